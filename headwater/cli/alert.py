@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from cdc.postgres import session
 from foundation.errors import EXIT_UNHEALTHY
+from foundation.suggestion import did_you_mean
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_rows
 from headwater.errors import UsageError
@@ -143,7 +143,6 @@ def _opened(config: Path | None, home: Path | None, profile: str | None) -> Plat
 def _alert(platform: Platform, name: str) -> Alert:
     alerts = platform.project.declarations.alerts
     if name not in alerts:
-        near = difflib.get_close_matches(name, alerts, n=1)
-        hint = f"did you mean {near[0]}?" if near else "headwater alert list"
+        hint = did_you_mean(name, alerts, "headwater alert list")
         raise UsageError(f"no alert is named {name}", hint=hint)
     return alerts[name]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from foundation.suggestion import did_you_mean
 from headwater.cli.options import Config, HomeFolder, Json, Profile
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
@@ -88,9 +88,8 @@ def _table(
 ) -> tuple[Path, int]:
     table = sql.readable(tables, views, as_of).get(name) if name in views else None
     if table is None or table.version is None:
-        near = [] if name in views else difflib.get_close_matches(name, views, n=1)
         there = "views: " + (", ".join(views) or "none")
-        hint = f"did you mean {near[0]}?" if near else there
+        hint = there if name in views else did_you_mean(name, views, there)
         raise UsageError(f"view {name[:80]} was not published then", hint=hint)
     return table.path, table.version
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
+from foundation.suggestion import did_you_mean
 from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UnhealthyError, UsageError
@@ -217,8 +217,7 @@ def refuse_unknown(
     for name in names:
         view = declared.get(name)
         if view is None:
-            near = difflib.get_close_matches(name, declared, n=1)
-            hint = f"did you mean {near[0]}?" if near else "headwater view list"
+            hint = did_you_mean(name, declared, "headwater view list")
             raise UsageError(f"no view is named {name[:80]}", hint=hint)
         if store is not None and store not in kept_in(view):
             stores = ", ".join(sorted(kept_in(view)))

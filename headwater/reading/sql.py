@@ -8,7 +8,6 @@ runs.
 
 from __future__ import annotations
 
-import difflib
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
 from foundation.errors import EXIT_USAGE
+from foundation.suggestion import did_you_mean
 from headwater.errors import HeadwaterError
 from headwater.project.spelling import CHANGES
 from projections.publishing import published_versions
@@ -329,6 +329,5 @@ def _explained(text: str, views: Mapping[str, Path], versions: Iterable[str]) ->
     if missing[1] in views:
         hint = "headwater source status says how far its table has been read"
         return NotPublishedError(f"view {missing[1]} is still being built", hint=hint)
-    near = difflib.get_close_matches(missing[1], versions, n=1)
-    hint = f"did you mean {near[0]}?" if near else "views: " + ", ".join(versions)
+    hint = did_you_mean(missing[1], versions, "views: " + ", ".join(versions))
     return QueryError(f"no view is named {missing[1]}", hint=hint)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from projections.changes.record import OLD_KEY_HEADER, canonical
 
 PORTION_ROWS: Final = 500_000
-VERSION_LSN_BITS: Final = 56
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -20,7 +20,7 @@ from cdc.change_event import EPOCH_HEADER, ChangeEvent
 from cdc.envelope import Operation
 from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
 from cdc.lsn import Lsn
-from cdc.position import ChangePosition
+from cdc.position import VERSION_LSN_BITS, ChangePosition, epoch_of, lsn_of
 from cdc.values import UNCHANGED_MARKS, UNCHANGED_PLACEHOLDER, decode, decoder, rows_decoder
 from projections.changes.raw_change import RawChange, filled, newer_after, newer_before
 from projections.changes.record import Record, RecordFailure, canonical
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from projections.planning.row_upcaster import TableShapes
     from projections.planning.view_plan import Facts
 
-_VERSION_LSN_BITS = 56
-_LSN: Final = (1 << _VERSION_LSN_BITS) - 1
 _SET_APART: Final = (
     EnvelopeError,
     ValueDecodeError,
@@ -258,7 +256,7 @@ class TopicReducer:
         if read is None:
             raise EnvelopeError("record is no change that counts")
         raw = read[0]
-        streamed, lsn = bool(raw.committed_at_us), raw.version & _LSN
+        streamed, lsn = bool(raw.committed_at_us), lsn_of(raw.version)
         values = None if raw.key is None else self._key(raw.key)
         return RecordHeader(lsn, streamed, not raw.kept, raw.version, values)
 
@@ -375,9 +373,9 @@ class TopicReducer:
                 if _passed_over(self._facts, operation, self._kind):
                     return None
             lsn = int(orjson.loads(source["sequence"])[1])
-            if lsn >> _VERSION_LSN_BITS:
+            if lsn >> VERSION_LSN_BITS:
                 return self._read_slowly(record, key, value, epoch)
-            version = epoch << _VERSION_LSN_BITS | lsn
+            version = epoch << VERSION_LSN_BITS | lsn
             if self._asks_begun and operation in ("c", "d"):
                 self._note_begun(record, operation, version, key, source["ts_us"])
             if version < self._left_to_read:
@@ -401,7 +399,7 @@ class TopicReducer:
         if raw.key is None and (operation == "u" or not self._without_key):
             raise self._without(operation)
         after = raw.row or {}
-        unsettled = self._settled_lsn and raw.version & _LSN < self._settled_lsn
+        unsettled = self._settled_lsn and lsn_of(raw.version) < self._settled_lsn
         if unsettled or self._left_out or after.keys() != self._columns:
             fitting = unsettled or after.keys() != self._captured
             fitted = self._fitted(raw, after, operation) if fitting else self._read_of(after)
@@ -431,7 +429,7 @@ class TopicReducer:
             self._decode_row(found)  # raises, and names the columns
             return found
         try:
-            return self._fitting.fit(row, raw.version & _LSN, read=operation == "r")
+            return self._fitting.fit(row, lsn_of(raw.version), read=operation == "r")
         except LookupError:
             lacking = self._columns - row.keys()
             strange = row.keys() - self._captured
@@ -575,6 +573,5 @@ def _epoch(text: str | None) -> int:
 
 
 def _row_id(version: int, order: int) -> str:
-    epoch, lsn = version >> _VERSION_LSN_BITS, version & (1 << _VERSION_LSN_BITS) - 1
     # of fixed width, so that text order is log order and files of old rows are skipped by it
-    return f"{epoch:03d}-{lsn:016x}-{order:08x}"
+    return f"{epoch_of(version):03d}-{lsn_of(version):016x}-{order:08x}"

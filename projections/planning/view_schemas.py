@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.types.json import Jsonb
 
+from cdc.position import VERSION_LSN_BITS
 from cdc.table import Column, ColumnKind, TableName, TableSchema, Treatment
 from projections.common.fault import Fault
 
@@ -66,7 +67,8 @@ SELECT v.tables -> -1 ->> 0, v.tables -> -1 ->> 1
    AND (s.state <> 'done' OR NOT EXISTS (
         SELECT FROM headwater.sweeps w
          WHERE w.view = v.view AND w.store = %(store)s
-           AND w.below_version >= (s.epoch::bigint << 56) + (s.read_lsn - '0/0'::pg_lsn)::bigint))
+           AND w.below_version >= (s.epoch::bigint << %(lsn_bits)s::int)
+                                  + (s.read_lsn - '0/0'::pg_lsn)::bigint))
 """
 _EPOCH: Final = """
 SELECT coalesce((SELECT epoch FROM headwater.captures WHERE source = %(source)s),
@@ -194,7 +196,12 @@ def waiting_topics(
     connection: psycopg.Connection[Any], source: str, store: Store, views: Iterable[str]
 ) -> frozenset[str]:
     """Returns the topics of tables that must be read anew for views, and are not in them yet."""
-    wanted = {"source": source, "store": str(store), "views": list(views)}
+    wanted = {
+        "source": source,
+        "store": str(store),
+        "views": list(views),
+        "lsn_bits": VERSION_LSN_BITS,
+    }
     rows = connection.execute(_WAITING, wanted).fetchall()
     return frozenset(TableName(schema, name).topic(source) for schema, name in rows)
 
