@@ -32,6 +32,7 @@ from eventstore.upkeep.compaction import (
     StreamExtent,
     steps,
 )
+from foundation.advisory_lock import AdvisoryLock
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -80,7 +81,8 @@ _READ: Final = (
 _EVENTS: Final = _READ.format(_COLUMNS, "events")
 _ORIGINALS: Final = _READ.format(_COLUMNS, "log")
 _FIRST: Final = _READ.format("event_id", "events") + " LIMIT 1"
-_LOCK: Final = "SELECT pg_advisory_xact_lock(1749232, hashtext(%s || '/' || %s))"
+# the number stands in the functions of the schema, too: it is the one that a writer takes
+_STREAM: Final = AdvisoryLock.numbered(1749232, parts=2)
 _BEFORE: Final = "SELECT eventstore.transactions_before(%s, %s, %s)"
 _UNDER_WAY: Final = (
     "SELECT 1 FROM pg_locks WHERE locktype = 'virtualxid' AND virtualxid = ANY (%s) LIMIT 1"
@@ -340,7 +342,7 @@ def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
     """
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
     try:
-        connection.execute(_LOCK, (tenant, stream))
+        connection.execute(_STREAM.in_transaction, (tenant, stream))
     except postgres.LockNotAvailable as error:
         raise ContentionError(
             f"a writer of stream {stream} does not end",

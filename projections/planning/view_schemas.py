@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from cdc.position import VERSION_LSN_BITS
 from cdc.table import Column, ColumnKind, TableName, TableSchema, Treatment
+from foundation.advisory_lock import AdvisoryLock
 from projections.common.fault import Fault
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ _EPOCH: Final = """
 SELECT coalesce((SELECT epoch FROM headwater.captures WHERE source = %(source)s),
                 (SELECT max(epoch) FROM headwater.snapshots WHERE source = %(source)s), 1)
 """
-_LOCK: Final = "SELECT pg_advisory_lock(hashtext('headwater.view_shapes'), hashtext(%s))"
-_UNLOCK: Final = "SELECT pg_advisory_unlock(hashtext('headwater.view_shapes'), hashtext(%s))"
+_LOCK: Final = AdvisoryLock.named("headwater.view_shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +214,12 @@ def epoch(connection: psycopg.Connection[Any], source: str) -> int:
 
 def lock(connection: psycopg.Connection[Any], source: str) -> None:
     """Waits until nobody else decides on views of a source; held by the session."""
-    connection.execute(_LOCK, (source,))
+    connection.execute(_LOCK.in_session, (source,))
 
 
 def unlock(connection: psycopg.Connection[Any], source: str) -> None:
     """Lets others decide."""
-    connection.execute(_UNLOCK, (source,))
+    connection.execute(_LOCK.free, (source,))
 
 
 def _shape(view: str, oid: int, tables: list[list[str]], *rest: Any) -> ViewShape:
