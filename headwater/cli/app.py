@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from foundation.errors import EXIT_INTERRUPTED, PlatformError
 from headwater import __version__
+from headwater.cli.options import Commands
 from headwater.cli.output import print_error, stderr
 from headwater.cli.words import in_order
 from headwater.logging import configure
@@ -54,7 +55,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     Args:
         words: The command line; the whole tree if they name no command.
     """
-    app = typer.Typer(
+    app = Commands(
         name="headwater",
         help="One Postgres is the truth; its log becomes warehouse, search and cache views.",
         no_args_is_help=True,

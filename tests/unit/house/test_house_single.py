@@ -97,6 +97,21 @@ def test_advisory_locks_are_computed_by_one_module():
     assert users == LOCKS.keys()
 
 
+def test_options_that_choose_a_project_are_declared_once():
+    options = ("--config", "--profile", "--json")
+    users = {
+        path
+        for path, tree in MODULES.items()
+        if path.startswith("headwater/cli/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "typer.Option"
+        and any(isinstance(word, ast.Constant) and word.value in options for word in node.args)
+    }
+
+    assert {"headwater/cli/options.py"} == users
+
+
 def test_a_version_is_taken_apart_by_one_module():
     """No other module knows how many bits of a version are its lsn."""
     shifts = re.compile(r"(<<|>>)\s*56\b|LSN_BITS(: \w+)? = ")
