@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +32,7 @@ from eventstore.upkeep.compaction import (
     steps,
 )
 from foundation.advisory_lock import AdvisoryLock
+from foundation.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -322,16 +322,17 @@ def _wait_for_snapshots(
         ContentionError: One does not end.
     """
     (waited_for,) = connection.execute(_BEFORE, (tenant, stream, through)).fetchone() or ((),)
-    deadline = time.monotonic() + SNAPSHOT_TIMEOUT_S
-    while waited_for and connection.execute(_UNDER_WAY, (waited_for,)).fetchone():
-        if time.monotonic() >= deadline:
-            raise ContentionError(
-                f"a transaction is older than event {through:,} of stream {stream}",
-                detail=f"waited for {SNAPSHOT_TIMEOUT_S:g} s",
-                hint="SELECT pid, xact_start FROM pg_stat_activity WHERE backend_xmin IS NOT NULL; "
-                "older events can be compacted meanwhile",
-            )
-        time.sleep(_POLL_S)
+
+    def ended() -> bool:
+        return not waited_for or not connection.execute(_UNDER_WAY, (waited_for,)).fetchone()
+
+    if not wait_until(ended, SNAPSHOT_TIMEOUT_S, _POLL_S):
+        raise ContentionError(
+            f"a transaction is older than event {through:,} of stream {stream}",
+            detail=f"waited for {SNAPSHOT_TIMEOUT_S:g} s",
+            hint="SELECT pid, xact_start FROM pg_stat_activity WHERE backend_xmin IS NOT NULL; "
+            "older events can be compacted meanwhile",
+        )
 
 
 def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
