@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headwater.demo.port import Stack
     from headwater.runtime import ServiceStatus
 
-COMPONENTS: Final = ("kafka", "connect", "spark", "spark-worker-1")
 _BACK_S: Final = 240.0
 _CAUGHT_UP_S: Final = 300.0
 _POLL_S: Final = 0.1
