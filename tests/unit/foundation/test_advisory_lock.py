@@ -9,6 +9,7 @@ from eventstore.postgres import audit, compaction
 from projections.alerting import tables
 from projections.common import store_lock
 from projections.planning import view_schemas
+from projections.versions import function_store, registry
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,8 @@ from projections.planning import view_schemas
         (compaction._STREAM, "1749232, hashtext(%s || '/' || %s)"),
         (store_lock._LOCK, "hashtext('headwater.store'), hashtext(%s || '/' || %s)"),
         (view_schemas._LOCK, "hashtext('headwater.view_shapes'), hashtext(%s)"),
+        (function_store._LOCK, "hashtext('headwater.functions')"),
+        (registry._LOCK, "hashtext('headwater.view_versions'), hashtext(%s || '/' || %s)"),
         (tables.LOOKING, "hashtext('headwater.alerts'), hashtext(%s)"),
         (tables.TELLING, "hashtext('headwater.alert_messages'), hashtext(%s)"),
         (tables._AT_ROWS, "hashtext('headwater.alert_rows'), hashtext(%s)"),

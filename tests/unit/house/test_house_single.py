@@ -13,13 +13,11 @@ PACKAGES = ("foundation", "cdc", "eventstore", "projections", "headwater")
 CALLS = {
     "get_close_matches": {
         "foundation/suggestion.py": "did_you_mean",
-        "headwater/operations/versions.py": "to follow: it is being changed elsewhere",
     },
     "fsync": {
         "foundation/atomic_file.py": "write_atomically",
         "projections/common/driver_lock.py": "the token is written into the file that is locked",
         "projections/job/spark/class_archive.py": "a JVM has written the file",
-        "projections/versions/function_store.py": "to follow: it is being changed elsewhere",
     },
     "flock": {"foundation/file_lock.py": "lock and try_lock"},
     "lockf": {"foundation/file_lock.py": "try_lock, for a lock that a JVM sees"},
@@ -30,9 +28,7 @@ CALLS = {
 LOCKS = {
     "foundation/advisory_lock.py": "AdvisoryLock",
     "eventstore/postgres/statement.py": "two locks inside the one statement of an append",
-    "eventstore/subscription/statement.py": "to follow: it is being changed elsewhere",
-    "projections/versions/function_store.py": "to follow: it is being changed elsewhere",
-    "projections/versions/registry.py": "to follow: it is being changed elsewhere",
+    "eventstore/subscription/statement.py": "a rebuild's lock, and the end of all of a session's",
 }
 """Modules that write the SQL of an advisory lock."""
 
@@ -42,14 +38,11 @@ DRAFTS = {
     "headwater/runtime/servers/opensearch.py": "the file is rendered under its template's name",
     "headwater/runtime/servers/postgres.py": "a folder that initdb has filled",
     "projections/archive/table.py": "a folder, which is a table",
-    "projections/archive/topic_copy.py": "to follow: it is being changed elsewhere",
     "projections/common/spark_checkpoint.py": "a folder, which is a checkpoint",
     "projections/common/table_pins.py": "the draft is locked before it has its name",
     "projections/job/spark/class_archive.py": "a JVM has written the file",
     "projections/publishing/stable_table.py": "a commit is refused where its name is taken",
     "projections/stores/delta/bulk_load.py": "a folder, which is a table",
-    "projections/versions/function_store.py": "to follow: it is being changed elsewhere",
-    "projections/versions/handover.py": "to follow: it is being changed elsewhere",
 }
 """Modules that give a file or folder another name."""
 
