@@ -36,6 +36,11 @@ MODULES: Final = (
     "eventstore.process",
     "eventstore.process.runner",
     "eventstore.process.async_runner",
+    "eventstore.reactor",
+    "eventstore.reactor.runner",
+    "eventstore.reactor.async_runner",
+    "eventstore.reactor.control",
+    "eventstore.reactor.dry_run",
     "eventstore.testing",
 )
 """What a user imports, in the order of the page."""

@@ -19,6 +19,8 @@ EventStoreError
 ├── SubscriptionError            HW-E032  a subscription cannot run as it is declared
 ├── CompactionError              HW-E040  a stream cannot be compacted as asked
 ├── AuditError                   HW-E041  the log is not what was sealed
+├── EffectRefusedError           HW-E060  the receiver of an effect refuses it for good
+├── DependencyAwayError          HW-E061  what an effect needs does not answer, or asks for a pause
 └── StoreUnavailableError        HW-E050  the database did not do it now
     ├── ContentionError          HW-E051  deadlocks or serialization failures beyond the bound
     ├── SchemaMissingError       HW-E052  the database has no event store, or an older one
@@ -173,6 +175,19 @@ class AuditError(EventStoreError):
 
     code = "HW-E041"
     exit_code = EXIT_UNHEALTHY
+
+
+class EffectRefusedError(EventStoreError):
+    """The receiver of a reactor's effect refuses it; repeating it changes nothing."""
+
+    code = "HW-E060"
+
+
+class DependencyAwayError(EventStoreError):
+    """What a reactor's effect needs does not answer, is overloaded or asks for a pause."""
+
+    code = "HW-E061"
+    retriable = True
 
 
 class StoreUnavailableError(EventStoreError):

@@ -62,6 +62,7 @@ ProjectionError
 │   ├── AlertSignatureError  HW-P147  a message is not signed as it should be
 │   └── AlertUndeliveredError HW-P148 whoever is to be told has not taken a message
 ├── StandingQueryError       HW-P149  a search that is kept cannot be read
+├── EffectKeyError           HW-P152  a change without a key of its row cannot have effects
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
 │   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
@@ -555,6 +556,12 @@ class ForgettingRefusedError(ProjectionError):
     """Keys cannot be forgotten as it was asked; nothing was erased."""
 
     code = "HW-P144"
+
+
+class EffectKeyError(ProjectionError):
+    """A change of a table without a key has nothing to tell its effects from another row's by."""
+
+    code = "HW-P152"
 
 
 class VerificationError(ProjectionError):

@@ -154,6 +154,11 @@ class Changes:
         if failures:
             raise failures[0]
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was stopped, by `stop` or by SIGTERM, so that `take` returns None for good."""
+        return self._desk.stopping
+
     def lag(self) -> list[PartitionLag]:
         """Returns how far the whole group is behind, by partition."""
         spec = self.spec

@@ -247,6 +247,11 @@ class Desk:
     # -- the end
 
     @property
+    def stopping(self) -> bool:
+        """Whether nothing more is handed out."""
+        return self._stopping
+
+    @property
     def closed(self) -> bool:
         """Whether outcomes of what is in hand count no longer."""
         return self._closed

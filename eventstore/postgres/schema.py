@@ -17,7 +17,7 @@ from eventstore.postgres.errors import translated
 if TYPE_CHECKING:
     from eventstore.errors import EventStoreError
 
-LATEST: Final = "0005_mark"
+LATEST: Final = "0006_reactors"
 """The revision that this code works with."""
 
 VERSION_TABLE: Final = "headwater_migrations.alembic_version"

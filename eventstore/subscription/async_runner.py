@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from eventstore.async_store import AsyncEventStore
     from eventstore.model.token import Token
     from eventstore.serialization.codec import Codec
+    from eventstore.subscription.limit import DeliveryLimit
     from eventstore.subscription.serving import Chore
 
 
@@ -41,6 +42,7 @@ class AsyncSubscriptionRunner(Runner):
             codec, the handler takes `StoredEvent`. With a key ring, events are decoded in a thread.
         codec: Decodes events where there is no store; the subscription says whose they are.
         chore: What else is to be done on the connection between batches.
+        limit: When events may be delivered, and how many at once; None: always.
         on_stop: Is called once when `run` ends, and awaited if it is async: with what ended it, or
             None after `stop` and where the task was cancelled.
 
@@ -59,6 +61,7 @@ class AsyncSubscriptionRunner(Runner):
         codec: Codec | None = None,
         chore: Chore | None = None,
         on_stop: Callable[[BaseException | None], object] | None = None,
+        limit: DeliveryLimit | None = None,
     ) -> None:
         if on_stop is not None:
             check_callable("on_stop", on_stop)
@@ -74,7 +77,7 @@ class AsyncSubscriptionRunner(Runner):
         codec = store.codec if codec is None and store is not None else codec
         in_threads = codec is not None and codec.keyring is not None
         opened = partial(async_session, dsn, in_threads=in_threads)
-        self._serve_with(codec, chore, AsyncAlarm(), opened)
+        self._serve_with(codec, chore, AsyncAlarm(), opened, limit)
         self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:

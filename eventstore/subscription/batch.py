@@ -18,7 +18,7 @@ from eventstore.subscription.retry import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from eventstore.subscription.delivery import Effect
+    from eventstore.subscription.delivery import HeldEffect
     from eventstore.subscription.handling import Handling
     from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
@@ -71,6 +71,7 @@ class _Outcome:
         given_up: How many of them wait until somebody decides.
         parking: Events to park: event, live, failure, seconds until it is tried again.
         effects: What is to happen outside of the database, by event.
+        acted: Events that have effects.
         full: Whether it was cut short because too many streams wait.
         halt: Why the subscription stops after this batch.
     """
@@ -84,7 +85,8 @@ class _Outcome:
     parking: list[tuple[StoredEvent, bool, Failure | None, float | None]] = field(
         default_factory=list
     )
-    effects: list[tuple[StoredEvent, list[tuple[str, Effect]]]] = field(default_factory=list)
+    effects: list[tuple[StoredEvent, list[HeldEffect]]] = field(default_factory=list)
+    acted: int = 0
     halt: UndeclaredError | None = None
 
 
@@ -139,7 +141,9 @@ class Batch:
         outcome: _Outcome | None = None
         async with self._session.transaction():
             rows = await self._lock(mine)
-            look, parked, given_up = await self._look(rows, mine)
+            look, parked, given_up, paused = await self._look(rows, mine)
+            if paused:
+                raise psycopg.Rollback
             if self._holds(len(parked), given_up):
                 raise psycopg.Rollback
             group, through = _next_part(rows, look.mark)
@@ -179,10 +183,10 @@ class Batch:
 
     async def _look(
         self, rows: list[_Partition], mine: Sequence[int]
-    ) -> tuple[Look, set[str], int]:
+    ) -> tuple[Look, set[str], int, bool]:
         asked = {**self._scope, "partitions": rows[0].partitions, "mine": list(mine)}
         row: Any = await self._session.row(statement.LOOK, asked)
-        mark, head, parked, given_up, due_in_s = row
+        mark, head, parked, given_up, due_in_s, paused = row
         known = max(max(r.global_position, r.replay_until, r.resume_at or 0) for r in rows)
         if known > head:
             raise CheckpointBeyondHeadError(
@@ -191,7 +195,8 @@ class Batch:
                 hint="the log was restored to an earlier time: restore what the subscription has"
                 " written to the same time, or remove the subscription and begin anew",
             )
-        return Look(head, mark, due_in_s=due_in_s), set(parked), given_up
+        look = Look(head, mark, due_in_s=None if paused else due_in_s)
+        return look, set(parked), given_up, paused
 
     def _holds(self, parked: int, given_up: int) -> bool:
         """Whether delivery pauses because too many streams wait, some of which are still retried.
@@ -240,6 +245,7 @@ class Batch:
     def _enough(self, outcome: _Outcome, deadline: float) -> bool:
         return (
             outcome.handled >= self._subscription.batch_size
+            or self._handling.limit.full(outcome.acted)
             or self._stopping()
             or time.monotonic() > deadline
         )
@@ -252,17 +258,22 @@ class Batch:
             outcome.parking.append((event, live, None, None))
             return True
         known = self._failures.get(event.global_position)
-        if known is not None and known.wait_s(self._subscription.retry) is None:
+        if known is not None and (
+            self._handling.limit.once or known.wait_s(self._subscription.retry) is None
+        ):
+            outcome.acted += 1
             self._park(event, live, known, outcome)
             return True
         attempt = known.attempts + 1 if known else 1
         if careful:
-            failure = await self._handle_apart(event, live, attempt)
+            failure, acted = await self._handle_apart(event, live, attempt)
+            outcome.acted += acted
         else:
             answer = await self._handling.call(event, live=live, attempt=attempt)
             failure = answer if isinstance(answer, Failure) else None
             if not isinstance(answer, Failure) and answer:
                 outcome.effects.append((event, answer))
+                outcome.acted += 1
         if failure is None:
             return True
         self._failures[event.global_position] = failure
@@ -270,17 +281,22 @@ class Batch:
             self._park(event, live, failure, outcome)
         return careful
 
-    async def _handle_apart(self, event: StoredEvent, live: bool, attempt: int) -> Failure | None:
+    async def _handle_apart(
+        self, event: StoredEvent, live: bool, attempt: int
+    ) -> tuple[Failure | None, bool]:
+        """Handles an event in a savepoint; returns how it failed, and whether it has effects."""
         failure: Failure | None = None
+        acted = False
         async with self._session.transaction():
             answer = await self._handling.call(event, live=live, attempt=attempt)
             if isinstance(answer, Failure):
                 failure = answer
             else:
+                acted = bool(answer)
                 failure = await self._handling.act(answer, attempt)
             if failure is not None:
                 raise psycopg.Rollback
-        return failure
+        return failure, acted
 
     def _park(self, event: StoredEvent, live: bool, failure: Failure, outcome: _Outcome) -> None:
         subscription = self._subscription

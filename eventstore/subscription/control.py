@@ -88,9 +88,10 @@ _FIRE_TIMERS: Final = (
 )
 _DROP_TIMERS: Final = "DELETE FROM eventstore.timers WHERE " + _THE_TIMERS  # noqa: S608
 _THIS_TIMER: Final = "process_id = %(process_id)s AND name = %(timer)s"
-_HAS_TABLES: Final = (
-    "SELECT EXISTS (SELECT FROM eventstore.subscriptions"
-    "                WHERE tenant = %s AND name = %s AND tables <> '{}')"
+_UNREPEATABLE: Final = (
+    "SELECT CASE WHEN bool_or(reactor) THEN 'effects'"
+    "            WHEN bool_or(tables <> '{}') THEN 'doubling' END"
+    " FROM eventstore.subscriptions WHERE tenant = %s AND name = %s"
 )
 _REPLAY: Final = "SELECT eventstore.replay_subscription(%s, %s, %s, %s)"
 _RETRY: Final = "SELECT eventstore.retry_parked(%s, %s, %s)"
@@ -295,8 +296,9 @@ class Subscriptions:
         Raises:
             SubscriptionError: There is nothing to replay, or it would lose or double something.
         """
-        if self._answer(_HAS_TABLES, self._tenant, name):
-            raise refused("doubling", name)
+        unrepeatable = self._answer(_UNREPEATABLE, self._tenant, name)
+        if unrepeatable is not None:
+            raise refused(unrepeatable, name)
         outcome = self._answer(_REPLAY, self._tenant, name, from_position, through)
         if outcome != "done":
             raise refused(outcome, name)

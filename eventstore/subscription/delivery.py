@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from eventstore.model.callables import check_callable, check_function
 
@@ -11,6 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Effect: TypeAlias = Callable[[str], object]
+
+
+class HeldEffect(NamedTuple):
+    """An effect that a handler asked for.
+
+    Attributes:
+        key: The same on each repetition.
+        act: Does it, given the key.
+        within: Whether it writes through the delivery's connection, and so commits with the batch.
+    """
+
+    key: str
+    act: Effect
+    within: bool = False
 
 
 @dataclass(slots=True)
@@ -31,7 +45,7 @@ class Delivery:
         attempt: 1 for the first call with this event, 2 for the next.
         key: Names the event and the subscription, the same on each repetition.
         awaited: Whether effects may be async, as in an `AsyncSubscription`.
-        held: Effects that were asked for, each with its key; the runner has them done.
+        held: Effects that were asked for; the runner has them done.
     """
 
     connection: Any
@@ -41,9 +55,9 @@ class Delivery:
     attempt: int
     key: str
     awaited: bool = False
-    held: list[tuple[str, Effect]] = field(default_factory=list)
+    held: list[HeldEffect] = field(default_factory=list)
 
-    def effect(self, act: Effect) -> None:
+    def effect(self, act: Effect, *, within: bool = False) -> None:
         """Has something done outside of the database; at least once if live, never otherwise.
 
         It is called after all handlers of the transaction, right before the commit. It is called
@@ -52,6 +66,8 @@ class Delivery:
 
         Args:
             act: Is given a key, the same on each repetition, for the other side's deduplication.
+            within: It writes through `connection` alone, so it is undone where the batch is. It is
+                called after the event's effects on the outside.
 
         Raises:
             WrongKindError: It is no function, or an async one that nothing awaits.
@@ -59,4 +75,4 @@ class Delivery:
         check = check_callable if self.awaited else check_function
         check(f"an effect of subscription {self.subscription}", act)
         if self.live:
-            self.held.append((f"{self.key}:{len(self.held) + 1}", act))
+            self.held.append(HeldEffect(f"{self.key}:{len(self.held) + 1}", act, within))

@@ -11,6 +11,7 @@ from eventstore.model.unknown import UnknownPolicy
 from eventstore.postgres.errors import CONTENTION
 from eventstore.serialization.recorded import RecordedEvent
 from eventstore.subscription.delivery import Delivery
+from eventstore.subscription.limit import DeliveryLimit
 from eventstore.subscription.retry import Failure
 from eventstore.subscription.session import AsyncSession
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from eventstore.model.event import StoredEvent
     from eventstore.serialization.codec import Codec
-    from eventstore.subscription.delivery import Effect
+    from eventstore.subscription.delivery import HeldEffect
     from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
@@ -50,12 +51,18 @@ class Handling:
 
     Attributes:
         contended: Deadlocks and serialization failures in a row; reset by whoever commits.
+        limit: Is given the outcome of each effect.
     """
 
     def __init__(
-        self, session: RunnerSession, subscription: Subscription, codec: Codec | None
+        self,
+        session: RunnerSession,
+        subscription: Subscription,
+        codec: Codec | None,
+        limit: DeliveryLimit | None = None,
     ) -> None:
         self.contended = 0
+        self.limit = limit or DeliveryLimit()
         self._session = session
         self._subscription = subscription
         self._decode = decoder(codec)
@@ -63,7 +70,7 @@ class Handling:
 
     async def call(
         self, stored: StoredEvent, *, live: bool, attempt: int
-    ) -> list[tuple[str, Effect]] | Failure:
+    ) -> list[HeldEffect] | Failure:
         """Calls the handler; returns the effects that it asks for, or how it failed.
 
         Raises:
@@ -97,21 +104,27 @@ class Handling:
             return self._failure(error, attempt)
         return self._failed_silently(attempt) or delivery.held
 
-    async def act(self, effects: list[tuple[str, Effect]], attempt: int) -> Failure | None:
+    async def act(self, effects: list[HeldEffect], attempt: int) -> Failure | None:
         """Has effects done that were not done by an earlier attempt of this process.
+
+        Those within the transaction come last, and are done by each attempt.
 
         Raises:
             Exception: See `call`.
         """
-        for key, effect in effects:
-            if key in self._done:
+        what = f"an effect of subscription {self._subscription.name}"
+        for effect in sorted(effects, key=lambda effect: effect.within):
+            if effect.key in self._done:
                 continue
             try:
-                what = f"an effect of subscription {self._subscription.name}"
-                await self._session.call(what, effect, key)
+                await self._session.call(what, effect.act, effect.key)
             except Exception as error:  # noqa: BLE001  # see above
-                return self._failure(error, attempt)
-            self._done.add(key)
+                failure = self._failure(error, attempt)
+                counts = effect.within or self.limit.failed(error)
+                return failure if counts else failure.during_outage()
+            if not effect.within:
+                self._done.add(effect.key)
+                self.limit.succeeded()
         return self._failed_silently(attempt) if effects else None
 
     async def knows(self, stored: StoredEvent) -> bool:

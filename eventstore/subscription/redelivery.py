@@ -68,7 +68,8 @@ class Redelivery:
         )
         for (stream,) in due:
             for _ in range(_AT_ONCE):
-                if self._stopping() or not await self._first(stream):
+                held = self._stopping() or self._handling.limit.held_now()
+                if held or not await self._first(stream):
                     break
 
     async def retry_known(self, mine: Sequence[int]) -> None:

@@ -25,6 +25,10 @@ _REFUSALS: Final = {
         "subscription {} has tables of its own, and a replay would double what they hold",
         "headwater events rebuild {} builds them beside it, then exchanges what differs",
     ),
+    "effects": (
+        "subscription {} is a reactor, whose effects are never repeated by a replay",
+        "headwater reactor retry repeats what has failed",
+    ),
     "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
 }
 

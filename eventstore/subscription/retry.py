@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from eventstore.errors import EventStoreError, SubscriptionError
@@ -75,6 +75,7 @@ class Failure:
         permanent: No repetition heals it.
         error_location: `file:line` of the handler's own code; None if unknown.
         error: The error itself, for this process only.
+        outage: A dependency is away, so that this was no attempt; it is tried again in any case.
     """
 
     error_type: str
@@ -83,6 +84,7 @@ class Failure:
     permanent: bool
     error_location: str | None = None
     error: BaseException | None = field(default=None, repr=False, compare=False)
+    outage: bool = False
 
     @classmethod
     def of(cls, error: BaseException, attempts: int, policy: RetryPolicy) -> Failure:
@@ -96,4 +98,10 @@ class Failure:
 
     def wait_s(self, policy: RetryPolicy) -> float | None:
         """Returns how long to wait before the next attempt, in seconds; None if there is none."""
+        if self.outage:
+            return policy.pause_s(max(1, self.attempts))
         return None if self.permanent else policy.wait_s(self.attempts)
+
+    def during_outage(self) -> Failure:
+        """Returns this failure as one that counts as no attempt."""
+        return replace(self, attempts=self.attempts - 1, permanent=False, outage=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from eventstore.model.token import Token
     from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
+    from eventstore.subscription.limit import DeliveryLimit
     from eventstore.subscription.session import RunnerSession
     from eventstore.subscription.subscription import Subscription
 
@@ -77,9 +78,10 @@ class Runner:
         chore: Chore | None,
         alarm: Alarm | AsyncAlarm,
         opened: Callable[..., AbstractAsyncContextManager[RunnerSession]],
+        limit: DeliveryLimit | None,
     ) -> None:
         self._alarm = alarm
-        self._serving = Serving(self.subscription, codec, chore, alarm, opened)
+        self._serving = Serving(self.subscription, codec, chore, alarm, opened, limit)
 
     async def _run(self) -> None:
         try:
@@ -128,6 +130,7 @@ class SubscriptionRunner(Runner):
             codec, the handler takes `StoredEvent`.
         codec: Decodes events where there is no store; the subscription says whose they are.
         chore: What else is to be done on the connection between batches.
+        limit: When events may be delivered, and how many at once; None: always.
         on_stop: Is called once, in the thread of `run`, when that ends: with what ended it, or None
             after `stop`.
 
@@ -151,6 +154,7 @@ class SubscriptionRunner(Runner):
         codec: Codec | None = None,
         chore: Chore | None = None,
         on_stop: Callable[[BaseException | None], object] | None = None,
+        limit: DeliveryLimit | None = None,
     ) -> None:
         if on_stop is not None:
             check_function("on_stop", on_stop)
@@ -164,7 +168,7 @@ class SubscriptionRunner(Runner):
         check_address(dsn)
         self._dsn = dsn
         codec = store.codec if codec is None and store is not None else codec
-        self._serve_with(codec, chore, Alarm(), partial(blocking_session, dsn))
+        self._serve_with(codec, chore, Alarm(), partial(blocking_session, dsn), limit)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 

@@ -21,6 +21,7 @@ from eventstore.postgres.errors import CONTENTION, translated
 from eventstore.subscription import membership, statement
 from eventstore.subscription.batch import Batch, Look
 from eventstore.subscription.handling import Handling
+from eventstore.subscription.limit import DeliveryLimit
 from eventstore.subscription.redelivery import Redelivery
 
 if TYPE_CHECKING:
@@ -70,19 +71,21 @@ class Serving:
         chore: What else is to be done between batches.
         alarm: Ends it.
         opened: Opens a connection, given what the server shall call it.
+        limit: When events may be delivered; None: always.
 
     Attributes:
         subscription: As given.
         ready: Whether it is connected and shares the subscription's partitions now.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # what a runner is made of
         self,
         subscription: Subscription,
         codec: Codec | None,
         chore: Chore | None,
         alarm: Alarm | AsyncAlarm,
         opened: Callable[..., AbstractAsyncContextManager[RunnerSession]],
+        limit: DeliveryLimit | None = None,
     ) -> None:
         self.subscription = subscription
         self.ready = False
@@ -90,6 +93,7 @@ class Serving:
         self._chore = chore
         self._alarm = alarm
         self._opened = opened
+        self._limit = limit or DeliveryLimit()
         self._server_process = 0
         self._head = -1
         self._moved_at = 0.0
@@ -127,6 +131,7 @@ class Serving:
             await session.change(statement.ACT_FOR, (self.subscription.owner,))
             await session.change(statement.LISTEN)
             await membership.join(session, self.subscription)
+            await self._limit.joined(session, self.subscription)
             self.ready = True
             try:
                 yield session
@@ -138,7 +143,7 @@ class Serving:
         self._woken = True
 
     async def _serve(self, session: RunnerSession) -> None:
-        handling = Handling(session, self.subscription, self._codec)
+        handling = Handling(session, self.subscription, self._codec, self._limit)
         work = (session, self.subscription, handling, self._stopping)
         batch, redelivery = Batch(*work), Redelivery(*work)
         mine: list[int] = []
@@ -175,6 +180,9 @@ class Serving:
     ) -> tuple[Look | None, float]:
         """One round of work; returns what it saw, and how long to wait at most, in seconds."""
         wait_s = IDLE_POLL_S
+        held_s = await self._limit.held_s(session)
+        if held_s > 0:
+            return None, min(wait_s, held_s)
         look = await batch.run(mine) if mine else None
         if look is not None and look.due_in_s is not None:
             if not 0 < look.due_in_s <= self.subscription.retry.wait_max_s:
@@ -199,6 +207,7 @@ class Serving:
                 of=self.subscription.partitions,
             )
             await redelivery.retry_known([one for one in mine if one not in before])
+            self._limit.claimed(len(mine) / self.subscription.partitions)
         return mine
 
     async def _pause(self, session: RunnerSession, look: Look | None, wait_s: float) -> None:

@@ -49,7 +49,9 @@ LOOK: Final = (
     " (SELECT extract(epoch FROM min(retry_at) - clock_timestamp())::double precision"
     "    FROM eventstore.parked_events"
     "   WHERE tenant = %(tenant)s AND subscription = %(name)s AND state = 'retrying'"
-    "     AND eventstore.partition_of(tenant, stream, %(partitions)s) = ANY (%(mine)s))"
+    "     AND eventstore.partition_of(tenant, stream, %(partitions)s) = ANY (%(mine)s)),"
+    " (SELECT paused_at IS NOT NULL FROM eventstore.subscriptions"
+    "   WHERE tenant = %(tenant)s AND name = %(name)s AND partition = 0)"
 )
 
 ADVANCE: Final = (
@@ -96,8 +98,11 @@ LOCK_STREAM: Final = (
 )
 
 FIRST_PARKED: Final = (
-    "SELECT global_position, live, attempts FROM eventstore.parked_events"
+    "SELECT global_position, live, attempts FROM eventstore.parked_events AS p"
     " WHERE tenant = %s AND subscription = %s AND stream = %s AND state = 'retrying'"
+    "   AND NOT EXISTS (SELECT FROM eventstore.subscriptions AS s"
+    "     WHERE s.tenant = p.tenant AND s.name = p.subscription AND s.partition = 0"
+    "       AND s.paused_at IS NOT NULL)"
 )
 
 EVENT: Final = (

@@ -45,7 +45,7 @@ _MODULES: Final = {
 }
 """Commands, and the module that adds each, in the order in which the help shows them."""
 
-_GROUPS: Final = ("alert", "cache", "db", "events", "quarantine", "source", "view")
+_GROUPS: Final = ("alert", "cache", "db", "events", "quarantine", "reactor", "source", "view")
 """Commands that have some of their own, in the module of the same name."""
 
 

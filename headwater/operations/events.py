@@ -21,6 +21,7 @@ from eventstore.postgres.errors import translated
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.privacy.master_key import new_master_keys, read_master_keys
+from eventstore.reactor import Reactor
 from eventstore.serialization.registry import EventData
 from eventstore.store import EventStore
 from eventstore.subscription import AsyncSubscription, Subscription
@@ -183,6 +184,24 @@ def subscription_of(database: Database, name: str) -> Subscription:
     if isinstance(value, Subscription):
         return value
     return AsyncSubscription.of(value) if is_async(value.apply) else Subscription.of(value)
+
+
+def reactor_of(database: Database, name: str) -> Reactor:
+    """Returns the reactor that the project declares by a name.
+
+    Raises:
+        UndeclaredError: There is none, or more than one.
+    """
+    values = [value for module in load_modules(database) for value in vars(module).values()]
+    found = {
+        id(value): value for value in values if isinstance(value, Reactor) and value.name == name
+    }
+    if len(found) != 1:
+        raise UndeclaredError(
+            f"{len(found) or 'no'} reactors are declared as {name}",
+            hint="name the module that has it in [eventstore] modules",
+        )
+    return next(iter(found.values()))
 
 
 def _named(value: Any) -> str | None:

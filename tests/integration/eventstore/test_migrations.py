@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[3]
-REVISIONS = ["0001_event_store", "0002_failures", "0003_locks", "0004_tables", "0005_mark"]
+REVISIONS = [
+    "0001_event_store",
+    "0002_failures",
+    "0003_locks",
+    "0004_tables",
+    "0005_mark",
+    "0006_reactors",
+]
 
 OBJECTS = """
 SELECT n.nspname, 'relation', c.relname || ' ' || c.relkind::text FROM pg_class c

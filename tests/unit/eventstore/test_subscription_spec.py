@@ -86,7 +86,7 @@ def test_effects_are_kept_when_live_each_with_its_own_key(live, keys):
     delivery.effect(print)
     delivery.effect(print)
 
-    assert keys == [key for key, _ in delivery.held]
+    assert keys == [effect.key for effect in delivery.held]
 
 
 def test_declaring_subscriptions_and_processes_loads_no_driver():

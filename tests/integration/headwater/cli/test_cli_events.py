@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).resolve().parents[4]
-REVISIONS = ["0001_event_store", "0002_failures", "0003_locks", "0004_tables", "0005_mark"]
+REVISIONS = [
+    "0001_event_store",
+    "0002_failures",
+    "0003_locks",
+    "0004_tables",
+    "0005_mark",
+    "0006_reactors",
+]
 
 
 @pytest.fixture

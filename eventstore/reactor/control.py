@@ -1,0 +1,166 @@
+"""Reactors: what an operator does with reactors from outside."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.rows import class_row
+
+from eventstore.errors import SubscriptionError
+from eventstore.model.names import DEFAULT_TENANT, check_tenant
+from eventstore.postgres.connection import check_address
+from eventstore.postgres.errors import translated
+from eventstore.postgres.sessions import Sessions
+from eventstore.subscription.control import LAG_EVENTS_MAX, Subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from eventstore.postgres.connection import StoreConnection
+    from eventstore.subscription.control import ParkedStream
+
+_LIST: Final = (
+    "SELECT s.name,"
+    " CASE WHEN s.paused_at IS NOT NULL THEN 'paused'"
+    "      WHEN NOT EXISTS (SELECT FROM eventstore.partition_owners AS o"
+    "        WHERE o.tenant = s.tenant AND o.name = s.name AND o.owner IS NOT NULL) THEN 'stopped'"
+    "      WHEN s.breaker_opened_at IS NOT NULL THEN 'waiting' ELSE 'running' END AS state,"
+    " (SELECT min(p.global_position) FROM eventstore.subscriptions AS p"
+    "   WHERE p.tenant = s.tenant AND p.name = s.name) AS global_position,"
+    " (SELECT count(*) FROM eventstore.subscriptions AS p, LATERAL ("
+    "    SELECT FROM eventstore.log AS e"
+    "     WHERE e.tenant = p.tenant AND e.global_position > p.global_position"
+    "       AND eventstore.partition_of(e.tenant, e.stream, p.partitions) = p.partition"
+    "     LIMIT %s) AS ahead"
+    "   WHERE p.tenant = s.tenant AND p.name = s.name) AS projection_lag_events,"
+    " (SELECT count(*) FROM eventstore.parked_events AS e WHERE e.tenant = s.tenant"
+    "     AND e.subscription = s.name AND e.state = 'retrying') AS retrying_streams,"
+    " (SELECT count(*) FROM eventstore.parked_events AS e WHERE e.tenant = s.tenant"
+    "     AND e.subscription = s.name AND e.state = 'parked') AS parked_streams,"
+    " s.paused_at, s.breaker_opened_at, s.breaker_error"
+    " FROM eventstore.subscriptions AS s"
+    " WHERE s.tenant = %s AND s.partition = 0 AND s.reactor ORDER BY s.name"
+)
+_PAUSE: Final = "SELECT eventstore.pause_reactor(%s, %s, %s)"
+
+
+@dataclass(frozen=True, slots=True)
+class ReactorStatus:
+    """How a reactor is.
+
+    Attributes:
+        name: Its name.
+        state: `running`; `waiting` for its dependency, which is away; `paused` by an operator; or
+            `stopped`, as no process runs it.
+        global_position: Everything up to here has had its effects, or waits with its stream.
+        projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
+            up to `LAG_EVENTS_MAX` by partition.
+        retrying_streams: Streams whose effect failed, and is tried again by itself.
+        parked_streams: Streams that wait for a decision.
+        paused_at: When it was paused; None if it is not.
+        breaker_opened_at: Since when its dependency is away, as the process that noticed last says;
+            None if it is not.
+        breaker_error: Class of the error that said so.
+    """
+
+    name: str
+    state: str
+    global_position: int
+    projection_lag_events: int
+    retrying_streams: int
+    parked_streams: int
+    paused_at: datetime | None
+    breaker_opened_at: datetime | None
+    breaker_error: str | None
+
+
+class Reactors:
+    """The reactors of one tenant. A reactor is a subscription, so `Subscriptions` knows it, too.
+
+    Threads: may be used from several at once.
+
+    Args:
+        dsn: The event store's database; never shown.
+        tenant: Whose reactors.
+
+    Raises:
+        StoreUnavailableError: There is no way to the database.
+    """
+
+    def __init__(self, dsn: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        check_address(dsn)
+        self._tenant = check_tenant(tenant)
+        self._sessions = Sessions(dsn, 1)
+        self._subscriptions = Subscriptions(dsn, tenant=tenant)
+
+    def all(self) -> list[ReactorStatus]:
+        """Returns how each reactor is that has ever run and was not removed, by name."""
+        with self._connection() as connection:
+            cursor = connection.cursor(row_factory=class_row(ReactorStatus))
+            return cursor.execute(_LIST, (LAG_EVENTS_MAX, self._tenant)).fetchall()
+
+    def pause(self, name: str) -> None:
+        """Pauses a reactor. Once this returns, it makes no effect until `resume`, in any process.
+
+        It waits for the effects under way. A pause outlives restarts.
+
+        Raises:
+            SubscriptionError: There is no such reactor.
+        """
+        self._pause(name, pause=True)
+
+    def resume(self, name: str) -> None:
+        """Lets a paused reactor go on where it was.
+
+        Raises:
+            SubscriptionError: There is no such reactor.
+        """
+        self._pause(name, pause=False)
+
+    def parked(self, name: str, *, limit: int = 1_000) -> list[ParkedStream]:
+        """Returns the streams that wait because an effect failed; see `Subscriptions.parked`."""
+        return self._subscriptions.parked(name, limit=limit)
+
+    def retry(self, name: str, stream: str) -> bool:
+        """Has the effects of a stream that waits tried again; see `Subscriptions.retry`."""
+        return self._subscriptions.retry(name, stream)
+
+    def retry_all(self, name: str, *, error_type: str | None = None) -> int:
+        """Has everything that waits tried again; see `Subscriptions.retry_all`."""
+        return self._subscriptions.retry_all(name, error_type=error_type)
+
+    def drop(self, name: str, stream: str, *, everything: bool = False) -> int:
+        """Gives up the effects of an event that failed; see `Subscriptions.drop`."""
+        return self._subscriptions.drop(name, stream, everything=everything)
+
+    def close(self) -> None:
+        """Gives back the connections."""
+        self._sessions.close()
+        self._subscriptions.close()
+
+    def __enter__(self) -> Reactors:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pause(self, name: str, *, pause: bool) -> None:
+        with self._connection() as connection:
+            row: Any = connection.execute(_PAUSE, (self._tenant, name, pause)).fetchone()
+        if row[0] != "done":
+            raise SubscriptionError(
+                f"there is no reactor {name}",
+                hint="it is declared when it runs for the first time; headwater reactor list",
+            )
+
+    @contextmanager
+    def _connection(self) -> Iterator[StoreConnection]:
+        try:
+            with self._sessions.acting(self._tenant) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise translated(error) from error

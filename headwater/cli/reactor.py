@@ -1,0 +1,212 @@
+"""`headwater reactor`: effects of events: list, pause and retry them, or see them beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from eventstore.model.names import check_stream
+from eventstore.reactor.control import Reactors
+from eventstore.reactor.dry_run import dry_run
+from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
+from headwater.cli.output import print_rows
+from headwater.errors import UnhealthyError, UsageError
+from headwater.operations.events import find_store, open_store, reactor_of, tenant_of
+
+app = typer.Typer(
+    help="Effects on the outside, and commands, that follow from events.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="REACTOR", help="Its name.")]
+
+_LISTED = 1_000
+
+
+@app.command("list")
+def list_reactors(
+    *,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the reactors: running, waiting for a dependency, paused or stopped, and how far."""
+    with _open(dsn, tenant, config, home, profile) as control:
+        rows = [_row(asdict(one)) for one in control.all()]
+    print_rows(rows, as_json=as_json, title="", empty="no reactor has ever run")
+
+
+@app.command("pause")
+def pause(
+    name: Name,
+    *,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Pause a reactor in all processes. Once this returns, it makes no effect until `resume`."""
+    with _open(dsn, tenant, config, home, profile) as control:
+        control.pause(name)
+    typer.echo(f"{name} is paused")
+
+
+@app.command("resume")
+def resume(
+    name: Name,
+    *,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Let a paused reactor go on where it was."""
+    with _open(dsn, tenant, config, home, profile) as control:
+        control.resume(name)
+    typer.echo(f"{name} goes on")
+
+
+@app.command("parked")
+def list_parked(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[REACTOR]", help="Its name; all if left out.")
+    ] = None,
+    *,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the streams that wait because an effect failed."""
+    with _open(dsn, tenant, config, home, profile) as control:
+        names = [one.name for one in control.all()] if name is None else [name]
+        rows = [
+            _row({"reactor": one, **asdict(waiting)})
+            for one in names
+            for waiting in control.parked(one)
+        ]
+    print_rows(rows, as_json=as_json, title="", empty="nothing is parked")
+
+
+@app.command("retry")
+def retry(
+    name: Name,
+    stream: Annotated[
+        str | None, typer.Argument(metavar="[STREAM]", help="The stream that waits.")
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All streams that wait.")] = False,
+    error_type: Annotated[
+        str | None,
+        typer.Option(
+            "--error-type",
+            help="All that failed with it: a class such as EffectRefusedError, or a code.",
+        ),
+    ] = None,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Have effects that failed tried again, with the same keys and in order.
+
+    Example: headwater reactor retry mail --error-type EffectRefusedError
+    """
+    several = everything or error_type is not None
+    if (stream is not None) == several:
+        raise UsageError("name one stream, or --all, or an --error-type")
+    with _open(dsn, tenant, config, home, profile) as control:
+        if stream is None:
+            count = control.retry_all(name, error_type=error_type)
+            typer.echo(f"its runner tries {count:,} again" if count else "nothing of it waits")
+            return
+        if not control.retry(name, check_stream(stream)):
+            raise _not_parked(name, stream)
+    typer.echo("its runner tries it again")
+
+
+@app.command("drop")
+def drop(
+    name: Name,
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="The stream that waits.")],
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the events that wait behind the failed one.")
+    ] = False,
+    yes: Yes = False,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+) -> None:
+    """Give up the effects of the event that failed: they will never be made."""
+    if not yes:
+        raise UsageError("its effects will never be made", hint="add --yes if you mean it")
+    with _open(dsn, tenant, config, home, profile) as control:
+        dropped = control.drop(name, check_stream(stream), everything=everything)
+    if not dropped:
+        raise _not_parked(name, stream)
+    typer.echo(f"{dropped:,} events given up")
+
+
+@app.command("dry-run")
+def show_effects(
+    name: Name,
+    *,
+    after: Annotated[int, typer.Option("--after", help="After this global position.", min=0)] = 0,
+    through: Annotated[
+        int | None, typer.Option("--through", help="Up to this global position.", min=0)
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", help="So many effects at most.", min=1)
+    ] = _LISTED,
+    tenant: Tenant = None,
+    dsn: Dsn = None,
+    config: Config = None,
+    home: HomeFolder = None,
+    profile: Profile = None,
+    as_json: Json = False,
+) -> None:
+    """List the effects that a part of the log would have, with their keys; none is made.
+
+    The reactor is in a module that the settings name. It need not run, and nothing moves.
+
+    Example: headwater reactor dry-run mail --after 1000 --through 2000
+    """
+    database = find_store(dsn, config=config, home=home, profile=profile)
+    reactor = reactor_of(database, name)
+    with open_store(database, tenant) as store:
+        planned = dry_run(store, reactor, after=after, through=through)
+        rows = [asdict(one) for one in islice(planned, limit)]
+    print_rows(rows, as_json=as_json, title="", empty="these events have no effects")
+
+
+def _open(
+    dsn: str | None, tenant: str | None, config: Config, home: HomeFolder, profile: Profile
+) -> Reactors:
+    database = find_store(dsn, config=config, home=home, profile=profile)
+    return Reactors(database.dsn, tenant=tenant_of(database, tenant))
+
+
+def _not_parked(name: str, stream: str) -> UnhealthyError:
+    return UnhealthyError(
+        f"stream {stream} does not wait in reactor {name}", hint="headwater reactor parked"
+    )
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.isoformat() if hasattr(value, "isoformat") else value
+        for key, value in row.items()
+    }
