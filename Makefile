@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY := .venv/bin/python
 UV := .venv/setup/bin/uv
 PARALLEL := --numprocesses=2 --dist=loadfile --no-loadscope-reorder --maxfail=5
-PACKAGES := cdc eventstore projections headwater
+PACKAGES := foundation cdc eventstore projections headwater
 
 help: ## list these commands
 	@printf '\n  Headwater: one Postgres, every other view of its data\n\n'

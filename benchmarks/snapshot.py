@@ -26,7 +26,7 @@ import psycopg
 from benchmarks.result import Report, faster, smaller
 from cdc import source
 from cdc.broker.client.admin import consumer
-from cdc.broker.topics import topics
+from cdc.broker.topics import extent, topics
 from cdc.broker.topics.offsets import partitions
 from cdc.broker.topics.topics import TopicSpec
 from cdc.capture import CaptureSpec
@@ -181,7 +181,7 @@ def _snapshot(
     began = time.monotonic()
     side.bring(spec, load.rows)
     seconds = time.monotonic() - began
-    size = topics.bytes_on_disk(spec.kafka_bootstrap, [topic])[topic]
+    size = sum(extent.sizes_bytes(spec.kafka_bootstrap, [topic]).values())
     source.pause(spec)  # the check shall not share the processors
     count, checksum = load.rows, None
     if with_checksum:

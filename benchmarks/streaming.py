@@ -23,7 +23,7 @@ import psycopg
 
 from cdc import source
 from cdc.broker.client.admin import consumer
-from cdc.broker.topics import topics
+from cdc.broker.topics import extent, topics
 from cdc.broker.topics.offsets import partitions
 from cdc.broker.topics.topics import TopicSpec
 from cdc.capture import CaptureSpec
@@ -153,7 +153,7 @@ class Capture:
 
     def size_bytes(self) -> int:
         """Returns what its topic takes on disk."""
-        return topics.bytes_on_disk(self.spec.kafka_bootstrap, [self.topic])[self.topic]
+        return sum(extent.sizes_bytes(self.spec.kafka_bootstrap, [self.topic]).values())
 
 
 def capture(endpoints: Endpoints, dsn: str, side: str, label: str) -> Capture:

@@ -21,26 +21,13 @@ CdcError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from foundation.errors import EXIT_USAGE, PlatformError
 
 
-class CdcError(Exception):
-    """Root of this package's errors.
+class CdcError(PlatformError):
+    """Root of this package's errors."""
 
-    Args:
-        message: Lowercase fact without a full stop.
-        detail: What was seen; never a secret or a row's value.
-        hint: What repairs it.
-    """
-
-    code: ClassVar[str] = "HW-C000"
-    retriable: ClassVar[bool] = False
-
-    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.hint = hint
+    code = "HW-C000"
 
 
 class EnvelopeError(CdcError):
@@ -83,6 +70,7 @@ class TokenMalformedError(TokenError):
     """What was given is no position token."""
 
     code = "HW-C081"
+    exit_code = EXIT_USAGE
 
 
 class TransactionOpenError(TokenError):
@@ -102,6 +90,7 @@ class TokenForeignError(TokenError):
     """A token is of another source than the one that is read."""
 
     code = "HW-C084"
+    exit_code = EXIT_USAGE
 
 
 class TokenOutdatedError(TokenError):

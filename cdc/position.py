@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
 
-_VERSION_LSN_BITS = 56
+VERSION_LSN_BITS: Final = 56
+"""Low bits of a row's version that are its lsn; the epoch is above them."""
+
 _EPOCH_MAX = 127
 
 
@@ -41,7 +44,7 @@ class ChangePosition:
     def __post_init__(self) -> None:
         if not 1 <= self.epoch <= _EPOCH_MAX:
             raise EnvelopeError("epoch outside 1 to 127", detail=str(self.epoch))
-        if self.lsn.value >> _VERSION_LSN_BITS:
+        if self.lsn.value >> VERSION_LSN_BITS:
             raise EnvelopeError("lsn beyond 2**56 bytes", detail=str(self.lsn))
 
     @classmethod
@@ -63,4 +66,19 @@ class ChangePosition:
         the changes of one key have rising lsns in commit order, and no two share one: epoch and
         lsn decide alone. Search engines take exactly such a number as an external version.
         """
-        return self.epoch << _VERSION_LSN_BITS | self.lsn.value
+        return version_of(self.epoch, self.lsn.value)
+
+
+def version_of(epoch: int, lsn: int) -> int:
+    """Returns the version of a row that was changed, or read, at an lsn of an epoch."""
+    return epoch << VERSION_LSN_BITS | lsn
+
+
+def epoch_of(version: int) -> int:
+    """Returns the epoch of a row's version."""
+    return version >> VERSION_LSN_BITS
+
+
+def lsn_of(version: int) -> int:
+    """Returns the lsn of a row's version, as a number of bytes."""
+    return version & (1 << VERSION_LSN_BITS) - 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc import continuity
-from cdc.broker.errors import BrokerUnreachableError, TopicMissingError
-from cdc.broker.topics import offsets, topics
+from cdc.broker.errors import BrokerUnreachableError
+from cdc.broker.topics import extent, topics
 from cdc.capture import CaptureSpec
 from cdc.connect import outbox, secrets, supervision
 from cdc.connect.connector import table_pattern
@@ -428,10 +428,6 @@ def _halt_for_more(rest: ConnectRest, spec: CaptureSpec) -> bool:
 
 
 def _end_offsets(spec: CaptureSpec) -> dict[tuple[str, int], int]:
-    found: dict[tuple[str, int], int] = {}
-    for topic in (*spec.table_topics.values(), spec.transaction_topic):
-        try:
-            found |= offsets.end_offsets(spec.kafka_bootstrap, [topic])
-        except TopicMissingError:
-            continue
-    return found
+    topics = (*spec.table_topics.values(), spec.transaction_topic)
+    found = extent.bounds(spec.kafka_bootstrap, topics)
+    return {place: end for place, (_, end) in found.items()}

@@ -24,7 +24,6 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from headwater.cli import command_line
-from headwater.cli.failure import exit_code_of
 from headwater.project.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-    from headwater.cli.output import PlatformError
+    from foundation.errors import PlatformError
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGES: Final = ("cdc", "eventstore", "projections", "headwater")
@@ -205,7 +204,7 @@ def _entry(error: type[PlatformError]) -> ErrorEntry:
         name=f"{error.__module__}.{error.__qualname__}",
         meaning=_plain((error.__doc__ or "").split("\n\n")[0]),
         retriable=getattr(error, "retriable", False),
-        exit_code=exit_code_of(error.__new__(error)),
+        exit_code=error.exit_code,
     )
 
 

@@ -30,44 +30,34 @@ EventStoreError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from foundation.errors import EXIT_UNHEALTHY, EXIT_USAGE, PlatformError
 
 
-class EventStoreError(Exception):
-    """Root of this package's errors.
+class EventStoreError(PlatformError):
+    """Root of this package's errors."""
 
-    Args:
-        message: Lowercase fact without a full stop.
-        detail: What was seen; never a payload or a secret.
-        hint: What repairs it.
-    """
-
-    code: ClassVar[str] = "HW-E000"
-    retriable: ClassVar[bool] = False
-
-    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.hint = hint
+    code = "HW-E000"
 
 
 class NameRefusedError(EventStoreError):
     """A stream, category, tenant, tag, type or idempotency key cannot have this name."""
 
     code = "HW-E001"
+    exit_code = EXIT_USAGE
 
 
 class EventRefusedError(EventStoreError):
     """An event cannot be stored so that it reads back exactly as it was given."""
 
     code = "HW-E002"
+    exit_code = EXIT_USAGE
 
 
 class BatchRefusedError(EventStoreError):
     """An append has no events, too many, too large ones, or contradicts itself."""
 
     code = "HW-E003"
+    exit_code = EXIT_USAGE
 
 
 class WrongExpectedVersionError(EventStoreError):
@@ -132,6 +122,7 @@ class UndeclaredError(EventStoreError):
     """An event type, a version of it, a command or a decider is not declared."""
 
     code = "HW-E020"
+    exit_code = EXIT_USAGE
 
 
 class WrongKindError(UndeclaredError):
@@ -156,6 +147,7 @@ class CheckpointBeyondHeadError(EventStoreError):
     """A checkpoint is ahead of the log, so the log was restored to an earlier time."""
 
     code = "HW-E030"
+    exit_code = EXIT_UNHEALTHY
 
 
 class WaitTimeoutError(EventStoreError):
@@ -169,6 +161,7 @@ class SubscriptionError(EventStoreError):
     """A subscription cannot run as it is declared."""
 
     code = "HW-E032"
+    exit_code = EXIT_USAGE
 
 
 class CompactionError(EventStoreError):
@@ -181,6 +174,7 @@ class AuditError(EventStoreError):
     """The log is not what was sealed."""
 
     code = "HW-E041"
+    exit_code = EXIT_UNHEALTHY
 
 
 class EffectRefusedError(EventStoreError):
@@ -213,6 +207,7 @@ class SchemaMissingError(StoreUnavailableError):
     """The database has no event store, or one of another version."""
 
     code = "HW-E052"
+    exit_code = EXIT_UNHEALTHY
     retriable = False
 
 

@@ -9,45 +9,31 @@ HeadwaterError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY, EXIT_USAGE, PlatformError
 
 
-class HeadwaterError(Exception):
-    """Root of the platform's own errors.
+class HeadwaterError(PlatformError):
+    """Root of the platform's own errors."""
 
-    Args:
-        message: Lowercase fact without a full stop.
-        detail: What was seen; never a secret or a row's value.
-        hint: The one command or change that repairs it.
-    """
-
-    code: ClassVar[str] = "HW-000"
-    retriable: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 1
-
-    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.hint = hint
+    code = "HW-000"
 
 
 class UsageError(HeadwaterError):
     """The command line cannot be carried out as written."""
 
     code = "HW-U001"
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class UnhealthyError(HeadwaterError):
     """Something that should run does not, or copies differ."""
 
     code = "HW-U002"
-    exit_code = 3
+    exit_code = EXIT_UNHEALTHY
 
 
 class PlatformMissingError(HeadwaterError):
     """A part of Headwater is asked for that is not installed here."""
 
     code = "HW-U003"
-    exit_code = 4
+    exit_code = EXIT_MISSING

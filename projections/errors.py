@@ -91,48 +91,27 @@ ProjectionError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from foundation.errors import EXIT_USAGE, PlatformError
 
 
-class ProjectionError(Exception):
-    """Root of this package's errors.
+class ProjectionError(PlatformError):
+    """Root of this package's errors."""
 
-    Args:
-        message: Lowercase fact without a full stop.
-        detail: What was seen; never a secret or a row's value.
-        hint: What repairs it.
-    """
-
-    code: ClassVar[str] = "HW-P000"
-    retriable: ClassVar[bool] = False
-
-    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.hint = hint
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # errors cross from Spark's worker processes to the driver with all they carry
-        return _rebuild, (type(self), self.message, self.detail, self.hint)
-
-
-def _rebuild(
-    kind: type[ProjectionError], message: str, detail: str | None, hint: str | None
-) -> ProjectionError:
-    return kind(message, detail=detail, hint=hint)
+    code = "HW-P000"
 
 
 class DeclarationError(ProjectionError):
     """A view or source is declared wrongly, whatever the database looks like."""
 
     code = "HW-P001"
+    exit_code = EXIT_USAGE
 
 
 class PlanError(ProjectionError):
     """A declared view does not fit the tables that the source has."""
 
     code = "HW-P002"
+    exit_code = EXIT_USAGE
 
 
 class ConditionError(PlanError):
@@ -270,6 +249,7 @@ class CacheUnknownError(ProjectionError):
     """The cache has no such view, or the view no such lookup, counter or leaderboard."""
 
     code = "HW-P064"
+    exit_code = EXIT_USAGE
 
 
 class JobError(ProjectionError):
@@ -614,6 +594,7 @@ class SearchError(ProjectionError):
     """A search cannot be answered."""
 
     code = "HW-P070"
+    exit_code = EXIT_USAGE
 
 
 class NoIndexError(SearchError):
@@ -670,6 +651,7 @@ class BoundsError(ReplayError):
     """A view cannot be rebuilt within such bounds, or has none of that kind."""
 
     code = "HW-P140"
+    exit_code = EXIT_USAGE
 
 
 class MomentUnreadableError(ReplayError):
@@ -741,12 +723,3 @@ class DuplicateKeyError(DerivationError):
     ) -> None:
         super().__init__(message, detail=detail, hint=hint)
         self.example = example
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _duplicate, (self.message, self.detail, self.hint, self.example)
-
-
-def _duplicate(
-    message: str, detail: str | None, hint: str | None, example: tuple[str, ...]
-) -> DuplicateKeyError:
-    return DuplicateKeyError(message, detail=detail, hint=hint, example=example)

@@ -12,6 +12,7 @@ import orjson
 from cdc.connect import converter
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.lsn import Lsn
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,11 +146,11 @@ class ConnectRest:
         Raises:
             ConnectUnavailableError: It has not within the time that requests are repeated.
         """
-        deadline = time.monotonic() + self._retry_s
-        while (state := self.state(name)) and (state.tasks or state.connector.state != "STOPPED"):
-            if time.monotonic() > deadline:
-                raise ConnectUnavailableError(f"connector {name} does not stop")
-            time.sleep(_PAUSE_FIRST_S)
+        for _ in looks(self._retry_s, _PAUSE_FIRST_S):
+            state = self.state(name)
+            if state is None or (state.connector.state == "STOPPED" and not state.tasks):
+                return
+        raise ConnectUnavailableError(f"connector {name} does not stop")
 
     def offsets(self, name: str) -> list[dict[str, Any]]:
         """Returns how far a connector has come, in its own words."""

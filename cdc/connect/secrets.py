@@ -10,6 +10,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from foundation.atomic_file import write_atomically
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -51,10 +53,7 @@ def write(spec: CaptureSpec, secrets: Mapping[str, str]) -> None:
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, value in secrets.items():
-        draft = folder / f".{name}"
-        draft.touch(mode=0o600)
-        draft.write_text(value, encoding="utf-8")
-        draft.replace(folder / name)
+        write_atomically(folder / name, value, mode=0o600)
 
 
 def remove(spec: CaptureSpec) -> None:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from cdc.connect.errors import ConnectorFailedError, ConnectorNotRunningError
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,17 +96,16 @@ def wait_stopped(rest: ConnectRest, name: str, timeout_s: float) -> None:
     Raises:
         ConnectorNotRunningError: It did not stop in time.
     """
-    deadline = time.monotonic() + timeout_s
-    while (state := rest.state(name)) is not None:
-        if state.connector.state == "STOPPED" and not state.tasks:
+    state = None
+    for _ in looks(timeout_s, _POLL_S):
+        state = rest.state(name)
+        if state is None or (state.connector.state == "STOPPED" and not state.tasks):
             return
-        if time.monotonic() > deadline:
-            raise ConnectorNotRunningError(
-                f"connector {name} did not stop within {timeout_s:.0f} s",
-                detail=_last_words(state),
-                hint="headwater logs connect",
-            )
-        time.sleep(_POLL_S)
+    raise ConnectorNotRunningError(
+        f"connector {name} did not stop within {timeout_s:.0f} s",
+        detail=_last_words(state) if state else None,
+        hint="headwater logs connect",
+    )
 
 
 class Watch:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from cdc.postgres.errors import PostgresError
+from foundation.errors import EXIT_UNHEALTHY
 
 REPAIR: Final = "headwater source repair --yes"
 """What repairs each of them: a new slot, and every table read anew."""
@@ -28,6 +29,7 @@ class ContinuityError(PostgresError):
     """Root of what stops a capture for good: it goes on after a repair only."""
 
     code = "HW-C07X"
+    exit_code = EXIT_UNHEALTHY
 
 
 class SlotDroppedError(ContinuityError):

@@ -23,6 +23,7 @@ from cdc.continuity.beating import follow
 from cdc.continuity.evidence import Loss, gather, judge, noted, shorter
 from cdc.continuity.start import admit, mark
 from cdc.postgres import captures, slot
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +177,8 @@ def await_streaming(
     """
     guard = Guard(spec)
     deadline = time.monotonic() + deadline_s
-    while True:
+    found = None
+    for _ in looks(deadline_s, _POLL_S):
         loss = guard.look(connection, rest)
         if loss is not None:
             raise loss.error()
@@ -186,12 +188,10 @@ def await_streaming(
             if loss is not None:
                 raise loss.error()
             return
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise ConnectorNotRunningError(
-                f"connector {spec.connector} does not stream within {deadline_s:.0f} s",
-                detail=None if found is None else f"slot held by {found.holder or 'nobody'}",
-                hint="headwater logs connect",
-            )
-        supervision.wait_running(rest, spec.connector, left_s)
-        time.sleep(_POLL_S)
+        if (left_s := deadline - time.monotonic()) > 0:
+            supervision.wait_running(rest, spec.connector, left_s)
+    raise ConnectorNotRunningError(
+        f"connector {spec.connector} does not stream within {deadline_s:.0f} s",
+        detail=None if found is None else f"slot held by {found.holder or 'nobody'}",
+        hint="headwater logs connect",
+    )

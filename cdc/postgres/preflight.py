@@ -6,7 +6,6 @@ say what repairs them.
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from cdc.postgres import captures, catalog, own_schema, table_check, value_check
 from cdc.postgres import publication as publications
 from cdc.postgres import slot as slots
 from cdc.postgres.check import Check, CheckState
+from foundation.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -273,8 +273,8 @@ def _table(
         if table.schema == _EVENT_STORE:
             yield Check(name, CheckState.FAIL, "does not exist", hint="headwater db upgrade")
             return
-        near = difflib.get_close_matches(str(table), map(str, catalog.list_tables(connection)), n=1)
-        hint = f"did you mean {near[0]}?" if near else "check the name and its schema"
+        there = map(str, catalog.list_tables(connection))
+        hint = did_you_mean(str(table), there, "check the name and its schema")
         yield Check(name, CheckState.FAIL, "does not exist", hint=hint)
         return
     kind, persistence, usage, hidden, filtered = found

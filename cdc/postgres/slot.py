@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from psycopg import Error, errors
 
 from cdc.lsn import Lsn
 from cdc.postgres.errors import SlotError, SlotExistsError
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,22 +168,21 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
             detail=f"database {found.database}, plugin {found.plugin}",
             hint="give this source another name; its owner may drop the slot: " + dropping(name),
         )
-    deadline = time.monotonic() + deadline_s
-    while True:
+    held: errors.ObjectInUse | None = None
+    for _ in looks(deadline_s, _POLL_S):
         try:
             connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
         except errors.UndefinedObject:
             return False
         except errors.ObjectInUse as error:
-            if time.monotonic() > deadline:
-                raise SlotError(
-                    f"slot {name} is in use",
-                    detail=error.diag.message_primary,
-                    hint="stop the connector that reads from it",
-                ) from error
-            time.sleep(_POLL_S)
+            held = error
         else:
             return True
+    raise SlotError(
+        f"slot {name} is in use",
+        detail=held.diag.message_primary if held else None,
+        hint="stop the connector that reads from it",
+    ) from held
 
 
 def dropping(name: str) -> str:

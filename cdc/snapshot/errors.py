@@ -12,6 +12,7 @@ SnapshotError (CdcError)     HW-C060  a table cannot be read
 from __future__ import annotations
 
 from cdc.errors import CdcError
+from foundation.errors import EXIT_USAGE
 
 
 class SnapshotError(CdcError):
@@ -31,12 +32,14 @@ class ReadRefusedError(SnapshotError):
     """What is asked for cannot be read: no such table, key or condition."""
 
     code = "HW-C062"
+    exit_code = EXIT_USAGE
 
 
 class ReadUnknownError(SnapshotError):
     """There is no such read, or it has ended already."""
 
     code = "HW-C063"
+    exit_code = EXIT_USAGE
 
 
 class SourceWentBackError(SnapshotError):

@@ -11,7 +11,6 @@ a lock that waits for them briefly and is let go at once; without the right to i
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import errors
@@ -19,6 +18,7 @@ from psycopg import errors
 from cdc.postgres import transaction
 from cdc.snapshot import read_point
 from cdc.snapshot.errors import WritersInTheWayError
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,13 +55,13 @@ def begin(
     Raises:
         WritersInTheWayError: Writers leave no moment, and may not be held up, or not so long.
     """
-    deadline = time.monotonic() + LOOKS_S
-    while time.monotonic() < deadline and not stopped():
+    for _ in looks(LOOKS_S, _PAUSE_S):
+        if stopped():
+            break
         position = _at_rest(reader, other, facts)
         if position is not None:
             return position
         reader.execute("ROLLBACK")
-        time.sleep(_PAUSE_S)
     return _held(reader, other, facts)
 
 

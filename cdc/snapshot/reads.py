@@ -15,6 +15,7 @@ from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot.progress import SnapshotProgress
 from cdc.table import TableName
+from foundation.advisory_lock import AdvisoryLock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -121,8 +122,8 @@ SELECT table_schema, table_name, epoch, read_lsn::text,
  WHERE source = %s AND predicate IS NULL AND keys IS NULL AND state = 'done'
  ORDER BY epoch, read_lsn
 """
-_LOCK_CLASS: Final = 0x4857
-"""First number of the advisory locks of reads; the second is the read's own."""
+_LOCK: Final = AdvisoryLock(f"{0x4857}, %s")
+"""The second number is the read's own; 0 while one is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,7 @@ def ask(
     }
     with connection.transaction():
         # two who ask at once: the second shall see what the first has asked for
-        connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
+        connection.execute(_LOCK.in_transaction, (0,))
         row = connection.execute(_ASK, wanted).fetchone()
         found = row or connection.execute(_ASKED, wanted).fetchone()
     return (int(found[0]) if found else 0), row is not None
@@ -332,9 +333,7 @@ def take(connection: Connection[Any], read: Read) -> bool:
 
     The server frees it when the session ends, however it ends.
     """
-    row = connection.execute(
-        "SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, _lock_number(read))
-    ).fetchone()
+    row = connection.execute(_LOCK.in_session_if_free, (_lock_number(read),)).fetchone()
     if not (row and row[0]):
         return False
     connection.execute(
@@ -347,7 +346,7 @@ def take(connection: Connection[Any], read: Read) -> bool:
 
 def let_go(connection: Connection[Any], read: Read) -> None:
     """Lets others carry a read on."""
-    connection.execute("SELECT pg_advisory_unlock(%s, %s)", (_LOCK_CLASS, _lock_number(read)))
+    connection.execute(_LOCK.free, (_lock_number(read),))
 
 
 def begin(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from cdc.snapshot import chunk, ranges, reads
 from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError, SnapshotError
 from cdc.snapshot.reads import Wish
 from cdc.snapshot.table_facts import look
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,17 +137,18 @@ def wait(
         ReadUnknownError: There is no such read.
         SnapshotError: It failed, was cancelled, or is not done in time.
     """
-    deadline = time.monotonic() + deadline_s
     with session.connect(spec.dsn) as state:
-        while (found := _found(state, spec, number)).state in reads.OPEN:
+        for _ in looks(deadline_s, _POLL_S):
+            found = _found(state, spec, number)
+            if found.state not in reads.OPEN:
+                break
             told(found)
-            if time.monotonic() > deadline:
-                raise SnapshotError(
-                    f"read {number} is not done after {deadline_s:.0f} s",
-                    detail=found.failure or f"{found.rows_read:,} rows read",
-                    hint="headwater source status shows how far it is",
-                )
-            time.sleep(_POLL_S)
+        else:
+            raise SnapshotError(
+                f"read {number} is not done after {deadline_s:.0f} s",
+                detail=found.failure or f"{found.rows_read:,} rows read",
+                hint="headwater source status shows how far it is",
+            )
     if not found.done:
         raise SnapshotError(f"read {number} is {found.state}", detail=found.failure)
     return found

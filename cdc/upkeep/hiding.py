@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import ColumnRuleError
 from cdc.postgres import catalog
 from cdc.postgres.check import Check, CheckState
+from foundation.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
         name = f"columns {table}"
         unknown = rules.unknown(schema)
         if unknown:
-            near = difflib.get_close_matches(unknown[0], list(schema.by_name), n=1)
-            hint = f"did you mean {near[0]}?" if near else "take it out of the rules"
+            hint = did_you_mean(unknown[0], schema.by_name, "take it out of the rules")
             yield Check(name, CheckState.FAIL, f"there is no column {unknown[0]}", hint=hint)
             continue
         try:

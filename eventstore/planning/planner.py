@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -20,6 +19,7 @@ from eventstore.planning.handling import ATTEMPTS_MAX, Instruction, handling, ke
 from eventstore.planning.loading import State, loading
 from eventstore.planning.operation import Access
 from eventstore.serialization.recorded import RecordedEvent
+from foundation.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,11 +150,14 @@ class Planner:
             return found
         name = type(command).__name__
         known = sorted({kind.__name__ for kind in self.deciders})
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         raise UndeclaredError(
             f"no decider takes command {name}",
-            detail=f"near: {', '.join(near)}" if near else f"{len(known)} commands are declared",
-            hint="EventStore(log, deciders=[...]) names the deciders whose commands it takes",
+            detail=f"{len(known)} commands are declared",
+            hint=did_you_mean(
+                name,
+                known,
+                "EventStore(log, deciders=[...]) names the deciders whose commands it takes",
+            ),
         )
 
     def checked(self, stream: str, part: StreamPart) -> tuple[str, str, StreamPart]:

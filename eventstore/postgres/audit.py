@@ -19,6 +19,7 @@ from eventstore.upkeep.audit import (
     chained,
     check_block,
 )
+from foundation.advisory_lock import AdvisoryLock
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -49,11 +50,12 @@ _EVENTS: Final = (
     + " ORDER BY global_position LIMIT %(limit)s"
 )
 
-# 1749238 is the class of the chains, 2 the seals. Before a table was ever analysed, Postgres thinks
-# it small, and would sort all of the rest of the log for each block.
-_TAKE_TURNS: Final = (
-    "SELECT pg_advisory_xact_lock(1749238, 2), set_config('enable_sort', 'off', true)"
-)
+_SEALS: Final = AdvisoryLock("1749238, 2")
+"""1749238 is the class of the chains, 2 the seals."""
+
+# Before a table was ever analysed, Postgres thinks it small, and would sort all of the rest of the
+# log for each block.
+_UNSORTED: Final = "SET LOCAL enable_sort = off"
 _LAST_SEAL: Final = (
     "SELECT block, through_position, event_total, digest,"
     " substring(hashes FROM octet_length(hashes) - 31)"
@@ -168,7 +170,8 @@ def _last_seal(connection: Connection[Any]) -> Any:
 def _seal_block(connection: Connection[Any], bound: int, limit: int) -> bool:
     """Seals the next block, if there is one up to `bound`."""
     with connection.transaction():
-        connection.execute(_TAKE_TURNS)
+        connection.execute(_SEALS.in_transaction)
+        connection.execute(_UNSORTED)
         block, after, total, digest, last_hash = _last_seal(connection)
         rows = _events(connection.cursor(binary=True), after, bound, limit)
         if not rows:

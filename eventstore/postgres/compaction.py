@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +31,8 @@ from eventstore.upkeep.compaction import (
     StreamExtent,
     steps,
 )
+from foundation.advisory_lock import AdvisoryLock
+from foundation.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -80,7 +81,8 @@ _READ: Final = (
 _EVENTS: Final = _READ.format(_COLUMNS, "events")
 _ORIGINALS: Final = _READ.format(_COLUMNS, "log")
 _FIRST: Final = _READ.format("event_id", "events") + " LIMIT 1"
-_LOCK: Final = "SELECT pg_advisory_xact_lock(1749232, hashtext(%s || '/' || %s))"
+# the number stands in the functions of the schema, too: it is the one that a writer takes
+_STREAM: Final = AdvisoryLock.numbered(1749232, parts=2)
 _BEFORE: Final = "SELECT eventstore.transactions_before(%s, %s, %s)"
 _UNDER_WAY: Final = (
     "SELECT 1 FROM pg_locks WHERE locktype = 'virtualxid' AND virtualxid = ANY (%s) LIMIT 1"
@@ -320,16 +322,17 @@ def _wait_for_snapshots(
         ContentionError: One does not end.
     """
     (waited_for,) = connection.execute(_BEFORE, (tenant, stream, through)).fetchone() or ((),)
-    deadline = time.monotonic() + SNAPSHOT_TIMEOUT_S
-    while waited_for and connection.execute(_UNDER_WAY, (waited_for,)).fetchone():
-        if time.monotonic() >= deadline:
-            raise ContentionError(
-                f"a transaction is older than event {through:,} of stream {stream}",
-                detail=f"waited for {SNAPSHOT_TIMEOUT_S:g} s",
-                hint="SELECT pid, xact_start FROM pg_stat_activity WHERE backend_xmin IS NOT NULL; "
-                "older events can be compacted meanwhile",
-            )
-        time.sleep(_POLL_S)
+
+    def ended() -> bool:
+        return not waited_for or not connection.execute(_UNDER_WAY, (waited_for,)).fetchone()
+
+    if not wait_until(ended, SNAPSHOT_TIMEOUT_S, _POLL_S):
+        raise ContentionError(
+            f"a transaction is older than event {through:,} of stream {stream}",
+            detail=f"waited for {SNAPSHOT_TIMEOUT_S:g} s",
+            hint="SELECT pid, xact_start FROM pg_stat_activity WHERE backend_xmin IS NOT NULL; "
+            "older events can be compacted meanwhile",
+        )
 
 
 def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
@@ -340,7 +343,7 @@ def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
     """
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
     try:
-        connection.execute(_LOCK, (tenant, stream))
+        connection.execute(_STREAM.in_transaction, (tenant, stream))
     except postgres.LockNotAvailable as error:
         raise ContentionError(
             f"a writer of stream {stream} does not end",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,18 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.postgres import session
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_rows
+from foundation.errors import EXIT_UNHEALTHY
+from foundation.suggestion import did_you_mean
+from headwater.cli.options import Commands, Json, ProjectOptions
+from headwater.cli.output import print_rows
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from projections.definition.alert import Alert
 
-app = typer.Typer(help="Who is told of rows that meet a condition.", no_args_is_help=True)
+app = Commands(help="Who is told of rows that meet a condition.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="ALERT", help="The alert.")]
 
@@ -29,15 +27,13 @@ Name = Annotated[str, typer.Argument(metavar="ALERT", help="The alert.")]
 @app.command("list")
 def list_alerts(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """List the alerts: how many rows stand, and what waits to be told."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415  # as every command that needs it
 
-    platform = _opened(config, home, profile)
+    platform = options.platform()
     source = platform.project.source.name
     with session.connect(platform.source_dsn) as connection:
         standing = list(alerting_tables.standing(connection, source))
@@ -64,15 +60,13 @@ def list_alerts(
 def show(
     name: Name,
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show the rows of which somebody is told, or will be if they stay as they are."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415
 
-    platform = _opened(config, home, profile)
+    platform = options.platform()
     alert = _alert(platform, name)
     with session.connect(platform.source_dsn) as connection:
         found = list(alerting_tables.standing(connection, platform.project.source.name))
@@ -88,15 +82,13 @@ def show(
 def check(
     name: Name,
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show the rows that meet an alert's condition now; nobody is told."""
     from projections.alerting import evaluator  # noqa: PLC0415
 
-    platform = _opened(config, home, profile)
+    platform = options.platform()
     alert, spec = _alert(platform, name), platform.alert_spec()
     key = spec.keys().get(alert.view, ())
     met = evaluator.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
@@ -115,16 +107,14 @@ def check(
 def send_test(
     name: Name,
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Send each channel of an alert a message of a row that there is not. Exits 3 if one fails."""
     from projections.alerting import channels  # noqa: PLC0415
     from projections.alerting.channels import Post  # noqa: PLC0415
 
-    platform = _opened(config, home, profile)
+    platform = options.platform()
     alert, spec = _alert(platform, name), platform.alert_spec()
     with closing(Post(spec.bootstrap, spec.secrets)) as post:
         tried = channels.run(post, spec.source, alert)
@@ -134,15 +124,9 @@ def send_test(
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _opened(config: Path | None, home: Path | None, profile: str | None) -> Platform:
-    project = open_project(config, home=home, profile=profile)
-    return Platform(project, settings_file(config, home=home))
-
-
 def _alert(platform: Platform, name: str) -> Alert:
     alerts = platform.project.declarations.alerts
     if name not in alerts:
-        near = difflib.get_close_matches(name, alerts, n=1)
-        hint = f"did you mean {near[0]}?" if near else "headwater alert list"
+        hint = did_you_mean(name, alerts, "headwater alert list")
         raise UsageError(f"no alert is named {name}", hint=hint)
     return alerts[name]

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer.main import get_command
 
+from foundation.errors import EXIT_INTERRUPTED, PlatformError
 from headwater import __version__
-from headwater.cli.output import EXIT_INTERRUPTED, print_error, stderr
+from headwater.cli.options import Commands
+from headwater.cli.output import print_error, stderr
 from headwater.cli.words import in_order
 from headwater.logging import configure
 from headwater.project import optional
@@ -53,7 +55,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     Args:
         words: The command line; the whole tree if they name no command.
     """
-    app = typer.Typer(
+    app = Commands(
         name="headwater",
         help="One Postgres is the truth; its log becomes warehouse, search and cache views.",
         no_args_is_help=True,
@@ -126,14 +128,11 @@ def _told(error: Exception, *, as_json: bool) -> int | None:
     """Prints an error and returns its exit code; None of one that is nobody's but ours."""
     if type(error).__module__.startswith(("click", "typer")):
         return _usage(error)
-    # what there is to tell of errors takes as long to load as most commands
-    from headwater.cli.failure import PLATFORM_ERRORS, exit_code_of  # noqa: PLC0415
-
     shown = optional.missing(error) if isinstance(error, ModuleNotFoundError) else error
-    if not isinstance(shown, PLATFORM_ERRORS):
+    if not isinstance(shown, PlatformError):
         return None
     print_error(shown, as_json=as_json)
-    return exit_code_of(shown)
+    return shown.exit_code
 
 
 def _usage(error: Exception) -> int:

@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headwater.cli import token
-from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
+from headwater.cli.options import (
+    TIMEOUT_S,
+    AtLeast,
+    Commands,
+    Json,
+    ProjectOptions,
+    Timeout,
+)
 from headwater.cli.output import print_json, print_rows, stderr
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from projections.definition.cache_options import ROWS
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from projections.stores.valkey.reader import CacheReader
 
-app = typer.Typer(help="What a view has in the cache.", no_args_is_help=True)
+app = Commands(help="What a view has in the cache.", no_args_is_help=True)
 
 _LIMIT = 100
 
@@ -36,16 +41,14 @@ def get(
     *,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show the row of a key. Exits 1 if there is none.
 
     Example: headwater cache get orders 42
     """
-    with _reader(name, config, home, profile, at_least, timeout_s) as view:
+    with _reader(name, options, at_least, timeout_s) as view:
         row = view.get(*key)
     if row is None:
         if as_json:
@@ -67,16 +70,14 @@ def lookup(
     limit: Limit = _LIMIT,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show the rows that a lookup names; without a name, the lookups that there are.
 
     Example: headwater cache lookup orders customer:42:orders
     """
-    with _reader(name, config, home, profile, at_least, timeout_s) as view:
+    with _reader(name, options, at_least, timeout_s) as view:
         if lookup is None:
             names = [{"lookup": found} for found in view.names("lookup")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no lookups")
@@ -94,16 +95,14 @@ def count(
     limit: Limit = _LIMIT,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show what counters say: rows, and the sum of a column's values.
 
     Example: headwater cache count orders revenue:42
     """
-    with _reader(name, config, home, profile, at_least, timeout_s) as view:
+    with _reader(name, options, at_least, timeout_s) as view:
         names = view.names("counter")[:limit] if counter is None else [counter]
         rows = []
         for found in names:
@@ -124,16 +123,14 @@ def top(
     lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score first.")] = False,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show the first of a leaderboard; without a name, the leaderboards that there are.
 
     Example: headwater cache top orders largest --limit 10
     """
-    with _reader(name, config, home, profile, at_least, timeout_s) as view:
+    with _reader(name, options, at_least, timeout_s) as view:
         if leaderboard is None:
             names = [{"leaderboard": found} for found in view.names("leaderboard")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no leaderboards")
@@ -146,21 +143,18 @@ def top(
     print_rows(rows, as_json=as_json, title="", empty="no row is on it")
 
 
-def _reader(  # noqa: PLR0917  # what a command was given
+def _reader(
     name: str,
-    config: Config,
-    home: HomeFolder,
-    profile: Profile,
+    options: ProjectOptions,
     at_least: AtLeast,
     timeout_s: float,
 ) -> CacheReader:
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     from projections.stores.valkey.reader import CacheReader  # noqa: PLC0415  # needs the extra
 
     token.reach(platform, at_least, name, Store.CACHE, timeout_s)
     endpoints = platform.endpoints
-    view = CacheReader(endpoints.cache_url, f"{project.source.name}:", name)
+    view = CacheReader(endpoints.cache_url, f"{platform.project.source.name}:", name)
     if view.building:
         stderr.print(f"{name} is being built: it may lack rows, or have rows too many")
     return view

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_rows
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 
 
 def changes(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """List how captured tables have changed, where in the log, and what each view did."""
-    project = open_project(config, home=home, profile=profile)
-    found = Platform(project, settings_file(config, home=home)).views.schema_changes()
+    found = options.platform().views.schema_changes()
     rows = [
         {
             "id": noted.id,

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import Config, HomeFolder, Profile
+from headwater.cli.options import ProjectOptions
 from headwater.cli.output import stderr
 from headwater.errors import UsageError
-from headwater.project.project import open_project
 
 _PORT = 8600
 
@@ -28,9 +27,7 @@ def dashboard(
     port: Annotated[
         int, typer.Option("--port", help="Port; 0 takes a free one.", min=0, max=65_535)
     ] = _PORT,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
 ) -> None:
     """Serve the page that `dashboard(...)` declares, until Ctrl-C.
 
@@ -40,7 +37,7 @@ def dashboard(
     from headwater.reading.dashboard.answers import Answers  # noqa: PLC0415  # loads the query engine
     from headwater.reading.dashboard.server import DashboardServer  # noqa: PLC0415
 
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     declared = project.declarations.dashboard
     if declared is None:
         raise UsageError(

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.position_token import PositionToken
-from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
+from headwater.cli.options import TIMEOUT_S, AtLeast, Json, ProjectOptions, Timeout
 from headwater.cli.output import print_rows, stderr
 from headwater.errors import UsageError
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from headwater.reading import sql as reading_sql
 from headwater.reading.time_travel import FormerViews
 
@@ -38,9 +36,7 @@ def query_views(
     ] = None,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Answer SQL over every view, all at one transaction boundary, without a JVM.
@@ -50,13 +46,13 @@ def query_views(
 
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     if as_of is not None and at_least is not None:
         raise UsageError("--as-of and --at-least ask for different things")
     if at_least is None:
         root = project.home.root
         archive = root / "archive" / project.source.name
-        platform = Platform(project, settings_file(config, home=home))
+        platform = options.platform()
         with FormerViews(platform) as former:
             answer = reading_sql.run(
                 sql, root / "tables", as_of, archive=archive, former=former.of_words
@@ -66,7 +62,7 @@ def query_views(
     else:
         from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-        with Views(Platform(project, settings_file(config, home=home))) as views:
+        with Views(options.platform()) as views:
             wanted = PositionToken.parse(at_least)
             answer = views.query(sql, at_least=wanted, timeout_s=timeout_s)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()

@@ -7,29 +7,26 @@ from typing import Annotated
 import typer
 
 from eventstore.postgres import grant, schema
-from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Commands, DatabaseOptions, Json, Yes
+from headwater.cli.output import print_json, stderr
 from headwater.errors import UsageError
-from headwater.platform.database import find_database
 
-app = typer.Typer(help="The event store's schema in Postgres.", no_args_is_help=True)
+app = Commands(help="The event store's schema in Postgres.", no_args_is_help=True)
 
 
 @app.command("upgrade")
 def upgrade(
     *,
-    dsn: Dsn = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL; run nothing.")] = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
     """Make the event store, or bring it to this version, in one transaction.
 
     The role needs CREATE on the database, and owns the event store. Other schemas are left alone.
     """
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = options.database()
     if sql:
         typer.echo(schema.upgrade_script(database.dsn), nl=False)
         return
@@ -46,14 +43,11 @@ def upgrade(
 @app.command("current")
 def current(
     *,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
     """Show the version of the event store. Exits 3 when it is not the one this code works with."""
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = options.database()
     found = schema.current(database.dsn)
     if as_json:
         document = {"current": found, "latest": schema.LATEST, "ready": found == schema.LATEST}
@@ -70,15 +64,12 @@ def current(
 def downgrade(
     *,
     yes: Yes = False,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
 ) -> None:
     """Drop the event store with every event and every key."""
     if not yes:
         raise UsageError("this drops every event and every key", hint="add --yes if you mean it")
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = options.database()
     undone = schema.downgrade(database.dsn)
     for revision in undone:
         typer.echo(f"took back {revision}")
@@ -93,15 +84,12 @@ def grant_use(
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="The only one it will ever act for.")
     ] = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
 ) -> None:
     """Let a role append and read; with --tenant, for that tenant only and for good.
 
     It can never change or delete an event.
     """
-    database = find_database(dsn, config=config, home=home, profile=profile)
+    database = options.database()
     for line in grant.grant(database.dsn, role, tenant=tenant):
         typer.echo(line)

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr, stdout
+from headwater.cli.output import print_json, stderr, stdout
 from headwater.demo.options import DEFAULT_HOME, DemoOptions
 from headwater.errors import UsageError
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from foundation.suggestion import did_you_mean
+from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from headwater.reading import sql
 from headwater.reading.time_travel import FormerViews
 from projections.definition.columns import (
@@ -47,9 +45,7 @@ def diff(
     examples: Annotated[
         int, typer.Option("--examples", min=0, help="How many rows of each kind to show.")
     ] = _EXAMPLES,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Compare a view's table as of two times: what appeared, what is gone, what has changed.
@@ -60,12 +56,12 @@ def diff(
 
     Example: headwater view diff orders 2026-11-21T14:05:00Z
     """
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     tables = project.home.root / "tables"
     views = sql.view_tables(tables)
     from projections.stores.delta.table_diff import ComparedVersion, compare_sides  # noqa: PLC0415  # slow to load
 
-    with FormerViews(Platform(project, settings_file(config, home=home))) as former:
+    with FormerViews(options.platform()) as former:
         try:
             first, second = (_table(tables, views, name, each) for each in (earlier, later))
         except sql.AsOfError:
@@ -88,9 +84,8 @@ def _table(
 ) -> tuple[Path, int]:
     table = sql.readable(tables, views, as_of).get(name) if name in views else None
     if table is None or table.version is None:
-        near = [] if name in views else difflib.get_close_matches(name, views, n=1)
         there = "views: " + (", ".join(views) or "none")
-        hint = f"did you mean {near[0]}?" if near else there
+        hint = there if name in views else did_you_mean(name, views, there)
         raise UsageError(f"view {name[:80]} was not published then", hint=hint)
     return table.path, table.version
 

@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 
 from cdc.postgres.check import Check, CheckState
+from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY
 from headwater import runtime
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stdout
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_json, stdout
 from headwater.platform.doctor import (
     cache_check,
     converter_check,
@@ -22,14 +23,13 @@ from headwater.platform.doctor import (
 )
 from headwater.platform.platform import Platform
 from headwater.platform.specs import capture_spec
-from headwater.project.project import EXAMPLE, open_project, settings_file
+from headwater.project.project import EXAMPLE, open_project
 from headwater.project.spelling import shown
 from headwater.runtime import Endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_EXIT_MISSING = 4
 _DEPENDENCIES = {"python", "java", "postgres program", "cache program"}
 _MARKS = {
     CheckState.OK: "[green]✓[/]",
@@ -45,19 +45,17 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Check this machine and the source; name the one command that repairs each finding.
 
     Changes nothing. Exits 3 when something must be repaired, 4 when a program is missing.
     """
-    path = settings_file(config, home=home)
-    if config is None and not path.is_file():
+    path = options.settings_file()
+    if options.config is None and not path.is_file():
         path = EXAMPLE  # without a project there is still a machine to check
-    project = open_project(path, home=home, profile=profile)
+    project = open_project(path, home=options.home, profile=options.profile)
     running = runtime.status(project.settings.home)
     up = running is not None and running.services_ready
     found: Iterable[Check] = machine_checks(project.settings, running=up)
@@ -85,7 +83,7 @@ def doctor(
         _show(Check("other tables", CheckState.OK, f"{usual} have a key"))
     failed = {check.name for check in seen if check.state is CheckState.FAIL}
     if failed:
-        raise typer.Exit(_EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
+        raise typer.Exit(EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
 
 
 def _usual(check: Check) -> bool:

@@ -17,12 +17,11 @@ from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
 from eventstore.model.names import check_stream
 from eventstore.model.query import Query, QueryItem
 from headwater.cli import keeping, parked, upkeep
-from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant
+from headwater.cli.options import Commands, DatabaseOptions, Json, LogOptions
 from headwater.cli.output import print_json, print_rows
 from headwater.errors import UsageError
 from headwater.operations.events import (
     event_of,
-    find_store,
     last_positions,
     log_status,
     open_store,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
 
-app = typer.Typer(help="The event store: what happened, in order.", no_args_is_help=True)
+app = Commands(help="The event store: what happened, in order.", no_args_is_help=True)
 upkeep.register(app)
 parked.register(app)
 keeping.register(app)
@@ -61,11 +60,7 @@ def append(
     key: Annotated[
         str | None, typer.Option("--key", help="The same key and event again change nothing.")
     ] = None,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Append one event to a stream.
@@ -73,9 +68,9 @@ def append(
     Example: headwater events append order-42 order.placed '{"total": "9.90"}'
     """
     expected = _expected(expected_version)
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     text = sys.stdin.read() if payload == "-" else payload
-    with open_store(database, tenant) as store:
+    with open_store(database, options.tenant) as store:
         event = event_of(store, type_, text)
         done = store.append(stream, event, expected_version=expected, idempotency_key=key)
     if as_json:
@@ -101,11 +96,7 @@ def read_stream(
     archived: Annotated[
         bool, typer.Option("--archived", help="The original events, also where it is compacted.")
     ] = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Read a stream.
@@ -121,8 +112,8 @@ def read_stream(
         archived=archived,
     )
     check_stream(stream)
-    database = find_store(dsn, config=config, home=home, profile=profile)
-    with open_store(database, tenant) as store:
+    database = options.event_store()
+    with open_store(database, options.tenant) as store:
         found = store.log.read_stream(store.tenant, stream, part)
         _print_events(found, store.codec, as_json=as_json)
 
@@ -145,18 +136,14 @@ def tail(
         int | None,
         typer.Option("--limit", "-n", help="So many at most; without --after the last 20.", min=1),
     ] = None,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Read the end of the log, in its order, up to where it is complete."""
     items = (QueryItem(frozenset(types or ()), frozenset(tags or ())),) if types or tags else ()
     query = Query(items, category)
-    database = find_store(dsn, config=config, home=home, profile=profile)
-    with open_store(database, tenant) as store:
+    database = options.event_store()
+    with open_store(database, options.tenant) as store:
         stop = limit
         if after is None:
             stop, after = None, last_positions(store, query, limit or _TAIL)
@@ -173,14 +160,11 @@ def tail(
 @app.command("status")
 def status(
     *,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
     """Show where the log ends, up to where it is complete, and which writers hold that back."""
-    found = log_status(find_store(dsn, config=config, home=home, profile=profile))
+    found = log_status(options.event_store())
     writers = list(found.writers)
     if as_json:
         positions = {"head": found.head, "mark": found.mark, "distance": found.distance}

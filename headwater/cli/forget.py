@@ -9,12 +9,11 @@ import typer
 from rich.markup import escape
 
 from cdc.table import TableName
-from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.snapshot import key_of
 from headwater.errors import UsageError
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,9 +41,7 @@ def forget(
         typer.Option("--row-stays", help="The row was overwritten: as it is now, it stays."),
     ] = False,
     yes: Yes = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Forget what rows were: in the archive, topics, all versions of views, search, cache, files.
@@ -64,8 +61,7 @@ def forget(
     # many of the platform's parts, which the other commands need not load
     from headwater.operations.erase_rows import Forgetting  # noqa: PLC0415
 
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     forgetting = Forgetting(
         platform, TableName.parse(table), lambda step: stderr.print(escape(step), soft_wrap=True)
     )

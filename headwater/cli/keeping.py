@@ -10,10 +10,10 @@ import typer
 from eventstore.postgres.retention import PostgresRetention
 from eventstore.upkeep.compaction import StreamFold
 from eventstore.upkeep.retention import RetentionRule
-from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
+from headwater.cli.options import Json, LogOptions, Yes
 from headwater.cli.output import print_json
 from headwater.errors import UsageError
-from headwater.operations.events import decider_of, find_store, open_store, tenant_of
+from headwater.operations.events import decider_of, open_store, tenant_of
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +42,7 @@ def retain(
         bool, typer.Option("--fold", help="Keep the state of closed streams: needs the decider.")
     ] = False,
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Apply a rule of retention to the streams of a category; it may be repeated.
@@ -58,11 +54,11 @@ def retain(
     rule = RetentionRule(
         category, frozenset(closing or ()), _days(compact_after_days), _days(drop_after_days)
     )
-    database = find_store(dsn, config=config, home=home, profile=profile)
-    whose = tenant_of(database, tenant)
+    database = options.event_store()
+    whose = tenant_of(database, options.tenant)
     retention = PostgresRetention(database.dsn)
     if fold:
-        with open_store(database, tenant) as store:
+        with open_store(database, options.tenant) as store:
             folding = StreamFold(decider_of(database, category), store.codec, whose)
             report = retention.apply(rule, tenant=whose, fold=folding, drop_archived=yes)
     else:
@@ -88,11 +84,7 @@ def forget_keys(
         float, typer.Option("--older-than-days", help="Longer than any caller retries.", min=0)
     ],
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Forget idempotency keys: a command that is sent again with one is a new command then."""
     if not yes:
@@ -100,9 +92,11 @@ def forget_keys(
             "a command that is sent again with a forgotten key happens again",
             hint="add --yes if you mean it",
         )
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     age = timedelta(days=older_than_days)
-    done = PostgresRetention(database.dsn).forget_keys(age, tenant=tenant_of(database, tenant))
+    done = PostgresRetention(database.dsn).forget_keys(
+        age, tenant=tenant_of(database, options.tenant)
+    )
     typer.echo(f"{done:,} keys forgotten")
 
 
@@ -113,11 +107,7 @@ def delete(
         str, typer.Option("--reason", help="Stays in the log; without personal data.")
     ],
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Delete a stream's events for good; one event with the reason stays in their place.
 
@@ -125,9 +115,9 @@ def delete(
     """
     if not yes:
         raise UsageError("its events are gone for good", hint="add --yes if you mean it")
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     retention = PostgresRetention(database.dsn)
-    done = retention.delete_stream(tenant_of(database, tenant), stream, reason=reason)
+    done = retention.delete_stream(tenant_of(database, options.tenant), stream, reason=reason)
     typer.echo(f"{done:,} events deleted")
 
 

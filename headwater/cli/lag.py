@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_rows, stderr
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_rows, stderr
 
 if TYPE_CHECKING:
     from projections.publishing.read_barrier import Lag
@@ -26,9 +27,7 @@ def lag(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.0, help="Seconds to wait at most.")
     ] = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Measure how long it takes until what is committed now is there, in each view and store.
@@ -40,7 +39,7 @@ def lag(
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-    with Views.open(config, home=home, profile=profile) as views:
+    with Views.open(options.config, home=options.home, profile=options.profile) as views:
         found = views.lag(names or (), timeout_s)
     print_rows([_row(each) for each in found], as_json=as_json, title="", empty="no view is kept")
     late = [each for each in found if each.seconds is None]

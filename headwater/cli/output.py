@@ -13,16 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cdc.errors import CdcError
-    from eventstore.errors import EventStoreError
-    from headwater.errors import HeadwaterError
-    from projections.errors import ProjectionError
-
-    PlatformError = HeadwaterError | CdcError | ProjectionError | EventStoreError
-
-EXIT_INTERRUPTED = 130
-EXIT_UNHEALTHY = 3
-EXIT_USAGE = 2
+    from foundation.errors import PlatformError
 
 _WIDTH_MAX: Final = 2_000
 stderr = Console(stderr=True, highlight=False)

@@ -13,10 +13,10 @@ from eventstore.subscription import AsyncSubscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.rebuild import async_rebuild
 from eventstore.subscription.rebuild import rebuild as rebuild_tables
-from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
+from headwater.cli.options import Commands, Json, LogOptions, Yes
 from headwater.cli.output import print_json, print_rows
 from headwater.errors import UnhealthyError, UsageError
-from headwater.operations.events import find_store, open_store, subscription_of, tenant_of
+from headwater.operations.events import open_store, subscription_of, tenant_of
 
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
 
@@ -26,7 +26,7 @@ Process = Annotated[
 ]
 Timer = Annotated[str | None, typer.Option("--timer", metavar="NAME", help="Its timer.")]
 
-parked = typer.Typer(
+parked = Commands(
     help="Streams and timers that wait because a handler failed.", no_args_is_help=True
 )
 
@@ -40,15 +40,11 @@ def register(app: typer.Typer) -> None:
 
 def subscriptions(
     *,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Show how far each subscription has come, partition by partition."""
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         found = [one for name in control.names() for one in control.status(name)]
     rows = [_row(asdict(one)) for one in found]
     print_rows(rows, as_json=as_json, title="", empty="no subscription has ever run")
@@ -62,11 +58,7 @@ def rebuild(
         typer.Option("--after", help="Only events after this global position.", min=0),
     ] = None,
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Rebuild the tables of a view from the log, beside it, then exchange the rows that differ.
@@ -81,9 +73,9 @@ def rebuild(
             "rows of the view's tables that the log does not give are removed",
             hint="add --yes if you mean it",
         )
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     subscription = subscription_of(database, name)
-    with open_store(database, tenant) as store:
+    with open_store(database, options.tenant) as store:
         if isinstance(subscription, AsyncSubscription):
             work = async_rebuild(
                 database.dsn,
@@ -108,15 +100,11 @@ def list_parked(
         str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="Its name; all if left out.")
     ] = None,
     *,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """List the streams whose first waiting event failed, and the timers whose reaction did."""
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         names = control.names() if name is None else [name]
         found = [
             {**_NOTHING, "subscription": one, **waiting}
@@ -146,11 +134,7 @@ def retry(
     ] = None,
     process: Process = None,
     timer: Timer = None,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Have what is parked tried again, in order, by the subscription's runner.
 
@@ -158,7 +142,7 @@ def retry(
     """
     several = everything or error_type is not None
     which = _which(stream, process, timer, several=several)
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         if several:
             count = control.retry_all(name, error_type=error_type)
             typer.echo(f"its runner tries {count:,} again" if count else "nothing of it waits")
@@ -183,17 +167,13 @@ def drop(
     process: Process = None,
     timer: Timer = None,
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Give up the event or the timer that failed: it will never have been handled."""
     which = _which(stream, process, timer)
     if not yes:
         raise UsageError("it will never have been handled", hint="add --yes if you mean it")
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         if stream is not None:
             dropped = control.drop(name, stream, everything=everything)
         else:
@@ -213,11 +193,9 @@ _NOTHING: Final = dict.fromkeys(
 """A row of the list: a stream's or a timer's."""
 
 
-def _open(
-    dsn: str | None, tenant: str | None, config: Config, home: HomeFolder, profile: Profile
-) -> Subscriptions:
-    database = find_store(dsn, config=config, home=home, profile=profile)
-    return Subscriptions(database.dsn, tenant=tenant_of(database, tenant))
+def _open(options: LogOptions) -> Subscriptions:
+    database = options.event_store()
+    return Subscriptions(database.dsn, tenant=tenant_of(database, options.tenant))
 
 
 def _which(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     migration: Migration = None,
     as_json: Json = False,
 ) -> None:
@@ -49,7 +47,7 @@ def plan(
     With --migration: what becomes of the views if these statements are run at the source. They are
     tried there on empty copies of the tables, and rolled back. Exits 3 when a view would not go on.
     """
-    platform = _platform(config, home, profile)
+    platform = options.platform()
     if migration is not None:
         _foresee(platform, migration, as_json=as_json)
         return
@@ -101,16 +99,14 @@ def _text(file: Path) -> str:
 
 def apply(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Make the source be captured as declared: do what `headwater plan` shows.
 
     Nothing else is changed. Exits 3 when something is left that another command repairs.
     """
-    platform = _platform(config, home, profile)
+    platform = options.platform()
     changes = platform.apply()
     left = platform.plan()
     if as_json:
@@ -139,8 +135,3 @@ def show(found: Sequence[Difference]) -> None:
         for difference in found
     ]
     print_rows(rows, as_json=False, title="", empty="everything is as declared")
-
-
-def _platform(config: Config, home: HomeFolder, profile: Profile) -> Platform:
-    project = open_project(config, home=home, profile=profile)
-    return Platform(project, settings_file(config, home=home))

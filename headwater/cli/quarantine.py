@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cdc.postgres import session
-from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Commands, Json, ProjectOptions, Yes
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.quarantine.admin import Picked
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-app = typer.Typer(help="Records that wait because of an error.", no_args_is_help=True)
+app = Commands(help="Records that wait because of an error.", no_args_is_help=True)
 
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.1
@@ -45,13 +45,11 @@ def list_keys(
     store: InStore = None,
     key: Key = None,
     code: Code = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """List the keys that wait, each with the cause of its first record."""
-    with _opened(config, home, profile) as (connection, source, _):
+    with _opened(options) as (connection, source, _):
         found = quarantine_admin.keys(connection, source, Picked(view, store, key, code))
     rows = [_shown(asdict(each), as_json=as_json) for each in found]
     print_rows(rows, as_json=as_json, title="", empty="nothing waits")
@@ -67,13 +65,11 @@ def show(
     values: Annotated[
         bool, typer.Option("--values", help="Print the records too, with their rows.")
     ] = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show each record that waits: its place and its cause, and if asked its content."""
-    with _opened(config, home, profile) as (connection, source, _):
+    with _opened(options) as (connection, source, _):
         found = quarantine_admin.records(connection, source, Picked(view, store, key, code))
     rows = [_record(asdict(each), values=values) for each in found]
     if as_json or not rows:
@@ -92,14 +88,12 @@ def retry(
     key: Key = None,
     code: Code = None,
     everything: Every = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Have the job try keys again, and say what came of it. Exits 3 if some still wait."""
     picked = _narrowed(Picked(view, store, key, code), everything=everything)
-    with _opened(config, home, profile) as (connection, source, platform):
+    with _opened(options) as (connection, source, platform):
         places = quarantine_admin.retry(connection, source, picked)
         runs = platform.job_runs()
         untried, in_vain = places, set[quarantine_admin.Place]()
@@ -128,9 +122,7 @@ def drop(
     code: Code = None,
     everything: Every = False,
     yes: Yes = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Give up records that failed; what waits behind them is applied.
@@ -142,7 +134,7 @@ def drop(
         raise UsageError(
             "the view will differ from its source", hint="add --yes if you mean it; retry keeps it"
         )
-    with _opened(config, home, profile) as (connection, source, _):
+    with _opened(options) as (connection, source, _):
         dropped, released = quarantine_admin.drop(connection, source, picked)
     if as_json:
         print_json({"dropped": dropped, "released": released})
@@ -151,13 +143,10 @@ def drop(
 
 
 @contextmanager
-def _opened(
-    config: Config, home: HomeFolder, profile: Profile
-) -> Iterator[tuple[Connection[Any], str, Platform]]:
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+def _opened(options: ProjectOptions) -> Iterator[tuple[Connection[Any], str, Platform]]:
+    platform = options.platform()
     with session.connect(platform.source_dsn) as connection:
-        yield connection, project.source.name, platform
+        yield connection, platform.project.source.name, platform
 
 
 def _narrowed(picked: Picked, *, everything: bool) -> Picked:

@@ -11,12 +11,12 @@ import typer
 from eventstore.model.names import check_stream
 from eventstore.reactor.control import Reactors
 from eventstore.reactor.dry_run import dry_run
-from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
+from headwater.cli.options import Commands, Json, LogOptions, Yes
 from headwater.cli.output import print_rows
 from headwater.errors import UnhealthyError, UsageError
-from headwater.operations.events import find_store, open_store, reactor_of, tenant_of
+from headwater.operations.events import open_store, reactor_of, tenant_of
 
-app = typer.Typer(
+app = Commands(
     help="Effects on the outside, and commands, that follow from events.", no_args_is_help=True
 )
 
@@ -28,15 +28,11 @@ _LISTED = 1_000
 @app.command("list")
 def list_reactors(
     *,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """List the reactors: running, waiting for a dependency, paused or stopped, and how far."""
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         rows = [_row(asdict(one)) for one in control.all()]
     print_rows(rows, as_json=as_json, title="", empty="no reactor has ever run")
 
@@ -45,14 +41,10 @@ def list_reactors(
 def pause(
     name: Name,
     *,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Pause a reactor in all processes. Once this returns, it makes no effect until `resume`."""
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         control.pause(name)
     typer.echo(f"{name} is paused")
 
@@ -61,14 +53,10 @@ def pause(
 def resume(
     name: Name,
     *,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Let a paused reactor go on where it was."""
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         control.resume(name)
     typer.echo(f"{name} goes on")
 
@@ -79,15 +67,11 @@ def list_parked(
         str | None, typer.Argument(metavar="[REACTOR]", help="Its name; all if left out.")
     ] = None,
     *,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """List the streams that wait because an effect failed."""
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         names = [one.name for one in control.all()] if name is None else [name]
         rows = [
             _row({"reactor": one, **asdict(waiting)})
@@ -112,11 +96,7 @@ def retry(
             help="All that failed with it: a class such as EffectRefusedError, or a code.",
         ),
     ] = None,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Have effects that failed tried again, with the same keys and in order.
 
@@ -125,7 +105,7 @@ def retry(
     several = everything or error_type is not None
     if (stream is not None) == several:
         raise UsageError("name one stream, or --all, or an --error-type")
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         if stream is None:
             count = control.retry_all(name, error_type=error_type)
             typer.echo(f"its runner tries {count:,} again" if count else "nothing of it waits")
@@ -144,16 +124,12 @@ def drop(
         bool, typer.Option("--all", help="Also the events that wait behind the failed one.")
     ] = False,
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
 ) -> None:
     """Give up the effects of the event that failed: they will never be made."""
     if not yes:
         raise UsageError("its effects will never be made", hint="add --yes if you mean it")
-    with _open(dsn, tenant, config, home, profile) as control:
+    with _open(options) as control:
         dropped = control.drop(name, check_stream(stream), everything=everything)
     if not dropped:
         raise _not_parked(name, stream)
@@ -171,11 +147,7 @@ def show_effects(
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="So many effects at most.", min=1)
     ] = _LISTED,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """List the effects that a part of the log would have, with their keys; none is made.
@@ -184,19 +156,17 @@ def show_effects(
 
     Example: headwater reactor dry-run mail --after 1000 --through 2000
     """
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     reactor = reactor_of(database, name)
-    with open_store(database, tenant) as store:
+    with open_store(database, options.tenant) as store:
         planned = dry_run(store, reactor, after=after, through=through)
         rows = [asdict(one) for one in islice(planned, limit)]
     print_rows(rows, as_json=as_json, title="", empty="these events have no effects")
 
 
-def _open(
-    dsn: str | None, tenant: str | None, config: Config, home: HomeFolder, profile: Profile
-) -> Reactors:
-    database = find_store(dsn, config=config, home=home, profile=profile)
-    return Reactors(database.dsn, tenant=tenant_of(database, tenant))
+def _open(options: LogOptions) -> Reactors:
+    database = options.event_store()
+    return Reactors(database.dsn, tenant=tenant_of(database, options.tenant))
 
 
 def _not_parked(name: str, stream: str) -> UnhealthyError:

@@ -14,16 +14,9 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_INTERRUPTED,
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-    stdout,
-)
+from foundation.errors import EXIT_INTERRUPTED, EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.cli.version import View, compared, document, opened, show_difference, show_still
 from headwater.errors import UsageError
 from projections.errors import RebuildStoppedError
@@ -93,9 +86,7 @@ def rebuild(
     share: Share = _SHARE,
     cutover: Cutover = None,
     only_plan: OnlyPlan = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Build another version of a view beside the one that readers see, and hold it.
@@ -115,7 +106,7 @@ def rebuild(
             "some rows are made anew in their place: there is no version to read in or to move to",
             hint="without --from-source and --cutover; or without bounds, for the whole view",
         )
-    versions = opened(config, home, profile)
+    versions = opened(options)
     origin: Origin = "source" if from_source else "archive"
     planned = (
         versions.plan(name, origin, share=share)

@@ -6,18 +6,15 @@ import typer
 from rich.markup import escape
 
 from cdc import source as capture
-from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, stderr
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.output import print_json, stderr
 
 
 def repair(
     *,
     yes: Yes = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Make the slot anew, raise the epoch and have every table read, after changes were lost.
@@ -25,8 +22,7 @@ def repair(
     Without --yes it only shows what would be done, and exits 3 if something is to be repaired.
     What was captured stays; rows that were deleted meanwhile go once their table has been read.
     """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     if not yes:
         _show(platform.plan_repair(), as_json=as_json)
         return

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UnhealthyError
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from headwater.reading.replay import replay_view
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ def replay(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FOLDER", help="Keep its Delta table there.")
     ] = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Make a view that is made from others anew: from the archive, as one batch over all rows.
@@ -53,8 +50,7 @@ def replay(
 
     Example: headwater view replay sales_by_status --compare
     """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     done = replay_view(platform, name, until, compare=compare, to=to)
     if as_json:
         print_json(_document(done, to))

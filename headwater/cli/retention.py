@@ -9,18 +9,10 @@ import typer
 
 from cdc.upkeep.retention import ReaderState, lasts_s
 from cdc.upkeep.tail import WINDOW_S, look
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-    stdout,
-)
-from headwater.platform.platform import Platform
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.platform.specs import capture_spec
-from headwater.project.project import open_project, settings_file
 from projections.common.spark_checkpoint import positions
 
 if TYPE_CHECKING:
@@ -42,9 +34,7 @@ def retention(
     window_s: Annotated[
         float, typer.Option("--window-s", min=0, max=600, help="How long to measure, seconds.")
     ] = WINDOW_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show how long the log lasts, topic by topic, and how far each reader is from its end.
@@ -54,7 +44,7 @@ def retention(
     """
     tail = None
     if bytes_per_second is None or disk_bytes is None:
-        tail = _look(config, home, profile, window_s)
+        tail = _look(options, window_s)
     rate = bytes_per_second or (tail.bytes_per_second if tail else 0.0)
     seconds = lasts_s(disk_bytes, rate) if disk_bytes else None
     if as_json:
@@ -73,11 +63,10 @@ def retention(
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _look(config: Config, home: HomeFolder, profile: Profile, window_s: float) -> Tail:
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
-    spec = capture_spec(project, platform.source_dsn, platform.endpoints)
-    return look(spec, positions(project.settings.home, spec.name), window_s)
+def _look(options: ProjectOptions, window_s: float) -> Tail:
+    platform = options.platform()
+    spec = capture_spec(platform.project, platform.source_dsn, platform.endpoints)
+    return look(spec, positions(platform.project.settings.home, spec.name), window_s)
 
 
 def _print(tail: Tail | None, rate: float, disk_bytes: float | None, seconds: float | None) -> None:

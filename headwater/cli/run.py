@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.options import Config, HomeFolder, Profile
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
+from headwater.cli.options import ProjectOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -14,12 +12,11 @@ def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
-def run(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+def run(options: ProjectOptions) -> None:
     """Keep the views in the foreground until stopped.
 
     `headwater up` runs this beside the servers; run it by hand where they run elsewhere.
     """
-    project = open_project(config, home=home, profile=profile)
-    code = Platform(project, settings_file(config, home=home)).run_job()
+    code = options.platform().run_job()
     if code:
         raise typer.Exit(code)

@@ -10,11 +10,9 @@ from rich.markup import escape
 from rich.text import Text
 
 from headwater.cli import token
-from headwater.cli.options import TIMEOUT_S, AtLeast, Config, HomeFolder, Json, Profile, Timeout
+from headwater.cli.options import TIMEOUT_S, AtLeast, Json, ProjectOptions, Timeout
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
@@ -73,9 +71,7 @@ def search_view(
     ] = None,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Search a view for words, best hits first, by its alias in OpenSearch.
@@ -99,8 +95,7 @@ def search_view(
         syntax,
         _HTML if as_json else _MARKS,
     )
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     reached = token.reach(platform, at_least, view, Store.SEARCH, timeout_s)
     with Searcher(platform.endpoints.search_url) as searcher:
         if reached is not None:

@@ -14,17 +14,12 @@ from cdc.errors import CdcError
 from cdc.postgres import session, slot
 from cdc.upkeep.traces import PREFIX as CAPTURE_PREFIX
 from eventstore.errors import EventStoreError
+from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_json,
-    print_rows,
-    stderr,
-)
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import HeadwaterError, UsageError
 from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
@@ -57,9 +52,7 @@ def register(app: typer.Typer) -> None:
 
 def up(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Start what is not running, capture the source, keep the views.
@@ -67,8 +60,7 @@ def up(
     Returns when views are being kept; everything goes on in the background until
     `headwater down`. A second `up` in the same folder joins what runs.
     """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -91,17 +83,17 @@ def up(
         print_json(_status_document(platform.status()))
 
 
-def down(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+def down(options: ProjectOptions) -> None:
     """Stop everything in order: the job, then the servers. Nothing is left running.
 
     The slot at the source stays, so that `up` goes on from there. It keeps the source's log until
     then, which is said with how much that is, and with the command that removes it.
     """
-    folder = home or open_project(config, home=home, profile=profile).settings.home
+    folder = options.home_folder()
     stopped = runtime.down(folder)
     stderr.print("stopped" if stopped else "nothing was running")
     try:
-        project = open_project(config, home=home, profile=profile)
+        project = options.project()
     except (HeadwaterError, CdcError, ProjectionError, EventStoreError):
         return  # what runs can be stopped whatever its views say
     _show_cost(project)
@@ -131,13 +123,11 @@ def _show_cost(project: Project) -> None:
 
 def status(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show what runs. Exits 3 when something that should run does not."""
-    folder = home or open_project(config, home=home, profile=profile).settings.home
+    folder = options.home_folder()
     found = runtime.status(folder)
     if as_json:
         print_json(_status_document(found))
@@ -153,12 +143,10 @@ def logs(
     service: Annotated[str, typer.Argument(help="A service, `projections` or `supervisor`.")],
     *,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=100_000)] = 50,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
 ) -> None:
     """Print the end of a service's log."""
-    folder = home or open_project(config, home=home, profile=profile).settings.home
+    folder = options.home_folder()
     path = runtime.log_path(folder, Path(service).name)
     if not path.is_file():
         known = ", ".join(sorted(log.stem for log in path.parent.glob("*.log"))) or "none yet"

@@ -13,10 +13,9 @@ from rich.markup import escape
 from cdc import source as capture
 from cdc.postgres import captures, pressure, session
 from cdc.postgres.pressure import Level, Pressure
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -36,9 +35,7 @@ def slot(
             help="Size of the disk that holds the source's log, where it cannot be seen from here.",
         ),
     ] = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show how much log the slot holds back, how fast the log grows, and how long that can go on.
@@ -46,10 +43,9 @@ def slot(
     A forecast supposes that the slot's reader stands still; it counts only while it does. Exits 3
     when changes are missing, or will be within an hour.
     """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     spec = platform.capture_spec()
-    size = disk_bytes or project.settings.for_source(spec.name).wal_disk_bytes
+    size = disk_bytes or platform.project.settings.for_source(spec.name).wal_disk_bytes
     loss = capture.loss(spec)
     with session.connect(spec.dsn) as connection:
         found = pressure.look(

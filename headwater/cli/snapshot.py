@@ -11,12 +11,10 @@ from rich.markup import escape
 
 from cdc.snapshot import report, request
 from cdc.table import TableName
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.platform.platform import Platform
 from headwater.platform.specs import capture_spec
-from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +50,7 @@ def resnapshot(
     cancel: Annotated[
         int | None, typer.Option("--cancel", metavar="ID", help="End a read instead.")
     ] = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Read a captured table again, or some of its rows, while streaming goes on.
@@ -64,7 +60,7 @@ def resnapshot(
     """
     if (table is None) == (cancel is None):
         raise UsageError("name a table, or a read to cancel", hint="headwater source status")
-    spec = _spec(config, home, profile)
+    spec = _spec(options)
     if cancel is not None:
         _print(request.cancel(spec, cancel), as_json=as_json, said=f"read {cancel} is cancelled")
         return
@@ -155,7 +151,6 @@ def _duration(seconds: float | None) -> str | None:
     return f"{seconds / _HOUR_S:.1f} h"
 
 
-def _spec(config: Config, home: HomeFolder, profile: Profile) -> CaptureSpec:
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
-    return capture_spec(project, platform.source_dsn, platform.endpoints)
+def _spec(options: ProjectOptions) -> CaptureSpec:
+    platform = options.platform()
+    return capture_spec(platform.project, platform.source_dsn, platform.endpoints)

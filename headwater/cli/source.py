@@ -16,28 +16,20 @@ from cdc.snapshot.report import report as reads
 from cdc.upkeep.errors import CaptureStalledError
 from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import ROLE, statements
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.changes import changes
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-    stdout,
-)
+from headwater.cli.options import Commands, Json, ProjectOptions
+from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.cli.plan import show
 from headwater.cli.repair import repair
 from headwater.cli.retention import retention
 from headwater.cli.slot import slot
 from headwater.cli.snapshot import documents, print_reads, resnapshot
 from headwater.cli.source_remove import remove
-from headwater.platform.platform import Platform
 from headwater.platform.specs import capture_spec
-from headwater.project.project import open_project, settings_file
 from headwater.runtime import Endpoints
 
-app = typer.Typer(help="What is captured from Postgres.", no_args_is_help=True)
+app = Commands(help="What is captured from Postgres.", no_args_is_help=True)
 app.command("retention")(retention)
 app.command("resnapshot")(resnapshot)
 app.command("slot")(slot)
@@ -49,13 +41,11 @@ app.command("changes")(changes)
 @app.command("list")
 def list_sources(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """List the declared source and its tables."""
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     source = project.source
     rows = [
         {"source": source.name, "table": str(table), "topic": table.topic(source.name)}
@@ -67,9 +57,7 @@ def list_sources(
 @app.command("status")
 def status(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show whether changes flow, the connector, the slot, the topics, and what drifted.
@@ -77,7 +65,7 @@ def status(
     STALLED means that the connector says it runs, and nothing moves; it is told by heartbeats that
     travel the whole way. Exits 3 when capture stands still or is not as it was applied.
     """
-    spec = _spec(config, home, profile)
+    spec = _spec(options)
     found, tables = capture.status(spec), reads(spec)
     if as_json:
         topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
@@ -108,16 +96,16 @@ def status(
 
 
 @app.command("pause")
-def pause(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+def pause(options: ProjectOptions) -> None:
     """Stop capturing; the slot keeps the log until `source resume`, which takes up disk."""
-    capture.pause(_spec(config, home, profile))
+    capture.pause(_spec(options))
     stderr.print("paused; the source keeps its log until headwater source resume")
 
 
 @app.command("resume")
-def resume(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+def resume(options: ProjectOptions) -> None:
     """Go on capturing where `source pause` stopped."""
-    capture.resume(_spec(config, home, profile))
+    capture.resume(_spec(options))
     stderr.print("capturing")
 
 
@@ -129,9 +117,7 @@ def role(
         bool,
         typer.Option("--alone", help="It keeps the state of capture too, so that `dsn` can be it."),
     ] = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Print the SQL that lets a role capture the source and do nothing else; change nothing.
@@ -139,9 +125,8 @@ def role(
     An administrator runs it once. The role is no superuser and owns nothing; it belongs into
     `capture_dsn`. It gets no password here: psql's own word `password` sets one unseen.
     """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
-    spec = capture_spec(project, platform.source_dsn, Endpoints())
+    platform = options.platform()
+    spec = capture_spec(platform.project, platform.source_dsn, Endpoints())
     database, columns = session.database_of(spec.dsn), {}
     if spec.columns:
         with session.connect(spec.dsn) as connection:
@@ -155,20 +140,18 @@ def role(
 
 
 @app.command("watch", hidden=True)
-def watch(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
+def watch(options: ProjectOptions) -> None:
     """Keep the connector at work: restart what fails or stalls, log drift; `up` runs this."""
-    project = open_project(config, home=home, profile=profile)
     try:
-        Platform(project, settings_file(config, home=home)).watch()
+        options.platform().watch()
     except (ConnectorFailedError, CaptureStalledError, PublicationDriftError) as error:
         print_error(error, as_json=False)
         raise typer.Exit(EXIT_UNHEALTHY) from None
 
 
-def _spec(config: Config, home: HomeFolder, profile: Profile) -> capture.CaptureSpec:
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
-    return capture_spec(project, platform.source_dsn, platform.endpoints)
+def _spec(options: ProjectOptions) -> capture.CaptureSpec:
+    platform = options.platform()
+    return capture_spec(platform.project, platform.source_dsn, platform.endpoints)
 
 
 def _print_flow(flow: capture.Flow) -> None:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.operations.remove_source import PARTS, Removal
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +39,7 @@ def remove(
         list[str] | None, typer.Option("--keep", metavar="PART", help="All but these.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")] = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Remove what the capture of a source has made: in its database, in Kafka and here.
@@ -54,7 +50,7 @@ def remove(
 
     Example: headwater source remove --keep topics --yes
     """
-    removal = _removal(name, dsn, _wanted(only, keep), config, home, profile)
+    removal = _removal(name, dsn, _wanted(only, keep), options)
     if not yes:
         _show(removal.items(), stops=removal.stops, as_json=as_json)
         return
@@ -69,20 +65,18 @@ def remove(
         _stays(item)
 
 
-def _removal(  # noqa: PLR0917  # what the command was given
+def _removal(
     name: str | None,
     dsn: str | None,
     wanted: Sequence[str],
-    config: Config,
-    home: HomeFolder,
-    profile: Profile,
+    options: ProjectOptions,
 ) -> Removal:
     if dsn is not None:
         if name is None:
             raise UsageError("which source is meant?", hint="--source NAME, beside --dsn")
         return Removal(dsn, name, wanted=wanted)
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
+    project = platform.project
     external = project.settings.for_source(project.source.name).dsn
     address = external.get_secret_value() if external else ""
     return Removal(address, name or project.source.name, platform, wanted)

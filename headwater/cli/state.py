@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows
 from headwater.platform.job_status import JobReport
-from headwater.project.project import open_project
 from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
@@ -21,9 +20,7 @@ _MIB = 1024 * 1024
 
 def state(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show what each view has kept: rows, files, their size, and the times that they cover.
@@ -35,7 +32,7 @@ def state(
     """
     from projections.stores.delta.table_stats import states  # noqa: PLC0415  # loads the tables' engine
 
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     tables = project.home.root / "tables"
     published = Published(tables, project.source.name)
     version = published.latest()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.position_token import PositionToken
-from headwater.cli.options import TIMEOUT_S, Config, HomeFolder, Json, Profile
+from headwater.cli.options import TIMEOUT_S, Json, ProjectOptions
 from headwater.cli.output import print_json, stderr
 from projections.definition.views import Store
 
@@ -22,9 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def token(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Print a token of all that is committed at the source, to wait for in views.
@@ -33,7 +31,7 @@ def token(
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-    with Views.open(config, home=home, profile=profile) as views:
+    with Views.open(options.config, home=options.home, profile=options.profile) as views:
         found = views.token()
     if as_json:
         said = {"token": str(found), "source": found.source, "epoch": found.epoch}
@@ -71,9 +69,7 @@ def wait(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.0, help="Seconds to wait at most.")
     ] = TIMEOUT_S,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Wait until a view has everything that was committed before a token.
@@ -83,7 +79,7 @@ def wait(
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
     wanted = PositionToken.parse(token)
-    with Views.open(config, home=home, profile=profile) as views:
+    with Views.open(options.config, home=options.home, profile=options.profile) as views:
         views[name].wait_for(wanted, stores=to or (), timeout_s=timeout_s)
     if as_json:
         print_json({"view": name, "reached": token})

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.output import print_json, print_rows, stderr
 
 if TYPE_CHECKING:
     from projections.verification.trace import Sighting, StoredRow, Trace
@@ -26,17 +25,14 @@ def trace_row(
     key: Annotated[list[str], typer.Argument(help="The row's key, part by part.")],
     *,
     last: Annotated[int, typer.Option(min=1, help="How many of its changes to show.")] = 10,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show a row at each stage: its commits, where they lie in the log, what each store has.
 
     Exits 3 if a store does not have the newest change. Example: headwater trace orders 17
     """
-    project = open_project(config, home=home, profile=profile)
-    found = Platform(project, settings_file(config, home=home)).views.trace(view, key, last)
+    found = options.platform().views.trace(view, key, last)
     changes = [_change(each) for each in found.changes]
     stores = [_store(each) for each in found.stores]
     if as_json:

@@ -14,18 +14,12 @@ from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
 from eventstore.upkeep.compaction import CompactionPolicy, CompactionReport, StreamFold
 from eventstore.upkeep.upcast_check import check_log
-from headwater.cli.options import Config, Dsn, HomeFolder, Json, Profile, Tenant, Yes
-from headwater.cli.output import (
-    EXIT_UNHEALTHY,
-    print_error,
-    print_json,
-    print_rows,
-    stderr,
-)
+from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.options import DatabaseOptions, Json, LogOptions, ProjectOptions, Yes
+from headwater.cli.output import print_error, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.operations.events import (
     decider_of,
-    find_store,
     keep_head,
     open_store,
     read_head,
@@ -56,16 +50,13 @@ def register(app: typer.Typer) -> None:
 def seal(
     *,
     head: HeadFile = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
 ) -> None:
     """Seal what is not sealed yet, and print the head to keep outside of the database.
 
     With --head it is written to that file, unless what the file holds contradicts it.
     """
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     sealed = PostgresAudit(database.dsn).seal()
     if head is not None:
         keep_head(head, sealed)
@@ -75,17 +66,14 @@ def seal(
 def verify(
     *,
     head: HeadFile = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
     """Compare the whole log with its seals, and with a head kept outside.
 
     Exits 3 if an event was edited, removed, inserted or exchanged; names the first position.
     """
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     report = PostgresAudit(database.dsn).verify(None if head is None else read_head(head))
     findings = [finding._asdict() for finding in report.findings]
     if as_json:
@@ -117,11 +105,7 @@ def compact(
     keep_events: Annotated[
         int, typer.Option("--keep-events", help="Of a category: leave the last so many.", min=0)
     ] = 100,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Fold the beginning of streams into one event each; the originals go to the archive.
@@ -129,14 +113,14 @@ def compact(
     Needs the decider of the category, in a module that the settings name. Exits 1 if a stream
     could not be folded; the others are.
     """
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    database = options.event_store()
     one_stream = "-" in what
     if one_stream:
         check_stream(what)
     policy = CompactionPolicy(category_of(what), larger_than, keep_events)
     decider = decider_of(database, policy.category)
     compactor = PostgresCompactor(database.dsn)
-    with open_store(database, tenant) as store:
+    with open_store(database, options.tenant) as store:
         fold = StreamFold(decider, store.codec, store.tenant)
         if one_stream:
             done = compactor.compact(fold, what, through)
@@ -162,11 +146,7 @@ def shred(
         typer.Option("--search", help="File of texts, one a line, that no file may have now."),
     ] = None,
     yes: Yes = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Destroy a person's key, and with it every personal value in events and saved states.
@@ -184,12 +164,12 @@ def shred(
     check_label("subject", subject)
     # whatever is wrong with the words is told before anything is destroyed
     texts = [] if search is None else read_texts(search)
-    place = _home(config, home, profile)
-    database = find_store(dsn, config=config, home=home, profile=profile)
+    place = _home(options)
+    database = options.event_store()
     # what the other commands need not load
     from headwater.operations import erase_person  # noqa: PLC0415
 
-    done = erase_person.shred(database, tenant_of(database, tenant), subject, place, texts)
+    done = erase_person.shred(database, tenant_of(database, options.tenant), subject, place, texts)
     certificate = done.certificate
     if as_json:
         made = {**msgspec.to_builtins(certificate), "complete": certificate.complete}
@@ -200,10 +180,10 @@ def shred(
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _home(config: Path | None, home: Path | None, profile: str | None) -> Path:
+def _home(options: ProjectOptions) -> Path:
     """The folder of all state; the usual one where only a database is named."""
     try:
-        return find_home(config, home=home, profile=profile)
+        return find_home(options.config, home=options.home, profile=options.profile)
     except UsageError:
         return Path(HOME_FOLDER)
 
@@ -234,11 +214,7 @@ def upcast(
     all_tenants: Annotated[
         bool, typer.Option("--all-tenants", help="As a role that sees them all.")
     ] = False,
-    tenant: Tenant = None,
-    dsn: Dsn = None,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Read the whole log by the project's declared types. Exits 3 if an event cannot be read.
@@ -247,8 +223,8 @@ def upcast(
     """
     if not check:
         raise UsageError("events are never rewritten", hint="headwater events upcast --check")
-    database = find_store(dsn, config=config, home=home, profile=profile)
-    with open_store(database, tenant) as store:
+    database = options.event_store()
+    with open_store(database, options.tenant) as store:
         report = check_log(store.log, store.codec, None if all_tenants else store.tenant)
     rows = [
         {

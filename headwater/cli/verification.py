@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr
+from foundation.errors import EXIT_UNHEALTHY
+from foundation.suggestion import did_you_mean
+from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from projections.definition.views import Store, kept_in
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def verify(
     budget: Annotated[
         float, typer.Option("--budget", min=0.01, max=1, help="Share of the time to work.")
     ] = _BUDGET,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Compare views in their stores with the source. Exits 3 if anything differs.
@@ -67,7 +65,7 @@ def verify(
     moving, and nothing is said of them. In the cache, a view's lookups, counters and leaderboards
     are compared as well. A store that does not answer is told, and the others are compared.
     """
-    platform = _platform(config, home, profile)
+    platform = options.platform()
     present(gather(platform, names or [], store, budget=budget), as_json=as_json)
 
 
@@ -141,9 +139,7 @@ def repair(
         Store | None, typer.Option("--store", help="Only there; everywhere if left out.")
     ] = None,
     yes: Yes = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Read what differs from the source once more, and judge it again. Exits 3 if any is left.
@@ -153,7 +149,7 @@ def repair(
     else is written. Of two rows of one key in a table, the older one is taken out first. A view
     that is made from others is computed whole by the running job, and given to its stores anew.
     """
-    platform = _platform(config, home, profile)
+    platform = options.platform()
     _check(platform, [name], store)
     reports = platform.views.verify([name], [store] if store else [])
     wrong = [report for report in reports if not report.equal]
@@ -188,11 +184,6 @@ def tell_paused(faults: Iterable[Fault]) -> None:
         stderr.print(f"  {escape(fault.hint or '')}")
 
 
-def _platform(config: Any, home: Any, profile: Any) -> Platform:
-    project = open_project(config, home=home, profile=profile)
-    return Platform(project, settings_file(config, home=home))
-
-
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
     """Refuses what cannot be verified; returns why views stand still that were asked for."""
     declarations = platform.project.declarations
@@ -216,8 +207,7 @@ def refuse_unknown(
     for name in names:
         view = declared.get(name)
         if view is None:
-            near = difflib.get_close_matches(name, declared, n=1)
-            hint = f"did you mean {near[0]}?" if near else "headwater view list"
+            hint = did_you_mean(name, declared, "headwater view list")
             raise UsageError(f"no view is named {name[:80]}", hint=hint)
         if store is not None and store not in kept_in(view):
             stores = ", ".join(sorted(kept_in(view)))

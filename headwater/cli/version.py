@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.difference import show
-from headwater.cli.options import Config, HomeFolder, Json, Profile, Yes
-from headwater.cli.output import EXIT_UNHEALTHY, print_json, print_rows, stderr, stdout
+from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 
 if TYPE_CHECKING:
     from headwater.operations.versions import Switched, Versions
@@ -36,16 +35,14 @@ def compare(
     name: View,
     number: Number = None,
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Compare a version with the one that readers see, both at one position.
 
     What the changed definition explains is set apart. Exits 3 if anything else differs.
     """
-    found = opened(config, home, profile).compare(name, number)
+    found = opened(options).compare(name, number)
     if as_json:
         print_json(compared(found))
     else:
@@ -65,9 +62,7 @@ def cutover(
             help="Also what nothing explains, and views made from it that stand still.",
         ),
     ] = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Move readers of a view to another version, in all stores.
@@ -77,23 +72,21 @@ def cutover(
     version that they leave is kept up to date: headwater view rollback moves them back at any
     time, until it is dropped.
     """
-    versions = opened(config, home, profile)
+    versions = opened(options)
     _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
 
 
 def rollback(
     name: View,
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Move readers of a view back to the version that they saw before.
 
     Views made from it that do not fit that version are named; they stand still.
     """
-    _told(opened(config, home, profile).rollback(name), as_json=as_json)
+    _told(opened(options).rollback(name), as_json=as_json)
 
 
 def drop(
@@ -104,9 +97,7 @@ def drop(
     ] = None,
     *,
     yes: Yes = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Remove a version that readers do not see from every store; also one that is half built.
@@ -114,7 +105,7 @@ def drop(
     Without a number, all of a view is removed: what readers see, too. That is refused as long as it
     is declared. Declared again later, it is made anew.
     """
-    versions = opened(config, home, profile)
+    versions = opened(options)
     what = f"view {name}" if number is None else f"version {number} of view {name}"
     if not yes:
         raise UsageError(f"{what} would be removed from every store", hint="--yes")
@@ -234,9 +225,8 @@ def compared(found: VersionDifference) -> dict[str, Any]:
     }
 
 
-def opened(config: Config, home: HomeFolder, profile: Profile) -> Versions:
+def opened(options: ProjectOptions) -> Versions:
     """Opens the versions of a project's views."""
     from headwater.operations.versions import Versions  # noqa: PLC0415  # half a second of import
 
-    project = open_project(config, home=home, profile=profile)
-    return Versions(Platform(project, settings_file(config, home=home)))
+    return Versions(options.platform())

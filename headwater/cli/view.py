@@ -10,10 +10,8 @@ import typer
 from rich.markup import escape
 
 from headwater.cli import difference, rebuild, replay, state, token, verification, version
-from headwater.cli.options import Config, HomeFolder, Json, Profile
+from headwater.cli.options import Commands, Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr, stdout
-from headwater.platform.platform import Platform
-from headwater.project.project import open_project, settings_file
 from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from projections.verification.results_table import Verified
 
-app = typer.Typer(help="What is derived from the source.", no_args_is_help=True)
+app = Commands(help="What is derived from the source.", no_args_is_help=True)
 app.command("diff")(difference.diff)
 app.command("state")(state.state)
 app.command("wait")(token.wait)
@@ -41,18 +39,16 @@ def list_views(
         bool,
         typer.Option("--versions", help="Every version of them, and which one readers see."),
     ] = False,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """List the declared views and the stores they live in."""
     if versions:
         shown = version.row_of if as_json else version.line_of
-        rows = [shown(each) for each in version.opened(config, home, profile).all()]
+        rows = [shown(each) for each in version.opened(options).all()]
         print_rows(rows, as_json=as_json, title="", empty="the job has kept no view yet")
         return
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     rows = [
         {"view": view.name, "table": str(view.table), "stores": ", ".join(sorted(view.to))}
         for view in project.declarations.views.values()
@@ -66,9 +62,7 @@ def list_views(
 @app.command("status")
 def status(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Show how far each view is in each store, and what became of its records.
@@ -80,8 +74,7 @@ def status(
     the job fails. Views are compared with their source in the background: through which position
     each was last found equal, and how many rows were wrong when it was looked at last.
     """
-    project = open_project(config, home=home, profile=profile)
-    platform = Platform(project, settings_file(config, home=home))
+    platform = options.platform()
     paused = {view.name: view.fault for view in platform.views.bound().paused}
     told, waiting = platform.told, platform.views.waiting()
     records, unexpected = told.records(), told.unexpected()
@@ -116,7 +109,7 @@ def status(
             "unexpected": counts,
         }
         for (view, store), counts in unexpected.items()
-        if view.partition(".")[0] in project.declarations.derived
+        if view.partition(".")[0] in platform.project.declarations.derived
     ]
     shown = {(row["view"], str(row["store"])) for row in rows}
     rows += [
@@ -140,14 +133,11 @@ def status(
 def explain_view(
     name: Annotated[str, typer.Argument(help="The view.")],
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Say how a view is kept: from which tables, by which keys, in which way, and where."""
-    project = open_project(config, home=home, profile=profile)
-    found = asdict(Platform(project, settings_file(config, home=home)).views.explain(name))
+    found = asdict(options.platform().views.explain(name))
     if as_json:
         print_json(found)
         return
@@ -165,16 +155,14 @@ def explain_view(
 @app.command("versions")
 def versions(
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """List the published versions that can be read: the tables at one transaction boundary each.
 
     Example: headwater query "SELECT count(*) FROM orders" --as-of 0/1A2B3C
     """
-    project = open_project(config, home=home, profile=profile)
+    project = options.project()
     rows = [
         {
             "version": version.number,
@@ -194,17 +182,14 @@ def versions(
 def resume(
     name: Annotated[str, typer.Argument(help="The view.")],
     *,
-    config: Config = None,
-    home: HomeFolder = None,
-    profile: Profile = None,
+    options: ProjectOptions,
 ) -> None:
     """Let a view take the columns that its table has now; the whole table is read again.
 
     That is for a view that is paused because its table has changed, and for one that keeps its
     columns (`quarantine`, `ignore`). Rows that are gone leave it once the read has come.
     """
-    project = open_project(config, home=home, profile=profile)
-    plan = Platform(project, settings_file(config, home=home)).views.resume(name)
+    plan = options.platform().views.resume(name)
     columns = ", ".join(column.name for column in plan.schema.columns)
     stderr.print(f"{name} goes on with {escape(columns)}; {plan.schema.table} is to be read")
 

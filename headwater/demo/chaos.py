@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from foundation.waiting import looks
 from headwater.demo.errors import ChaosError
 from headwater.demo.result import Recovery
 from headwater.platform.specs import JOB
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from headwater.demo.port import Stack
     from headwater.runtime import ServiceStatus
 
-COMPONENTS: Final = ("kafka", "connect", "spark", "spark-worker-1")
 _BACK_S: Final = 240.0
 _CAUGHT_UP_S: Final = 300.0
 _POLL_S: Final = 0.1
@@ -78,12 +78,10 @@ class Chaos:
         )
 
     def _await_back(self, before: ServiceStatus) -> None:
-        deadline = time.monotonic() + _BACK_S
-        while time.monotonic() < deadline:
+        for _ in looks(_BACK_S, _POLL_S):
             now = self._service()
             if now is not None and now.restarts > before.restarts and now.state == "ready":
                 return
-            time.sleep(_POLL_S)
         raise ChaosError(
             f"{self.component} did not come back", detail=f"within {_BACK_S:.0f} s of its kill"
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from foundation.waiting import wait_until
 from headwater.demo.errors import RebuildError
 from headwater.runtime.identity import launcher
 
@@ -72,9 +72,7 @@ class ViewCommand:
         """
         process = self._started(subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + _BEGUN_S
-            while not begun() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+            wait_until(lambda: begun() or process.poll() is not None, _BEGUN_S, _POLL_S)
             process.wait(after_s)
         except subprocess.TimeoutExpired:
             return True

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
+from foundation.waiting import looks, wait_until
 from headwater.demo.chaos import Chaos
 from headwater.demo.errors import ChaosError, RebuildError, TrafficError
 from headwater.demo.freshness import FreshnessMeter
@@ -137,13 +138,13 @@ class Drive:
         """Waits for the rebuild, which begins now if traffic was over too soon."""
         if not self._options.rebuild or self._workload.spare_column is None:
             return
-        deadline = time.monotonic() + _APPLIED_S
         with self._screen.waiting("readers are moved to and fro"):
-            while self._rebuilt is None:
-                if time.monotonic() > deadline:
-                    raise RebuildError("no store shows the row that is watched")
-                time.sleep(_POLL_S)
+            for _ in looks(_APPLIED_S, _POLL_S):
+                if self._rebuilt is not None:
+                    break
                 self._rebuild(meter, began, begin=True)
+            if self._rebuilt is None:
+                raise RebuildError("no store shows the row that is watched")
             self._found.rebuilt = self._rebuilt.result()
 
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
@@ -204,9 +205,7 @@ class Drive:
             self._found.recoveries = tuple(task.result() for task in self._striking)
             self._stack.await_applied(lsn, _APPLIED_S)
             self._found.caught_up_s = round(time.monotonic() - began, 2)
-            deadline = time.monotonic() + _SEEN_S
-            while not meter.all_seen() and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
+            wait_until(meter.all_seen, _SEEN_S, _POLL_S)
 
 
 def _stop_quietly(traffic: Traffic) -> None:

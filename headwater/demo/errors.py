@@ -11,6 +11,7 @@ DemoError            HW-D000
 
 from __future__ import annotations
 
+from foundation.errors import EXIT_UNHEALTHY, EXIT_USAGE
 from headwater.errors import HeadwaterError
 
 
@@ -24,7 +25,7 @@ class DemoHomeError(DemoError):
     """The demo starts from nothing and will not wipe a folder that is not its own."""
 
     code = "HW-D001"
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class TrafficError(DemoError):
@@ -43,18 +44,18 @@ class ChaosError(DemoError):
     """What should be killed does not run, or did not come back."""
 
     code = "HW-D004"
-    exit_code = 3
+    exit_code = EXIT_UNHEALTHY
 
 
 class RebuildError(DemoError):
     """A view that should be rebuilt was not, or differs from what it was."""
 
     code = "HW-D005"
-    exit_code = 3
+    exit_code = EXIT_UNHEALTHY
 
 
 class AftermathError(DemoError):
     """Damage that the demo did was not found or not repaired, or nobody could be forgotten."""
 
     code = "HW-D006"
-    exit_code = 3
+    exit_code = EXIT_UNHEALTHY

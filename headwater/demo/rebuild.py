@@ -17,6 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from cdc.postgres import session
+from foundation.waiting import wait_until
 from headwater.demo.changed import without_column
 from headwater.demo.chaos import Chaos
 from headwater.demo.command import ViewCommand
@@ -239,16 +240,15 @@ class Rebuilding:
 
     def _await_finished(self, versions: Versions) -> None:
         """Waits until no switch is left halfway: the job ends what somebody else has begun."""
-        deadline = time.monotonic() + _FINISHED_S
-        while any(version.switching for version in versions.all()):
-            if time.monotonic() > deadline:
-                raise RebuildError("a switch was not finished", detail=f"{_FINISHED_S:.0f} s")
-            time.sleep(_POLL_S)
+
+        def finished() -> bool:
+            return not any(version.switching for version in versions.all())
+
+        if not wait_until(finished, _FINISHED_S, _POLL_S):
+            raise RebuildError("a switch was not finished", detail=f"{_FINISHED_S:.0f} s")
 
     def _await_seen(self, until_s: float) -> None:
-        deadline = time.monotonic() + _SEEN_S
-        while not self.meter.seen_until(until_s) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        wait_until(lambda: self.meter.seen_until(until_s), _SEEN_S, _POLL_S)
 
     def _own(self, versions: Versions) -> list[ViewVersion]:
         return [each for each in versions.all() if each.view == self.probe.view]

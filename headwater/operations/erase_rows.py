@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from cdc.consumer.spec import parked_topic
 from cdc.postgres import session
 from cdc.snapshot import reads, request
 from cdc.upkeep import tail
+from foundation.waiting import looks
 from headwater.errors import UnhealthyError
 from projections.alerting import tables as alerting_tables
 from projections.archive.table import Archive
@@ -183,16 +183,17 @@ class Forgetting:
 
     def _await_published(self, erasure: Erasure, through: Through) -> None:
         """Waits until nobody is to read a table as it was before."""
-        deadline = time.monotonic() + CATCH_UP_S
         self._platform.await_applied(through.lsn, CATCH_UP_S, erasure.places)
-        while behind := erasure.behind(through):
-            if time.monotonic() > deadline:
-                raise UnhealthyError(
-                    f"tables are not published as of {through.lsn}",
-                    detail=", ".join(behind),
-                    hint="headwater view status shows what holds them up; then ask again",
-                )
-            time.sleep(_POLL_S)
+        for _ in looks(CATCH_UP_S, _POLL_S):
+            behind = erasure.behind(through)
+            if not behind:
+                break
+        else:
+            raise UnhealthyError(
+                f"tables are not published as of {through.lsn}",
+                detail=", ".join(behind),
+                hint="headwater view status shows what holds them up; then ask again",
+            )
         self._say("all tables are published as they are now")
 
     def _caught_up(self, erasure: Erasure, said: str) -> None:
@@ -217,18 +218,15 @@ class Forgetting:
         identity = topics.identities(spec.kafka_bootstrap, [topic])[topic]
         ends = {(topic, partition): end for partition, end in (read.end_offsets or {}).items()}
         archive = Archive(self._platform.project.home.root / "archive" / self._source)
-        deadline = time.monotonic() + CATCH_UP_S
-        while True:
+        for _ in looks(CATCH_UP_S, _POLL_S):
             there = archive.ends(dict.fromkeys(ends, identity))
             if all(there.get(place, 0) >= end for place, end in ends.items()):
                 return
-            if time.monotonic() > deadline:
-                raise UnhealthyError(
-                    "the archive does not take what was read",
-                    detail=f"after {CATCH_UP_S:.0f} s",
-                    hint="headwater status shows whether the job runs",
-                )
-            time.sleep(_POLL_S)
+        raise UnhealthyError(
+            "the archive does not take what was read",
+            detail=f"after {CATCH_UP_S:.0f} s",
+            hint="headwater status shows whether the job runs",
+        )
 
     def _erasure(self, connection: Connection, through: Through, held: ExitStack) -> Erasure:
         """Looks at what there is, and keeps its versions as they are until all is done."""
@@ -294,16 +292,15 @@ class Forgetting:
 
         A query of the job has applied changes before it has noted that it read them.
         """
-        deadline = time.monotonic() + _READERS_S
-        while behind := self._behind(before):
-            if time.monotonic() > deadline:
-                raise ForgettingRefusedError(
-                    "readers of the topic have not come as far as it is to be cut off",
-                    detail=", ".join(behind),
-                    hint="let them catch up, or delete groups of those that are gone;"
-                    " then ask again",
-                )
-            time.sleep(_POLL_S)
+        for _ in looks(_READERS_S, _POLL_S):
+            behind = self._behind(before)
+            if not behind:
+                return
+        raise ForgettingRefusedError(
+            "readers of the topic have not come as far as it is to be cut off",
+            detail=", ".join(behind),
+            hint="let them catch up, or delete groups of those that are gone; then ask again",
+        )
 
     def _behind(self, before: dict[Place, int]) -> list[str]:
         queries = positions(self._platform.project.settings.home, self._source)

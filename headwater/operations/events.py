@@ -26,10 +26,10 @@ from eventstore.serialization.registry import EventData
 from eventstore.store import EventStore
 from eventstore.subscription import AsyncSubscription, Subscription
 from eventstore.upkeep.audit import SealedHead
+from foundation.atomic_file import write_atomically
 from headwater.errors import UsageError
 from headwater.platform.database import Database, find_database
 from headwater.project import optional
-from headwater.runtime.home import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -347,7 +347,7 @@ def keep_head(path: Path, head: SealedHead) -> None:
                 detail=f"kept: block {kept.block}; now: block {head.block}",
                 hint=f"headwater events verify --head {path}",
             )
-    write_atomically(path, f"{head}\n")
+    write_atomically(path, f"{head}\n", mode=0o600)
 
 
 def read_texts(path: Path) -> list[str]:

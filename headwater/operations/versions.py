@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from cdc.errors import CdcError
 from cdc.postgres import session
+from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from headwater.platform.specs import job_spec
 from projections.common.fault import Fault
@@ -472,10 +472,9 @@ class Versions:
         view = self._declared.get(name)
         if view is not None:
             return view
-        near = difflib.get_close_matches(name, self._declared, n=1)
         there = "views: " + ", ".join(sorted(self._declared))
         raise UsageError(
-            f"no view is named {name[:80]}", hint=f"did you mean {near[0]}?" if near else there
+            f"no view is named {name[:80]}", hint=did_you_mean(name, self._declared, there)
         )
 
     def _spec(self) -> JobSpec:

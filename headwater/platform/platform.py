@@ -19,6 +19,7 @@ from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
 from cdc.snapshot.report import report
 from cdc.upkeep.keeper import keep
+from foundation.waiting import looks
 from headwater import runtime
 from headwater.errors import UnhealthyError
 from headwater.platform.deployment import Site
@@ -407,15 +408,12 @@ class Platform:
             time.sleep(_POLL_S)
 
     def _await(self, reached: Callable[[], bool], deadline_s: float, otherwise: str) -> None:
-        deadline = time.monotonic() + deadline_s
-        while not reached():
+        for _ in looks(deadline_s, _POLL_S):
+            if reached():
+                return
             self._check_failed()
-            if time.monotonic() > deadline:
-                log = runtime.log_path(self.project.settings.home, JOB)
-                raise UnhealthyError(
-                    otherwise, detail=f"after {deadline_s:.0f} s", hint=f"look at {log}"
-                )
-            time.sleep(_POLL_S)
+        log = runtime.log_path(self.project.settings.home, JOB)
+        raise UnhealthyError(otherwise, detail=f"after {deadline_s:.0f} s", hint=f"look at {log}")
 
     def _check_failed(self, but: Collection[str] = ()) -> None:
         found = self.status()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ import structlog
 
 from cdc.postgres import catalog, own_schema
 from cdc.upkeep.difference import Difference, Part
+from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView, Store
@@ -398,7 +398,6 @@ def _without(
 def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:
     plan = plans.get(name)
     if plan is None:
-        near = difflib.get_close_matches(name, plans, n=1)
-        hint = f"did you mean {near[0]}?" if near else "headwater view list"
+        hint = did_you_mean(name, plans, "headwater view list")
         raise UsageError(f"no view named {name} is kept", hint=hint)
     return plan

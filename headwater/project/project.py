@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foundation.atomic_file import write_atomically
 from headwater.errors import UsageError
 from headwater.project.settings import DEFAULT_FILE, HOME_FOLDER, load
-from headwater.runtime.home import Home, read_json, write_atomically
+from headwater.runtime.home import Home, read_json
 from projections.definition.registry import load as load_declarations
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def settings_file(config: Path | None = None, *, home: Path | None = None) -> Pa
 def remember(project: Project, settings_file: Path) -> None:
     """Writes into the home which settings it belongs to, so that later commands find them."""
     text = json.dumps({"settings": str(settings_file.resolve())})
-    write_atomically(project.home.root / _REMEMBERED, text)
+    write_atomically(project.home.root / _REMEMBERED, text, mode=0o600)
 
 
 def _check_sources(project: Project) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -14,6 +13,7 @@ from cdc.postgres import catalog, identity, inventory
 from cdc.postgres.check import Check, CheckState
 from cdc.postgres.identity import FaultKind
 from cdc.table import TableName
+from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from projections.definition.search_options import unsearchable
 from projections.definition.views import EVENT_TABLES, OUTBOX, Store
@@ -335,6 +335,5 @@ def _unknown(what: str, name: str, there: list[str]) -> UsageError:
     if _PATTERN & set(name):
         return UsageError(f"no {what} is named like {name}", hint="quote * for the shell")
     wanted = name if what == "schema" or "." in name else f"public.{name}"
-    near = difflib.get_close_matches(wanted, there, n=1)
-    hint = f"did you mean {near[0]}?" if near else "--dry-run shows what there is"
+    hint = did_you_mean(wanted, there, "--dry-run shows what there is")
     return UsageError(f"the database has no {what} {name}", hint=hint)

@@ -7,7 +7,6 @@ there.
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ import psycopg
 
 from cdc.errors import CdcError
 from cdc.lsn import Lsn
+from foundation.suggestion import did_you_mean
 from headwater.errors import HeadwaterError, UsageError
 from headwater.platform.specs import job_spec
 from headwater.reading import sql
@@ -143,8 +143,7 @@ def chain_of(project: Project, name: str) -> list[DerivedView]:
             " --as-of tells what it was",
         )
     if name not in derived:
-        near = difflib.get_close_matches(name, [*derived, *views], n=1)
-        hint = f"did you mean {near[0]}?" if near else "headwater view list"
+        hint = did_you_mean(name, [*derived, *views], "headwater view list")
         raise UsageError(f"no view is named {name[:80]}", hint=hint)
     wanted = {name}
     for each in reversed(derived.values()):  # a view is declared after those that it reads

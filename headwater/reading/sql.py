@@ -8,13 +8,14 @@ runs.
 
 from __future__ import annotations
 
-import difflib
 import re
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
+from foundation.errors import EXIT_USAGE
+from foundation.suggestion import did_you_mean
 from headwater.errors import HeadwaterError
 from headwater.project.spelling import CHANGES
 from projections.publishing import published_versions
@@ -48,7 +49,7 @@ class QueryError(HeadwaterError):
     """The statement cannot be answered."""
 
     code: ClassVar[str] = "HW-Q001"
-    exit_code: ClassVar[int] = 2
+    exit_code = EXIT_USAGE
 
 
 class ReadOnlyError(QueryError):
@@ -328,6 +329,5 @@ def _explained(text: str, views: Mapping[str, Path], versions: Iterable[str]) ->
     if missing[1] in views:
         hint = "headwater source status says how far its table has been read"
         return NotPublishedError(f"view {missing[1]} is still being built", hint=hint)
-    near = difflib.get_close_matches(missing[1], versions, n=1)
-    hint = f"did you mean {near[0]}?" if near else "views: " + ", ".join(versions)
+    hint = did_you_mean(missing[1], versions, "views: " + ", ".join(versions))
     return QueryError(f"no view is named {missing[1]}", hint=hint)

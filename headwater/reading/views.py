@@ -10,7 +10,6 @@ from where they are.
 
 from __future__ import annotations
 
-import difflib
 import threading
 import time
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from cdc.postgres import committed, session
 from cdc.postgres.errors import PostgresUnavailableError
 from cdc.table import ColumnKind
 from cdc.values import word_of
+from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file
@@ -97,11 +97,10 @@ class Views:
     def __getitem__(self, name: str) -> ReadableView:
         view = self._declared.get(name)
         if view is None:
-            near = difflib.get_close_matches(name, self._declared, n=1)
             there = "views: " + ", ".join(sorted(self._declared))
             raise UsageError(
                 f"no view is named {name[:80]}",
-                hint=f"did you mean {near[0]}?" if near else there,
+                hint=did_you_mean(name, self._declared, there),
             )
         return ReadableView(self, view)
 

@@ -17,6 +17,7 @@ RuntimeServiceError            HW-R000
 
 from __future__ import annotations
 
+from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY, EXIT_USAGE
 from headwater.errors import HeadwaterError
 
 
@@ -42,7 +43,7 @@ class ServiceFailedError(RuntimeServiceError):
     """A service did not start, or died more often than its restart budget allows."""
 
     code = "HW-R003"
-    exit_code = 3
+    exit_code = EXIT_UNHEALTHY
 
 
 class SettingsDifferError(RuntimeServiceError):
@@ -68,7 +69,7 @@ class ServerMissingError(RuntimeServiceError):
     """A server's program is not installed."""
 
     code = "HW-R007"
-    exit_code = 4
+    exit_code = EXIT_MISSING
 
 
 class ExternalUnreachableError(RuntimeServiceError):
@@ -76,7 +77,7 @@ class ExternalUnreachableError(RuntimeServiceError):
 
     code = "HW-R008"
     retriable = True
-    exit_code = 3
+    exit_code = EXIT_UNHEALTHY
 
 
 class SupervisorLostError(RuntimeServiceError):
@@ -90,14 +91,14 @@ class PortImpossibleError(RuntimeServiceError):
     """A service cannot listen on the port that the settings name."""
 
     code = "HW-R011"
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class HomeUnusableError(RuntimeServiceError):
     """The home folder cannot be made or written."""
 
     code = "HW-R012"
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class StopTimeoutError(RuntimeServiceError):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from foundation.waiting import wait_until
 from headwater.runtime.errors import ExternalUnreachableError
 from headwater.runtime.probe import (
     cache_answers,
@@ -59,16 +60,13 @@ def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOU
     Raises:
         ExternalUnreachableError: It does not answer in its protocol.
     """
-    deadline = time.monotonic() + timeout_s
-    while not service.answers(PROBE_TIMEOUT_S):
-        if time.monotonic() > deadline:
-            raise ExternalUnreachableError(
-                f"{service.name} does not answer",
-                detail=service.address,
-                hint=f"start that server, or take the address of {service.name} "
-                "out of the settings so that one is started here",
-            )
-        time.sleep(0.2)
+    if not wait_until(lambda: service.answers(PROBE_TIMEOUT_S), timeout_s, 0.2):
+        raise ExternalUnreachableError(
+            f"{service.name} does not answer",
+            detail=service.address,
+            hint=f"start that server, or take the address of {service.name} "
+            "out of the settings so that one is started here",
+        )
 
 
 def without_password(address: str) -> str:

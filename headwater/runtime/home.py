@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwater.runtime.errors import HomeUnusableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +80,6 @@ class Home:
                 detail=f"{error.filename}: {error.strerror}",
                 hint="run as the user that made it, or choose another folder",
             ) from error
-
-
-def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Replace a file's content so that a reader sees the old or the new text, never a part."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def read_json(path: Path) -> Any | None:

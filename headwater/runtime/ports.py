@@ -7,8 +7,9 @@ import random
 import socket
 from typing import TYPE_CHECKING, Final
 
+from foundation.atomic_file import write_atomically
 from headwater.runtime.errors import PortImpossibleError, PortTakenError
-from headwater.runtime.home import read_json, write_atomically
+from headwater.runtime.home import read_json
 from headwater.runtime.spec import HOST
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class PortBook:
             port = self._remembered_or_new(name)
         if self._ports.get(name) != port:
             self._ports[name] = port
-            write_atomically(self._file, json.dumps(self._ports, indent=1, sort_keys=True))
+            write_atomically(
+                self._file, json.dumps(self._ports, indent=1, sort_keys=True), mode=0o600
+            )
         return port
 
     def _remembered_or_new(self, name: str) -> int:

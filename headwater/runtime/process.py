@@ -8,12 +8,13 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from headwater.runtime.home import read_json, write_atomically
+from foundation.atomic_file import write_atomically
+from foundation.waiting import wait_until
+from headwater.runtime.home import read_json
 from headwater.runtime.identity import OURSELVES, Identity, launcher
 
 if TYPE_CHECKING:
@@ -109,12 +110,7 @@ class ProcessRecord:
 
     def wait_gone(self, timeout_s: float) -> bool:
         """Wait for its end; False if it still runs after the time given."""
-        deadline = time.monotonic() + timeout_s
-        while self.alive():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+        return wait_until(lambda: not self.alive(), timeout_s, _POLL_S)
 
 
 class ManagedProcess:
@@ -151,7 +147,7 @@ class ManagedProcess:
         if record is None:  # pragma: no cover  # unreaped children keep their entry
             popen.kill()
             raise OSError(f"{name} vanished while starting")
-        write_atomically(pid_file, json.dumps(record.to_json()))
+        write_atomically(pid_file, json.dumps(record.to_json()), mode=0o600, durable=False)
         return cls(popen, record, launch, pid_file)
 
     @property

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from psycopg.types.json import Jsonb
 
+from foundation.advisory_lock import AdvisoryLock
 from projections.alerting.episode import Episode, EpisodeState
 
 if TYPE_CHECKING:
@@ -30,12 +31,9 @@ if TYPE_CHECKING:
 CONDITION: Final = "condition"
 """Where a channel's name stands if it is the view that cannot be asked, and nobody to be told."""
 
-LOOKING: Final = "headwater.alerts"
-TELLING: Final = "headwater.alert_messages"
-_LOCK: Final = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))"
-_AT_ROWS: Final = "headwater.alert_rows"
-_LOOK: Final = "SELECT pg_advisory_xact_lock_shared(hashtext(%s), hashtext(%s))"
-_ALONE: Final = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))"
+LOOKING: Final = AdvisoryLock.named("headwater.alerts")
+TELLING: Final = AdvisoryLock.named("headwater.alert_messages")
+_AT_ROWS: Final = AdvisoryLock.named("headwater.alert_rows")
 _WITHHOLD: Final = """
 UPDATE headwater.alert_messages AS m
    SET body = convert_to((b.said || '{"row": null}')::text, 'UTF8')
@@ -169,7 +167,7 @@ class PendingMessages:
     code: str | None
 
 
-def alone(connection: Connection, source: str, what: str) -> bool:
+def alone(connection: Connection, source: str, what: AdvisoryLock) -> bool:
     """Takes a part of the work for as long as the session lasts; False if another one has it.
 
     Args:
@@ -177,7 +175,7 @@ def alone(connection: Connection, source: str, what: str) -> bool:
         source: Its name.
         what: `LOOKING` or `TELLING`.
     """
-    row = connection.execute(_LOCK, (what, source)).fetchone()
+    row = connection.execute(what.in_session_if_free, (source,)).fetchone()
     return bool(row and row[0])
 
 
@@ -190,7 +188,7 @@ def now(connection: Connection) -> datetime:
 
 def look(connection: Connection, source: str) -> None:
     """Begins a look at views, in the transaction that runs: see `withhold`."""
-    connection.execute(_LOOK, (_AT_ROWS, source))
+    connection.execute(_AT_ROWS.in_transaction_shared, (source,))
 
 
 def withhold(connection: Connection, source: str) -> int:
@@ -200,7 +198,7 @@ def withhold(connection: Connection, source: str) -> int:
     whoever begins afterwards sees the view as it is published by then.
     """
     with connection.transaction():
-        connection.execute(_ALONE, (_AT_ROWS, source))
+        connection.execute(_AT_ROWS.in_transaction, (source,))
         withheld = connection.execute(_WITHHOLD, (source,)).rowcount
     connection.execute(_VACUUM)  # else they are in the table's file until it is reused
     return withheld

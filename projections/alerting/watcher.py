@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from foundation.advisory_lock import AdvisoryLock
     from projections.alerting.evaluator import Met
     from projections.definition.alert import Alert
 
@@ -222,7 +223,7 @@ class Lookout:
 
 
 def _run(
-    spec: AlertSpec, part: str, stop: threading.Event, work: Callable[[Connection], None]
+    spec: AlertSpec, part: AdvisoryLock, stop: threading.Event, work: Callable[[Connection], None]
 ) -> None:
     """Does a part of the work while nobody else does, whatever comes between."""
     while not stop.is_set():

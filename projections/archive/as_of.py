@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from cdc.lsn import Lsn
-from cdc.position import ChangePosition
+from cdc.position import VERSION_LSN_BITS, ChangePosition
 from projections.archive.commits import CLOCKS_APART_US, Commits, CommittedBy
-from projections.archive.fold import VERSION_LSN_BITS
 from projections.archive.replay import replay
 from projections.archive.scan import ArchiveScan
 from projections.archive.task import ReplayOptions, ReplayTarget

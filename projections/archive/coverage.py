@@ -18,9 +18,8 @@ from deltalake.exceptions import DeltaError
 from cdc.broker.errors import BrokerError
 from cdc.broker.topics import extent
 from cdc.broker.topics import topics as broker_topics
-from cdc.position import ChangePosition
+from cdc.position import VERSION_LSN_BITS, ChangePosition
 from projections.archive import completeness
-from projections.archive.fold import VERSION_LSN_BITS
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import TopicSurvey
 from projections.archive.table import Archive

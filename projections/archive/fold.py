@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
 PORTION_ROWS: Final = 500_000
-VERSION_LSN_BITS: Final = 56
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

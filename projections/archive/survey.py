@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.position import VERSION_LSN_BITS
 from cdc.values import UNCHANGED_MARKS
-from projections.archive.fold import VERSION_LSN_BITS, Fold, KeyedRecords, old_keys
+from projections.archive.fold import Fold, KeyedRecords, old_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

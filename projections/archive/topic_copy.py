@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from cdc.broker.reading import compacted
 from cdc.change_event import EPOCH_HEADER
+from foundation.atomic_file import write_atomically
 from projections.archive.progress import rest
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import RecordFilter, flags, integers
@@ -174,9 +175,7 @@ class TopicCopy:
         gone = superseded(ArchiveScan(self.archive, [topic.name]), looks)
         ends_of = {number: end for number, (_, end) in topic.bounds.items()}
         copied = Copied(topic.name, topic.identity, ends_of, count, gone)
-        draft = self._folder / f".{_NOTE}"
-        draft.write_bytes(msgspec.json.encode(copied))
-        draft.rename(self._folder / _NOTE)
+        write_atomically(self._folder / _NOTE, msgspec.json.encode(copied))
         return copied
 
     def remove(self) -> None:

@@ -36,13 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from cdc.errors import CdcError
+    from foundation.errors import PlatformError
     from projections.changes.record import Record
     from projections.changes.reducer import Reduced
     from projections.changes.sink import Sink
     from projections.definition.expectations.checker import Inspection
     from projections.definition.expectations.expectation import Expectation
-    from projections.errors import ProjectionError
     from projections.planning.view_plan import EventsPlan, ViewPlan
 
 
@@ -64,7 +63,7 @@ class UnappliedRecord:
     topic: str
     record: Record
     version: int | None
-    error: CdcError | ProjectionError
+    error: PlatformError
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +405,7 @@ class _ViewDelivery:
         # only what has to wait is asked for
         return self._reduced.sources()
 
-    def _fail(self, change: RowChange, error: CdcError | ProjectionError) -> None:
+    def _fail(self, change: RowChange, error: PlatformError) -> None:
         raw = self._sources[change.key, change.version]
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from cdc.position import epoch_of
 from projections.changes.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_VERSION_LSN_BITS: Final = 56
 _WITNESS: Final = ""
 
 
@@ -139,5 +139,5 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
 
 def _may_lend(older: RawChange, newer: RawChange) -> bool:
     """Whether what a row has is what a later change has kept."""
-    same_epoch = older.version >> _VERSION_LSN_BITS == newer.version >> _VERSION_LSN_BITS
+    same_epoch = epoch_of(older.version) == epoch_of(newer.version)
     return older.row is not None and same_epoch and not older.cut

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 if TYPE_CHECKING:
-    from cdc.errors import CdcError
-    from projections.errors import ProjectionError
-
+    from foundation.errors import PlatformError
 
 OLD_KEY_HEADER: Final = "__debezium.oldkey"
 """Kafka header in which the connector names the old key of a row that comes under a new one."""
@@ -50,7 +48,7 @@ class RecordFailure(NamedTuple):
     """
 
     records: tuple[Record, ...]
-    error: CdcError | ProjectionError
+    error: PlatformError
     version: int | None
     key: tuple[object, ...] | None
     kind: str | None = None

@@ -20,7 +20,7 @@ from cdc.change_event import EPOCH_HEADER, ChangeEvent
 from cdc.envelope import Operation
 from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
 from cdc.lsn import Lsn
-from cdc.position import ChangePosition
+from cdc.position import VERSION_LSN_BITS, ChangePosition, epoch_of, lsn_of
 from cdc.values import UNCHANGED_MARKS, UNCHANGED_PLACEHOLDER, decode, decoder, rows_decoder
 from projections.changes.raw_change import RawChange, filled, newer_after, newer_before
 from projections.changes.record import Record, RecordFailure, canonical
@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from cdc.table import TableSchema
+    from foundation.errors import PlatformError
     from projections.planning.row_upcaster import TableShapes
     from projections.planning.view_plan import Facts
 
-_VERSION_LSN_BITS = 56
-_LSN: Final = (1 << _VERSION_LSN_BITS) - 1
 _SET_APART: Final = (
     EnvelopeError,
     ValueDecodeError,
@@ -257,7 +256,7 @@ class TopicReducer:
         if read is None:
             raise EnvelopeError("record is no change that counts")
         raw = read[0]
-        streamed, lsn = bool(raw.committed_at_us), raw.version & _LSN
+        streamed, lsn = bool(raw.committed_at_us), lsn_of(raw.version)
         values = None if raw.key is None else self._key(raw.key)
         return RecordHeader(lsn, streamed, not raw.kept, raw.version, values)
 
@@ -374,9 +373,9 @@ class TopicReducer:
                 if _passed_over(self._facts, operation, self._kind):
                     return None
             lsn = int(orjson.loads(source["sequence"])[1])
-            if lsn >> _VERSION_LSN_BITS:
+            if lsn >> VERSION_LSN_BITS:
                 return self._read_slowly(record, key, value, epoch)
-            version = epoch << _VERSION_LSN_BITS | lsn
+            version = epoch << VERSION_LSN_BITS | lsn
             if self._asks_begun and operation in ("c", "d"):
                 self._note_begun(record, operation, version, key, source["ts_us"])
             if version < self._left_to_read:
@@ -400,7 +399,7 @@ class TopicReducer:
         if raw.key is None and (operation == "u" or not self._without_key):
             raise self._without(operation)
         after = raw.row or {}
-        unsettled = self._settled_lsn and raw.version & _LSN < self._settled_lsn
+        unsettled = self._settled_lsn and lsn_of(raw.version) < self._settled_lsn
         if unsettled or self._left_out or after.keys() != self._columns:
             fitting = unsettled or after.keys() != self._captured
             fitted = self._fitted(raw, after, operation) if fitting else self._read_of(after)
@@ -430,7 +429,7 @@ class TopicReducer:
             self._decode_row(found)  # raises, and names the columns
             return found
         try:
-            return self._fitting.fit(row, raw.version & _LSN, read=operation == "r")
+            return self._fitting.fit(row, lsn_of(raw.version), read=operation == "r")
         except LookupError:
             lacking = self._columns - row.keys()
             strange = row.keys() - self._captured
@@ -507,7 +506,7 @@ class TopicReducer:
         for key in [key for key, begun in self._begun.items() if begun.version < version]:
             del self._begun[key]
 
-    def _undecoded(self, raw: RawChange, error: CdcError | ProjectionError) -> RecordFailure:
+    def _undecoded(self, raw: RawChange, error: PlatformError) -> RecordFailure:
         try:
             key = None if raw.key is None else self._key(raw.key)
         except (CdcError, ProjectionError):
@@ -545,7 +544,7 @@ def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError
     )
 
 
-def _unread(record: Any, error: CdcError | ProjectionError) -> RecordFailure:
+def _unread(record: Any, error: PlatformError) -> RecordFailure:
     return RecordFailure((Record._make(record),), error, None, None)
 
 
@@ -574,6 +573,5 @@ def _epoch(text: str | None) -> int:
 
 
 def _row_id(version: int, order: int) -> str:
-    epoch, lsn = version >> _VERSION_LSN_BITS, version & (1 << _VERSION_LSN_BITS) - 1
     # of fixed width, so that text order is log order and files of old rows are skipped by it
-    return f"{epoch:03d}-{lsn:016x}-{order:08x}"
+    return f"{epoch_of(version):03d}-{lsn_of(version):016x}-{order:08x}"

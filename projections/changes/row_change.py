@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from cdc.position import epoch_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from projections.errors import SinkError, WaitsBehindError
 
-_LSN_BITS: Final = 56
 _ALIGNMENT: Final = 8  # of every record in Postgres' log
 _LENT: Final = 1
 
@@ -86,7 +87,7 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
         stored_version: Version of the row that should have them.
         since: Rows of older versions lack something of what their table has; see `ViewPlan`.
     """
-    if stored_version < since or stored_version >> _LSN_BITS != change.version >> _LSN_BITS:
+    if stored_version < since or epoch_of(stored_version) != epoch_of(change.version):
         return False
     return change.base is None or (stored_version < change.moved_at and not read(stored_version))
 

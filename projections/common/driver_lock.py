@@ -19,7 +19,6 @@ token that is not its own, and is refused. No clock and no lease is part of this
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import time
@@ -28,10 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from foundation import file_lock
 from projections.errors import WriterFencedError, WriterLockedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 TAKE_OVER_WAIT_S: Final = 30.0
 """How long what an ended driver left behind may take to end, too."""
@@ -40,7 +40,6 @@ _FOLDER: Final = ".writer"
 _TENURE: Final = "tenure"
 _JVM: Final = "jvm"
 _TOKEN_BYTES: Final = 16
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Tenure:
         except FileNotFoundError:
             raise self._fenced("the file of its lock is gone") from None
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH)
+            file_lock.lock(handle, shared=True)
             # one that was put in its place is locked by others
             if not _same(handle, self.folder / _TENURE):
                 raise self._fenced("the file of its lock is another")
@@ -115,7 +114,7 @@ def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
     # no file: a lock that somebody can delete is lost without notice
     holder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not _got(lambda: fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB), 0):
+        if not file_lock.try_lock(holder):
             raise _locked(home, "another driver keeps these views")
         yield _take_over(folder, time.monotonic() + wait_s)
     finally:
@@ -124,34 +123,16 @@ def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
 
 def _take_over(folder: Path, deadline: float) -> Tenure:
     jvm, file = folder / _JVM, folder / _TENURE
-    handle = os.open(jvm, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if not _got(lambda: fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), deadline):
+    with file_lock.opened(jvm) as handle:
+        if not file_lock.try_lock(handle, wait_s=deadline - time.monotonic(), posix=True):
             raise _locked(jvm, "Spark of an ended driver is still there")
-    finally:
-        os.close(handle)
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if not _got(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), deadline):
+    with file_lock.opened(file) as handle:
+        if not file_lock.try_lock(handle, wait_s=deadline - time.monotonic()):
             raise _locked(file, "a worker of an ended driver is still writing")
         tenure = Tenure(folder, secrets.token_hex(_TOKEN_BYTES))
         os.pwrite(handle, tenure.token.encode(), 0)
         os.fsync(handle)
-    finally:
-        os.close(handle)
     return tenure
-
-
-def _got(lock: Callable[[], None], deadline: float) -> bool:
-    while True:
-        try:
-            lock()
-        except (BlockingIOError, PermissionError):  # POSIX allows either
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        else:
-            return True
 
 
 def _locked(path: Path, what: str) -> WriterLockedError:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 if TYPE_CHECKING:
-    from cdc.errors import CdcError
-    from projections.errors import ProjectionError
+    from foundation.errors import PlatformError
 
 _MARK = "HEADWATER-FAULT"
 _PATTERN = re.compile(_MARK + r"(\{.*?\})" + _MARK)
@@ -37,7 +36,7 @@ class Fault:
     retriable: bool
 
     @classmethod
-    def of(cls, error: CdcError | ProjectionError) -> Fault:
+    def of(cls, error: PlatformError) -> Fault:
         """Describes an error."""
         return cls(error.code, error.message, error.detail, error.hint, error.retriable)
 
@@ -58,5 +57,5 @@ def kind_and_place(error: Exception) -> str:
 class FaultError(RuntimeError):
     """Raised in a worker in place of a typed error, with that error's description as its text."""
 
-    def __init__(self, error: CdcError | ProjectionError) -> None:
+    def __init__(self, error: PlatformError) -> None:
         super().__init__(_MARK + orjson.dumps(asdict(Fault.of(error))).decode() + _MARK)

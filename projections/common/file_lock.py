@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
+from foundation import file_lock
 from projections.errors import WriterLockedError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class WriterLock:
     def __init__(self, path: Path, *, wait: bool) -> None:
         self._path = path
         self._wait = wait
-        self._handle: int | None = None
+        self._held = ExitStack()
 
     def acquire(self) -> None:
         """Takes the lock.
@@ -32,23 +32,21 @@ class WriterLock:
             WriterLockedError: Another process holds it.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if self._wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            os.close(handle)
-            raise WriterLockedError(
-                "another process writes these views",
-                detail=str(self._path),
-                hint="headwater status shows it; headwater down stops it",
-            ) from None
-        self._handle = handle
+        with ExitStack() as held:
+            handle = held.enter_context(file_lock.opened(self._path))
+            if self._wait:
+                file_lock.lock(handle)
+            elif not file_lock.try_lock(handle):
+                raise WriterLockedError(
+                    "another process writes these views",
+                    detail=str(self._path),
+                    hint="headwater status shows it; headwater down stops it",
+                )
+            self._held = held.pop_all()
 
     def release(self) -> None:
         """Gives the lock back."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        self._held.close()
 
     def __enter__(self) -> Self:
         self.acquire()

@@ -6,12 +6,13 @@ one tells such a folder from those in use by that, and removes it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
+
+from foundation import file_lock
 
 _PREFIX: Final = "headwater-scratch-"
 
@@ -44,10 +45,8 @@ def remove_abandoned() -> None:
         except OSError:  # gone meanwhile, or another user's
             continue
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError:
-            continue  # in use
+            if file_lock.try_lock(handle):  # not in use
+                shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(handle)
 
@@ -60,7 +59,7 @@ def _locked() -> tuple[Path, int]:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        file_lock.lock(handle)
         if path.exists():
             return path, handle
         os.close(handle)

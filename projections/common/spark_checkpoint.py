@@ -14,7 +14,6 @@ batch and is looked at before each start.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import zlib
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import orjson
 
+from foundation.atomic_file import write_atomically
 from projections.errors import CheckpointForeignError
 
 if TYPE_CHECKING:
@@ -321,9 +321,4 @@ def _foreign(checkpoint: Path, why: str) -> CheckpointForeignError:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())  # without a mark that can be read the query is refused
-    draft.replace(path)
+    write_atomically(path, content)  # without a mark that can be read the query is refused

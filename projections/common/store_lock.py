@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 
 from cdc.postgres import session
+from foundation.advisory_lock import AdvisoryLock
 from projections.errors import VersionBusyError
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
 MOVE_WAIT_S: Final = 60.0
 """How long somebody who moves readers waits for batches that are under way."""
 
-_KEY: Final = "hashtext('headwater.store'), hashtext(%s || '/' || %s)"
-_SHARE: Final = f"SELECT pg_advisory_lock_shared({_KEY})"
-_UNSHARE: Final = f"SELECT pg_advisory_unlock_shared({_KEY})"
-_TAKE: Final = f"SELECT pg_advisory_xact_lock({_KEY})"
+_LOCK: Final = AdvisoryLock.named("headwater.store", parts=2)
 
 
 def of_derived(store: str) -> str:
@@ -46,12 +44,12 @@ def shared(connection: psycopg.Connection[Any], source: str, store: str) -> Iter
         store: The store, or `of_derived` it.
     """
     given = source, str(store)
-    connection.execute(_SHARE, given)
+    connection.execute(_LOCK.in_session_shared, given)
     try:
         yield
     finally:
         with suppress(psycopg.Error):  # of a session that has ended nothing is held any more
-            connection.execute(_UNSHARE, given)
+            connection.execute(_LOCK.free_shared, given)
 
 
 @contextmanager
@@ -72,7 +70,7 @@ def alone(
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{int(MOVE_WAIT_S)}s'")
             for store in sorted(stores):
-                connection.execute(_TAKE, (source, str(store)))
+                connection.execute(_LOCK.in_transaction, (source, str(store)))
             yield
     except psycopg.errors.LockNotAvailable:
         raise VersionBusyError(

@@ -8,13 +8,14 @@ files of every version that is pinned.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+from foundation import file_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def pinned(archive: Path, version: int) -> Iterator[None]:
     ended = threading.Event()
     thread = threading.Thread(target=_touch, args=(pin, ended), name="archive-pin", daemon=True)
     with draft.open("wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        file_lock.lock(held.fileno())
         draft.rename(pin)  # whoever sees it sees it locked
         thread.start()
         try:
@@ -80,11 +81,7 @@ def pinned_versions(archive: Path) -> list[int]:
 def _left(pin: str) -> bool:
     """Whether the reader of a pin has ended without letting go of it."""
     with open(pin, "rb") as looked_at:  # noqa: PTH123  # what scandir gives
-        try:
-            fcntl.flock(looked_at, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return file_lock.try_lock(looked_at.fileno())
 
 
 def _touch(pin: Path, ended: threading.Event) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
+from foundation.suggestion import did_you_mean
 from projections.errors import DeclarationError, PlanError
 
 if TYPE_CHECKING:
@@ -130,13 +130,12 @@ class SearchOptions:
         for name, option in self.fields.items():
             column = schema.by_name.get(name)
             if column is None:
-                near = difflib.get_close_matches(name, schema.by_name, n=1)
                 raise PlanError(
                     f"view {view}: search options of a column that it has not",
                     detail=name,
-                    hint=f"did you mean {near[0]}?"
-                    if near
-                    else f"the view's columns are those of {schema.table}",
+                    hint=did_you_mean(
+                        name, schema.by_name, f"the view's columns are those of {schema.table}"
+                    ),
                 )
             if not _fits(option, column):
                 raise PlanError(

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from projections.archive.fold import VERSION_LSN_BITS, old_keys
+from cdc.position import version_of
+from projections.archive.fold import old_keys
 from projections.archive.scan import ArchiveScan
 from projections.archive.table import BLANK, archive_lock
 from projections.common.table_pins import pinned_versions
@@ -49,7 +50,7 @@ class Through:
     @property
     def version(self) -> int:
         """The version up to which rows are forgotten."""
-        return self.epoch << VERSION_LSN_BITS | self.lsn.value
+        return version_of(self.epoch, self.lsn.value)
 
 
 class ReadKey(NamedTuple):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from foundation.atomic_file import write_atomically
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -100,8 +102,7 @@ def keep(certificate: Certificate, folder: Path) -> Path:
     while path.exists():
         number += 1
         path = folder / f"{name}-{number}.json"
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(certificate), indent=2))
-    draft.chmod(0o600)
-    draft.replace(path)
+    write_atomically(
+        path, msgspec.json.format(msgspec.json.encode(certificate), indent=2), mode=0o600
+    )
     return path

@@ -8,7 +8,6 @@ What a search engine keeps of former documents: segments have them until they ar
 from __future__ import annotations
 
 import re
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +17,8 @@ import pyarrow.parquet as pq
 import redis
 from deltalake import DeltaTable
 
+from foundation.atomic_file import replacing, write_atomically
+from foundation.waiting import looks
 from projections.common.delta_log import parsed
 from projections.errors import SinkUnavailableError
 from projections.stores.valkey.client import told_apart
@@ -83,9 +84,7 @@ def _forget_in_commit(commit: Path) -> None:
     content = commit.read_bytes()
     told = b"\n".join(orjson.dumps(_without_values(line)) for line in parsed(content))
     if told != content:
-        draft = commit.with_name(f".{commit.name}.tmp")
-        draft.write_bytes(told)
-        draft.replace(commit)
+        write_atomically(commit, told)
 
 
 def _forget_in_checkpoint(checkpoint: Path) -> None:
@@ -94,9 +93,8 @@ def _forget_in_checkpoint(checkpoint: Path) -> None:
         lines = lines.set_column(
             lines.schema.get_field_index(kind), kind, _without(lines[kind], _VALUED[kind])
         )
-    draft = checkpoint.with_name(f".{checkpoint.name}.tmp")
-    pq.write_table(lines, draft)
-    draft.replace(checkpoint)
+    with replacing(checkpoint) as file:
+        pq.write_table(lines, file)
 
 
 def _without(said: pa.ChunkedArray, names: Collection[str]) -> pa.Array:
@@ -155,16 +153,13 @@ def _asked(client: redis.Redis, ask: Callable[[], object], deadline_s: float) ->
 
 
 def _await(client: redis.Redis, deadline_s: float) -> None:
-    deadline = time.monotonic() + deadline_s
-    while True:
+    for _ in looks(deadline_s, _POLL_S):
         said: Any = client.info("persistence")
         if not any(said.get(name) for name in _UNDER_WAY):
             return
-        if time.monotonic() > deadline:
-            raise SinkUnavailableError(
-                "the cache has not written its files in time", detail=f"after {deadline_s:.0f} s"
-            )
-        time.sleep(_POLL_S)
+    raise SinkUnavailableError(
+        "the cache has not written its files in time", detail=f"after {deadline_s:.0f} s"
+    )
 
 
 _MERGE: Final = "_forcemerge?only_expunge_deletes=true&wait_for_completion=false"
@@ -245,14 +240,11 @@ def _await_released(engine: SearchEngine, names: Iterable[str]) -> set[str]:
         }
         for name in names
     }
-    deadline = time.monotonic() + _RELEASE_S
     held = set(written)
-    while held:
+    for _ in looks(_RELEASE_S, _SEARCH_POLL_S):
         held = {name for name in held if not _released(engine, name, written[name])}
-        if time.monotonic() > deadline:
+        if not held:
             break
-        if held:
-            time.sleep(_SEARCH_POLL_S)
     return held
 
 
@@ -284,15 +276,12 @@ def _with_former(engine: SearchEngine, name: str) -> set[tuple[str, str, str]]:
 
 
 def _await_search(engine: SearchEngine, task: str, deadline_s: float) -> None:
-    deadline = time.monotonic() + deadline_s
-    while True:
+    for _ in looks(deadline_s, _SEARCH_POLL_S):
         said: Any = engine.request("GET", f"/_tasks/{task}")
         if said.get("completed"):
             return
-        if time.monotonic() > deadline:
-            raise SinkUnavailableError(
-                "search has not merged its segments in time",
-                detail=f"after {deadline_s:.0f} s",
-                hint="ask again later: it goes on by itself",
-            )
-        time.sleep(_SEARCH_POLL_S)
+    raise SinkUnavailableError(
+        "search has not merged its segments in time",
+        detail=f"after {deadline_s:.0f} s",
+        hint="ask again later: it goes on by itself",
+    )

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from cdc.lsn import Lsn
+from cdc.position import version_of
 from projections.changes.row_change import Applied, Refused
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import FeedLostError, SinkUnavailableError
@@ -36,7 +37,6 @@ COMMITS_MAX: Final = 200
 """Commits whose changes are taken one by one; to give all rows costs less than more of them."""
 
 _CHANGES_PER_WRITE: Final = 10_000
-_LSN_BITS: Final = 56
 _TYPE: Final = "_change_type"
 _COMMIT: Final = "_commit_version"
 
@@ -65,7 +65,7 @@ class Delivered(msgspec.Struct, frozen=True):
     @property
     def number(self) -> int:
         """The boundary as the version of rows."""
-        return self.epoch << _LSN_BITS | self.lsn
+        return version_of(self.epoch, self.lsn)
 
     @property
     def boundary(self) -> Lsn:

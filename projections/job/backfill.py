@@ -20,6 +20,7 @@ from cdc.broker.topics import extent
 from cdc.postgres import session
 from cdc.snapshot import reads
 from cdc.snapshot.reads import Wish
+from foundation.atomic_file import write_atomically
 from projections.common.spark_checkpoint import committed, take_back
 from projections.definition.views import Store
 from projections.errors import SinkError
@@ -146,9 +147,7 @@ def read(path: Path) -> dict[str, Awaited] | None:
 def write(path: Path, known: Mapping[str, Awaited]) -> None:
     """Keeps the views that a query has, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(orjson.dumps(known))
-    draft.replace(path)
+    write_atomically(path, orjson.dumps(known))
 
 
 def _arrivals(spec: JobSpec, store: Store) -> Arrivals:

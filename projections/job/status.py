@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from foundation.atomic_file import write_atomically
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -179,9 +181,7 @@ class JobStatus:
             "error": asdict(self.error) if self.error else None,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".tmp")
-        draft.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-        draft.replace(path)
+        write_atomically(path, orjson.dumps(content, option=orjson.OPT_INDENT_2), durable=False)
 
 
 def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> int:

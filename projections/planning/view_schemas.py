@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from psycopg.types.json import Jsonb
 
+from cdc.position import VERSION_LSN_BITS
 from cdc.table import Column, ColumnKind, TableName, TableSchema, Treatment
+from foundation.advisory_lock import AdvisoryLock
 from projections.common.fault import Fault
 
 if TYPE_CHECKING:
@@ -66,14 +68,14 @@ SELECT v.tables -> -1 ->> 0, v.tables -> -1 ->> 1
    AND (s.state <> 'done' OR NOT EXISTS (
         SELECT FROM headwater.sweeps w
          WHERE w.view = v.view AND w.store = %(store)s
-           AND w.below_version >= (s.epoch::bigint << 56) + (s.read_lsn - '0/0'::pg_lsn)::bigint))
+           AND w.below_version >= (s.epoch::bigint << %(lsn_bits)s::int)
+                                  + (s.read_lsn - '0/0'::pg_lsn)::bigint))
 """
 _EPOCH: Final = """
 SELECT coalesce((SELECT epoch FROM headwater.captures WHERE source = %(source)s),
                 (SELECT max(epoch) FROM headwater.snapshots WHERE source = %(source)s), 1)
 """
-_LOCK: Final = "SELECT pg_advisory_lock(hashtext('headwater.view_shapes'), hashtext(%s))"
-_UNLOCK: Final = "SELECT pg_advisory_unlock(hashtext('headwater.view_shapes'), hashtext(%s))"
+_LOCK: Final = AdvisoryLock.named("headwater.view_shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,12 @@ def waiting_topics(
     connection: psycopg.Connection[Any], source: str, store: Store, views: Iterable[str]
 ) -> frozenset[str]:
     """Returns the topics of tables that must be read anew for views, and are not in them yet."""
-    wanted = {"source": source, "store": str(store), "views": list(views)}
+    wanted = {
+        "source": source,
+        "store": str(store),
+        "views": list(views),
+        "lsn_bits": VERSION_LSN_BITS,
+    }
     rows = connection.execute(_WAITING, wanted).fetchall()
     return frozenset(TableName(schema, name).topic(source) for schema, name in rows)
 
@@ -207,12 +214,12 @@ def epoch(connection: psycopg.Connection[Any], source: str) -> int:
 
 def lock(connection: psycopg.Connection[Any], source: str) -> None:
     """Waits until nobody else decides on views of a source; held by the session."""
-    connection.execute(_LOCK, (source,))
+    connection.execute(_LOCK.in_session, (source,))
 
 
 def unlock(connection: psycopg.Connection[Any], source: str) -> None:
     """Lets others decide."""
-    connection.execute(_UNLOCK, (source,))
+    connection.execute(_LOCK.free, (source,))
 
 
 def _shape(view: str, oid: int, tables: list[list[str]], *rest: Any) -> ViewShape:

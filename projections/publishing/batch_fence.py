@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from foundation.atomic_file import write_atomically
 from projections.common.file_lock import WriterLock
 from projections.errors import BatchSupersededError
 
@@ -38,9 +39,7 @@ class BatchTurn:
         """Begins the next turn, as the one driver of the tables; tasks of earlier ones are late."""
         number = self._current() + 1
         self._number.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._number.with_suffix(".tmp")
-        draft.write_text(str(number), "ascii")
-        draft.replace(self._number)
+        write_atomically(self._number, str(number), durable=False)
         return number
 
     @contextmanager

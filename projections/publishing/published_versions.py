@@ -14,7 +14,6 @@ views are switched in one step.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import time
@@ -25,6 +24,8 @@ import msgspec
 from msgspec import structs
 
 from cdc.lsn import Lsn
+from foundation import file_lock
+from foundation.atomic_file import write_atomically
 from projections.changes.record import Record
 from projections.errors import PlaceBehindError, PlaceUnpublishedError
 from projections.publishing.boundary import Ahead
@@ -384,8 +385,8 @@ class Published:
     @contextmanager
     def _switching(self) -> Iterator[None]:
         """One switch at a time, whichever process makes it."""
-        with (self._folder / _CURRENT_LOCK).open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with file_lock.opened(self._folder / _CURRENT_LOCK) as handle:
+            file_lock.lock(handle)
             yield
 
     def _require_readable(
@@ -468,6 +469,5 @@ def _read(path: Path) -> PublishedVersion:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(content)
-    draft.replace(path)
+    # several a second, about tables whose own files are not synced either
+    write_atomically(path, content, durable=False)

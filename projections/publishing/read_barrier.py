@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from cdc.lsn import Lsn
 from cdc.postgres import committed
+from foundation.errors import EXIT_UNHEALTHY
+from foundation.waiting import looks
 from projections.definition.views import Store
 from projections.errors import NotCaughtUpError
 from projections.publishing import positions
@@ -88,6 +90,7 @@ class BehindError(NotCaughtUpError):
     """
 
     code: ClassVar[str] = "HW-P033"
+    exit_code = EXIT_UNHEALTHY
     late: tuple[Lateness, ...] = ()
 
 
@@ -127,17 +130,13 @@ class ReadBarrier:
             BehindError: A store is behind after that time; it says which stage is.
             TokenError: The token means nothing in this source.
         """
-        deadline = time.monotonic() + timeout_s
         wanted = frozenset(stores) or self.stores
-        while True:
+        for _ in looks(timeout_s, POLL_S):
             seen = look(connection, token, self.source)
             late = sorted(store for store in wanted if not seen.reached(self.view, store))
             if not late:
                 return
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise _behind([self.lateness(seen, store) for store in late], timeout_s)
-            time.sleep(min(POLL_S, left_s))
+        raise _behind([self.lateness(seen, store) for store in late], timeout_s)
 
     def lateness(self, seen: Seen, store: Store) -> Lateness:
         """Says who is behind in a store that has not reached what is waited for."""

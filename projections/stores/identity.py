@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import orjson
 
+from foundation.atomic_file import write_atomically
 from projections.errors import IndexLostError
 from projections.stores.factory import open_sink
 
@@ -100,9 +101,7 @@ def _read(spec: JobSpec, store: Store) -> dict[str, str]:
 def _write(spec: JobSpec, store: Store, marks: Mapping[str, str]) -> None:
     path = _file(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    draft.write_bytes(orjson.dumps(marks))
-    draft.replace(path)
+    write_atomically(path, orjson.dumps(marks))
 
 
 def _file(spec: JobSpec, store: Store) -> Path:

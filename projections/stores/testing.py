@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from cdc.position import version_of
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import encoder
 from projections.changes.row_change import Applied, RowChange
@@ -46,7 +47,7 @@ _COLUMNS = (
     Column("placed_at", ColumnKind.TIMESTAMPTZ, "timestamp with time zone"),
     Column("blob", ColumnKind.BYTES, "bytea"),
 )
-_FIRST = 1 << 56  # the first version of an epoch, and as many to the next
+_FIRST = version_of(1, 0)  # the first version of an epoch, and as many to the next
 
 
 def make_plan(keys: tuple[str, ...] = ("id", "part")) -> ViewPlan:

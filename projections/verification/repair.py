@@ -17,7 +17,6 @@ the whole of it at its next boundary, and to give all its rows to the other stor
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from cdc.snapshot import request
+from foundation.waiting import looks
 from projections.changes.documents import decoded_key, key_values, source_key
 from projections.common.throttle import Throttle
 from projections.definition.views import Store
@@ -263,18 +263,22 @@ def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
 
 
 def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s: float) -> None:
-    deadline = time.monotonic() + deadline_s
-    while (left := renewals.of_view(asked.view)) is not None:
+    waiting = asked.waiting
+    for _ in looks(deadline_s, _POLL_S):
+        left = renewals.of_view(asked.view)
+        if left is None:
+            return
+        waiting = left.waiting
         runs = job_runs(spec)
-        if not runs or time.monotonic() > deadline:
-            fault = _fault(spec, asked.view) if runs else "the job has ended"
-            raise NotCaughtUpError(
-                f"view {asked.view} is not made anew",
-                detail=f"it waits in {', '.join(left.waiting)}" + (f": {fault}" if fault else ""),
-                hint="what was asked stays, and is done as soon as the job can: headwater view"
-                " status shows it; then verify the view",
-            )
-        time.sleep(_POLL_S)
+        if not runs:
+            break
+    fault = _fault(spec, asked.view) if runs else "the job has ended"
+    raise NotCaughtUpError(
+        f"view {asked.view} is not made anew",
+        detail=f"it waits in {', '.join(waiting)}" + (f": {fault}" if fault else ""),
+        hint="what was asked stays, and is done as soon as the job can: headwater view"
+        " status shows it; then verify the view",
+    )
 
 
 def _verified_again(

@@ -16,7 +16,6 @@ that is asked for twice is made twice at most.
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Final
@@ -25,6 +24,7 @@ import msgspec
 import orjson
 from msgspec import structs
 
+from foundation.atomic_file import write_atomically
 from projections.common.file_lock import WriterLock
 from projections.definition.views import Store
 
@@ -172,10 +172,4 @@ class Renewals:
         return self._folder / f"{view}.json"
 
     def _write(self, renewal: Renewal) -> None:
-        path = self._path(renewal.view)
-        draft = path.with_suffix(".tmp")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(renewal))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        write_atomically(self._path(renewal.view), msgspec.json.encode(renewal))

@@ -19,6 +19,7 @@ from cdc.broker.topics import extent
 from cdc.change_event import ChangeEvent
 from cdc.errors import CdcError
 from cdc.lsn import Lsn
+from cdc.position import lsn_of
 from cdc.postgres import session
 from cdc.values import decode
 from projections.archive.scan import ArchiveScan
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 CHANGES_MAX: Final = 10
 """Changes that are told unless more are asked for; the newest."""
 
-_LSN: Final = (1 << 56) - 1
 _ARCHIVED: Final = [
     *("partition", "offset", "epoch", "key", "raw_key"),
     *("before", "after", "source", "rest", "raw_value"),
@@ -240,7 +240,7 @@ def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) 
     return StoredRow(
         store,
         StoredState.WAITS if waiting else state if version else StoredState.NEVER_SEEN,
-        Lsn(version & _LSN) if version else None,
+        Lsn(lsn_of(version)) if version else None,
         through,
         spark_checkpoint.batch_of(spec.checkpoint(store), place, sighting.offset),
         sum(each.records for each in waiting),

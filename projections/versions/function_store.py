@@ -10,7 +10,6 @@ A file is there before the row that names it, and goes when no row does.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from foundation.advisory_lock import AdvisoryLock
+from foundation.atomic_file import write_atomically
 from projections.definition.derived.function_source import MADE, digest_of
 from projections.definition.derived.view_function import ViewFunction, part_told
 from projections.definition.diff import is_function
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 _MODULE: Final = "headwater_views"
 """What a module of views is called while it runs: so is a part of it."""
 
-_FILE: Final = re.compile(r"[0-9a-f]{64}\.(py|tmp)")
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtext('headwater.functions'))"
+_FILE: Final = re.compile(r"[0-9a-f]{64}\.(py|tmp)|\.[0-9a-f]{64}\.py\.[0-9a-f]+\.tmp")
+_LOCK: Final = AdvisoryLock("hashtext('headwater.functions')")
 _NAMED: Final = """
 SELECT DISTINCT definition ->> 'text' FROM headwater.view_versions
  WHERE state <> 'dropped' AND definition ->> 'is' = 'DerivedView'
@@ -171,7 +172,7 @@ def tidy(connection: Connection, folder: Path) -> None:
 def _alone(connection: Connection) -> Iterator[None]:
     """Keeps everybody else from the files and from noting what names them."""
     with connection.transaction():
-        connection.execute(_LOCK)
+        connection.execute(_LOCK.in_transaction)
         yield
 
 
@@ -184,21 +185,7 @@ def _keep(folder: Path, function: ViewFunction) -> None:
         _read(file, part.digest)
     except _LostError:
         folder.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(".tmp")
-        with draft.open("w", encoding="utf-8") as content:
-            content.write(part.text)
-            content.flush()
-            os.fsync(content.fileno())  # a row that outlives a power cut has its file
-        draft.replace(file)
-        _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        write_atomically(file, part.text)  # a row that outlives a power cut has its file
 
 
 def _tidy(connection: Connection, folder: Path) -> None:

@@ -26,6 +26,7 @@ import structlog
 
 from cdc.broker.topics import extent
 from cdc.postgres import session
+from foundation.atomic_file import write_atomically
 from projections.common.fault import Fault
 from projections.definition.views import Store
 from projections.errors import RecordsLostError
@@ -179,10 +180,8 @@ def note(spec: JobSpec, place: str, taken: Mapping[Store, HandoverOffsets]) -> N
     """Writes down what a version has by now; there is one at a time."""
     path = _path(spec)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
     stores = {str(store): list(each) for store, each in taken.items()}
-    draft.write_bytes(orjson.dumps({"place": place, "stores": stores}))
-    draft.replace(path)
+    write_atomically(path, orjson.dumps({"place": place, "stores": stores}))
 
 
 def read(spec: JobSpec, place: str) -> dict[Store, HandoverOffsets]:

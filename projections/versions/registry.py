@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import psycopg
 from psycopg.types.json import Jsonb
 
+from foundation.advisory_lock import AdvisoryLock
 from projections.common.fault import Fault
 from projections.definition import codec
 from projections.definition.diff import DefinitionChange, DefinitionChangeKind, difference
@@ -101,12 +102,7 @@ _FORGET: Final = (
     "DELETE FROM headwater.view_verifications WHERE source = %(source)s AND view = %(place)s",
     "DELETE FROM headwater.schema_outcomes WHERE view = %(place)s",
 )
-_LOCK: Final = (
-    "SELECT pg_advisory_lock(hashtext('headwater.view_versions'), hashtext(%s || '/' || %s))"
-)
-_UNLOCK: Final = (
-    "SELECT pg_advisory_unlock(hashtext('headwater.view_versions'), hashtext(%s || '/' || %s))"
-)
+_LOCK: Final = AdvisoryLock.named("headwater.view_versions", parts=2)
 _GONE: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) IS NULL"
 
 
@@ -357,7 +353,7 @@ def alone(
         with connection.transaction():  # the time-out is its own, the lock is the session's
             # 0 would be to wait for ever
             connection.execute(f"SET LOCAL lock_timeout = {max(1, round(wait_s * 1000))}")
-            connection.execute(_LOCK, (source, view))
+            connection.execute(_LOCK.in_session, (source, view))
     except psycopg.errors.LockNotAvailable:
         raise VersionBusyError(
             f"somebody is at the versions of view {view} at this moment",
@@ -366,7 +362,7 @@ def alone(
     try:
         yield
     finally:
-        connection.execute(_UNLOCK, (source, view))
+        connection.execute(_LOCK.free, (source, view))
 
 
 def _current(versions: Iterable[ViewVersion]) -> dict[str, ViewVersion]:

@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker.client.admin import consumer, named
-from cdc.broker.errors import BrokerUnreachableError, RecordRefusedError
+from cdc.broker.errors import RecordRefusedError
+from cdc.broker.reading.span import SILENT_S, silent, up_to
 from cdc.broker.topics import topics
 from cdc.broker.topics.offsets import partitions
 from cdc.broker.topics.topics import TopicSpec
@@ -32,7 +33,6 @@ _CONFIGS: Final = {
     "segment.ms": "3600000",
 }
 _POLL_MS: Final = 200
-_DEADLINE_S: Final = 60.0
 _SEND_S: Final = 60.0
 
 
@@ -75,15 +75,9 @@ class Notebook:
         Raises:
             BrokerUnreachableError: It could not be read in time.
         """
-        (end,) = self._tail.end_offsets([self._place]).values()
-        deadline = time.monotonic() + _DEADLINE_S
-        while self._tail.position(self._place) < end:
-            found = self._tail.poll(timeout_ms=_POLL_MS).get(self._place, ())
-            if found:
-                deadline = time.monotonic() + _DEADLINE_S
-            elif time.monotonic() > deadline:
-                raise _silent(self._bootstrap, self._topic)
-            yield from found
+        ends = self._tail.end_offsets([self._place])
+        for _, records in up_to(self._tail, ends, self._topic):
+            yield from records
 
     def read(self, offset: int) -> Any:
         """Returns the record at an offset; None if it is forgotten.
@@ -95,14 +89,14 @@ class Notebook:
             self._reader = self._open.enter_context(consumer(self._bootstrap))
             self._reader.assign([self._place])
         self._reader.seek(self._place, offset)
-        deadline = time.monotonic() + _DEADLINE_S
+        deadline = time.monotonic() + SILENT_S
         while time.monotonic() < deadline:
             polled = self._reader.poll(timeout_ms=_POLL_MS, max_records=1)
             for record in polled.get(self._place, ()):
                 return record if record.offset == offset else None
             if self._reader.position(self._place) > offset:
                 return None
-        raise _silent(self._bootstrap, self._topic)
+        raise silent(self._topic)
 
     def write(
         self,
@@ -181,19 +175,5 @@ def notes_of(bootstrap: str, topic: str) -> Iterator[Any]:
         (place,) = partitions(client, [topic])
         client.assign([place])
         client.seek_to_beginning(place)
-        (end,) = client.end_offsets([place]).values()
-        deadline = time.monotonic() + _DEADLINE_S
-        while (reached := client.position(place)) < end:
-            yield from client.poll(timeout_ms=_POLL_MS).get(place, ())
-            if client.position(place) > reached:  # also past what is no record
-                deadline = time.monotonic() + _DEADLINE_S
-            elif time.monotonic() > deadline:
-                raise _silent(bootstrap, topic)
-
-
-def _silent(bootstrap: str, topic: str) -> BrokerUnreachableError:
-    return BrokerUnreachableError(
-        f"topic {topic} cannot be read",
-        detail=f"{bootstrap}: nothing for {_DEADLINE_S:.0f} s",
-        hint="headwater status, headwater logs kafka",
-    )
+        for _, records in up_to(client, client.end_offsets([place]), topic):
+            yield from records

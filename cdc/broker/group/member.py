@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import structlog
 
-from cdc.broker.client.admin import admin, named
+from cdc.broker.client.admin import named
 from cdc.broker.errors import BrokerUnreachableError, GroupRefusedError, TopicMissingError
+from cdc.broker.topics.topics import identities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -341,11 +342,7 @@ def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
         BrokerUnreachableError: No broker answers.
         TopicMissingError: One of the topics does not exist.
     """
-    with admin(bootstrap) as client:
-        described = client.describe_topics(list(topics))
-    found = {
-        topic["name"]: str(topic["topic_id"]) for topic in described if not topic["error_code"]
-    }
+    found = identities(bootstrap, topics)
     missing = sorted(set(topics) - found.keys())
     if missing:
         raise TopicMissingError(

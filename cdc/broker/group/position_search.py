@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker.client.admin import consumer, named
-from cdc.broker.errors import BrokerUnreachableError
+from cdc.broker.reading.span import up_to
 from cdc.broker.reading.tail import epoch_of
 from cdc.change_event import ChangeEvent
 from cdc.errors import EnvelopeError
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from cdc.broker.group.member import Place
 
-_POLL_MS: Final = 200
-_DEADLINE_S: Final = 60.0
 _RECORDS: Final = 500
 
 
@@ -74,19 +71,12 @@ class SearchedPartition:
         if offset >= before:
             return
         self._client.seek(self._place, offset)
-        deadline = time.monotonic() + _DEADLINE_S
-        while self._client.position(self._place) < before:
-            for record in self._client.poll(_POLL_MS, max_records=_RECORDS).get(self._place, ()):
-                deadline = time.monotonic() + _DEADLINE_S
+        ends = {self._place: before}
+        for _, records in up_to(self._client, ends, self._place.topic, _RECORDS):
+            for record in records:
                 if record.offset >= before:
                     return
                 yield record
-            if time.monotonic() > deadline:
-                raise BrokerUnreachableError(
-                    f"topic {self._place.topic} cannot be read",
-                    detail=f"nothing for {_DEADLINE_S:.0f} s",
-                    hint="headwater status, headwater logs kafka",
-                )
 
 
 @contextmanager

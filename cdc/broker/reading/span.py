@@ -15,7 +15,9 @@ SILENT_S: Final = 60.0
 """How long nothing may come of a topic that has more."""
 
 
-def up_to(client: Any, ends: Mapping[Any, int], topic: str) -> Iterator[tuple[Any, Sequence[Any]]]:
+def up_to(
+    client: Any, ends: Mapping[Any, int], topic: str, records_max: int | None = None
+) -> Iterator[tuple[Any, Sequence[Any]]]:
     """Yields records, each few with their partition, until a client has come to some offsets.
 
     The last few may lie beyond them.
@@ -23,7 +25,8 @@ def up_to(client: Any, ends: Mapping[Any, int], topic: str) -> Iterator[tuple[An
     Args:
         client: Kafka's consumer, which stands where it is to begin.
         ends: Offset of each partition that it has to come to.
-        topic: Their topic, for whoever is told that it cannot be read.
+        topic: Their topic, for the error that it cannot be read.
+        records_max: Records that come at a time; None as many as the client takes.
 
     Raises:
         BrokerUnreachableError: Nothing came for a minute.
@@ -31,16 +34,21 @@ def up_to(client: Any, ends: Mapping[Any, int], topic: str) -> Iterator[tuple[An
     left = _left(client, ends)
     deadline = time.monotonic() + SILENT_S
     while left:
-        yield from client.poll(timeout_ms=POLL_MS).items()
+        yield from client.poll(timeout_ms=POLL_MS, max_records=records_max).items()
         before, left = left, _left(client, ends)
         if left < before:
             deadline = time.monotonic() + SILENT_S
         elif time.monotonic() > deadline:
-            raise BrokerUnreachableError(
-                f"topic {topic} cannot be read",
-                detail=f"nothing for {SILENT_S:.0f} s",
-                hint="headwater status, headwater logs kafka",
-            )
+            raise silent(topic)
+
+
+def silent(topic: str) -> BrokerUnreachableError:
+    """Returns the error of a topic of which nothing came for `SILENT_S`."""
+    return BrokerUnreachableError(
+        f"topic {topic} cannot be read",
+        detail=f"nothing for {SILENT_S:.0f} s",
+        hint="headwater status, headwater logs kafka",
+    )
 
 
 def _left(client: Any, ends: Mapping[Any, int]) -> int:

@@ -48,24 +48,16 @@ def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, PartitionExten
     Raises:
         BrokerUnreachableError: No broker answers.
     """
-    with consumer(bootstrap) as client:
-        there = client.topics()
-        places = partitions(client, [topic for topic in topics if topic in there])
-        first = client.beginning_offsets(places)
-        ends = client.end_offsets(places)
-    full = {place: first[place] for place in places if first[place] < ends[place]}
-    oldest = _times(bootstrap, full)
-    newest = _times(bootstrap, {place: ends[place] - 1 for place in full})
-    sizes = sizes_bytes(bootstrap, {place.topic for place in places})
+    found = bounds(bootstrap, topics)
+    full = {place: (first, end) for place, (first, end) in found.items() if first < end}
+    oldest = _times(bootstrap, {place: first for place, (first, _) in full.items()})
+    newest = _times(bootstrap, {place: end - 1 for place, (_, end) in full.items()})
+    sizes = sizes_bytes(bootstrap, {topic for topic, _ in found})
     return {
-        (place.topic, place.partition): PartitionExtent(
-            first[place],
-            ends[place],
-            sizes.get((place.topic, place.partition), 0),
-            oldest.get(place),
-            newest.get(place),
+        place: PartitionExtent(
+            first, end, sizes.get(place, 0), oldest.get(place), newest.get(place)
         )
-        for place in places
+        for place, (first, end) in found.items()
     }
 
 
@@ -123,10 +115,9 @@ def times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
     if not offsets:
         return {}
     with consumer(bootstrap) as client:
-        asked = {TopicPartition(*place): offset for place, offset in offsets.items()}
-        ends = client.end_offsets(list(asked))
-    found = _times(bootstrap, {place: at for place, at in asked.items() if at < ends[place]})
-    return {(place.topic, place.partition): at_s for place, at_s in found.items()}
+        ends = client.end_offsets([TopicPartition(*place) for place in offsets])
+    there = {(place.topic, place.partition): end for place, end in ends.items()}
+    return _times(bootstrap, {place: at for place, at in offsets.items() if at < there[place]})
 
 
 def groups(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[Place, int]]:
@@ -147,10 +138,14 @@ def groups(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[Place, int]]
     return found
 
 
-def _times(bootstrap: str, offsets: Mapping[Any, int]) -> dict[Any, float]:
+def _times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
     """Reads one record of each place; with a consumer of its own, so that nothing is left over."""
-    missing = dict(offsets)
-    found: dict[Any, float] = {}
+    from kafka import TopicPartition  # noqa: PLC0415  # see admin
+
+    if not offsets:
+        return {}
+    missing = {TopicPartition(*place): offset for place, offset in offsets.items()}
+    found: dict[Place, float] = {}
     deadline = time.monotonic() + _TIMES_S
     with consumer(bootstrap) as client:
         client.assign(list(missing))
@@ -159,6 +154,6 @@ def _times(bootstrap: str, offsets: Mapping[Any, int]) -> dict[Any, float]:
         while missing and time.monotonic() < deadline:
             for place, records in client.poll(timeout_ms=_POLL_MS).items():
                 if missing.pop(place, None) is not None:
-                    found[place] = records[0].timestamp / 1000
+                    found[place.topic, place.partition] = records[0].timestamp / 1000
                     client.pause(place)
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.broker.client.admin import admin, consumer
-from cdc.broker.topics.offsets import partitions
+from cdc.broker.topics.offsets import end_offsets
+from cdc.broker.topics.topics import identities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,16 +31,12 @@ def look(bootstrap: str, names: Iterable[str]) -> dict[str, Incarnation]:
     Raises:
         BrokerUnreachableError: No broker answers.
     """
-    wanted = set(names)
-    with admin(bootstrap) as client:
-        found = client.describe_topics(sorted(wanted))
-        ids = {topic["name"]: str(topic["topic_id"]) for topic in found if not topic["error_code"]}
-    with consumer(bootstrap) as client:
-        ends = client.end_offsets(partitions(client, ids))
+    ids = identities(bootstrap, sorted(set(names)))
+    ends = end_offsets(bootstrap, ids)
     return {
         name: Incarnation(
-            number_id,
-            tuple(end for place, end in sorted(ends.items()) if place.topic == name),
+            topic_id,
+            tuple(end for (topic, _), end in sorted(ends.items()) if topic == name),
         )
-        for name, number_id in ids.items()
+        for name, topic_id in ids.items()
     }

@@ -119,19 +119,6 @@ def delete(bootstrap: str, names: Iterable[str]) -> list[str]:
     return there
 
 
-def bytes_on_disk(bootstrap: str, names: Iterable[str]) -> dict[str, int]:
-    """Returns the bytes that the topics take on the brokers, all copies together."""
-    sizes = dict.fromkeys(names, 0)
-    with admin(bootstrap) as client:
-        there = list(_partition_counts(client, list(sizes)))
-        for broker in client.describe_log_dirs(there) if there else ():
-            for folder in broker["log_dirs"]:
-                for topic in folder["topics"]:
-                    name = topic.get("name") or topic.get("topic")
-                    sizes[name] += sum(p["partition_size"] for p in topic["partitions"])
-    return sizes
-
-
 def _partition_counts(client: Any, names: Iterable[str]) -> dict[str, int]:
     found = client.describe_topics(list(names))
     return {topic["name"]: len(topic["partitions"]) for topic in found if not topic["error_code"]}

@@ -6,7 +6,6 @@ first has to begin a new piece, which it does with the next record; then all bef
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +13,7 @@ from cdc.broker.client.admin import admin
 from cdc.broker.errors import TopicRefusedError
 from cdc.broker.topics import topics
 from cdc.broker.topics.extent import copies_bytes
+from foundation.waiting import looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -116,13 +116,12 @@ def removal(
 
         def wait(deadline_s: float) -> frozenset[Place]:
             last, left = before, {copy for copy in before if copy[1:] in places}
-            deadline = time.monotonic() + deadline_s
-            while True:
+            for _ in looks(deadline_s, _POLL_S):
                 now = copies_bytes(client, names)
                 left = {copy for copy in left if copy not in now or now[copy] >= last[copy]}
-                if not left or time.monotonic() > deadline:
-                    return frozenset((topic, partition) for _, topic, partition in left)
+                if not left:
+                    break
                 last = {**last, **now}
-                time.sleep(_POLL_S)
+            return frozenset((topic, partition) for _, topic, partition in left)
 
         yield wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foundation.errors import EXIT_USAGE
 from headwater.errors import HeadwaterError
 
 
@@ -9,7 +10,7 @@ class SettingsError(HeadwaterError):
     """The configuration cannot be used."""
 
     code = "HW-S001"
-    exit_code = 2
+    exit_code = EXIT_USAGE
 
 
 class UnknownSettingError(SettingsError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from foundation.suggestion import did_you_mean
 from headwater.project.settings.errors import (
     ConflictingSettingsError,
     SettingsError,
@@ -142,8 +142,9 @@ def _explained(error: ValidationError, path: Path) -> SettingsError:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(first["loc"][-1]), _siblings(first), n=1, cutoff=0.0)
-        hint = f"the nearest setting is {'.'.join([*map(str, first['loc'][:-1]), *near])}"
+        above = "".join(f"{part}." for part in first["loc"][:-1])
+        known = [above + name for name in _siblings(first)]
+        hint = did_you_mean(place, known, "settings: " + ", ".join(known))
         return UnknownSettingError(f"{path.name}: {place} is not a setting", hint=hint)
     return SettingsError(f"{path.name}: {place} cannot be used", detail=first["msg"])
 

@@ -17,6 +17,7 @@ from importlib.resources import files
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
+from foundation.errors import EXIT_MISSING
 from headwater.errors import HeadwaterError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class DashboardPortError(HeadwaterError):
     """The address cannot be listened to."""
 
     code = "HW-U004"
-    exit_code = 4
+    exit_code = EXIT_MISSING
 
 
 class DashboardServer(ThreadingHTTPServer):

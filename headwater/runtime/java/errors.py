@@ -11,6 +11,7 @@ SupplyError
 
 from __future__ import annotations
 
+from foundation.errors import EXIT_MISSING
 from headwater.errors import HeadwaterError
 
 
@@ -18,7 +19,7 @@ class SupplyError(HeadwaterError):
     """Something Headwater needs on the Java side is not there."""
 
     code = "HW-J000"
-    exit_code = 4
+    exit_code = EXIT_MISSING
 
 
 class JavaMissingError(SupplyError):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
-from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
+
+from foundation.atomic_file import write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAME: Final = ".headwater-verified.json"
 
@@ -48,10 +50,8 @@ class VerifiedJars:
         if not self._changed:
             return
         with contextlib.suppress(OSError):
-            handle, name = tempfile.mkstemp(prefix=_NAME, dir=self._file.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(self._entries, file, indent=0, sort_keys=True)
-            Path(name).replace(self._file)
+            known = json.dumps(self._entries, indent=0, sort_keys=True)
+            write_atomically(self._file, known, mode=0o600, durable=False)
 
 
 def _state(path: Path) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import time
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from foundation import file_lock
 from headwater.runtime.errors import (
     ServiceFailedError,
     SettingsDifferError,
@@ -166,17 +166,9 @@ def _pid_files(home: Home) -> list[Path]:
 @contextmanager
 def _exclusive(home: Home) -> Iterator[int | None]:
     """The home folder's lock as a file descriptor, or None while somebody else holds it."""
-    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield descriptor
-    finally:
-        # The supervisor inherited the same open file, and with it the lock.
-        os.close(descriptor)
+    # The supervisor inherits the open file, and with it the lock: closing it here frees nothing.
+    with file_lock.opened(home.lock, 0o600) as descriptor:
+        yield descriptor if file_lock.try_lock(descriptor) else None
 
 
 def _spawn(home: Home, spec: RuntimeSpec, lock: int, *, progress: bool) -> SupervisorHandle:

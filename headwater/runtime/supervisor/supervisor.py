@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from foundation.atomic_file import write_atomically
 from headwater.runtime.external import WatchedService, external_services
-from headwater.runtime.home import Home, write_atomically
+from headwater.runtime.home import Home
 from headwater.runtime.plan import Plan
 from headwater.runtime.process import ProcessRecord, cap_log
 from headwater.runtime.spec import ServiceName
@@ -173,7 +174,9 @@ class Supervisor:
             services=shown,
             written_at=time.time(),
         )
-        write_atomically(self._home.status, json.dumps(status.to_json(), indent=1))
+        write_atomically(
+            self._home.status, json.dumps(status.to_json(), indent=1), mode=0o600, durable=False
+        )
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+    from foundation.errors import PlatformError
     from projections.changes.quarantine.table import Case
     from projections.changes.reducer import RecordHeader, TopicReducer
     from projections.changes.sink import Sink
@@ -155,7 +156,7 @@ def _read(
 ) -> list[RetryResult]:
     """Returns what of a key is decided without the store."""
     readings: dict[int, RecordHeader] = {}
-    unread: list[tuple[Case, CdcError | ProjectionError]] = []
+    unread: list[tuple[Case, PlatformError]] = []
     cases = list(cases)
     for case in cases:
         try:

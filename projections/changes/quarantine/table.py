@@ -32,10 +32,10 @@ from projections.planning import view_schemas
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cdc.errors import CdcError
+    from foundation.errors import PlatformError
     from projections.changes.applier import UnappliedRecord
     from projections.definition.views import Store
-    from projections.errors import ProjectionError, ViewHaltedError
+    from projections.errors import ViewHaltedError
     from projections.planning.job_spec import LedgerAddress
 
     Connection = psycopg.Connection[Any]
@@ -179,7 +179,7 @@ class RetryResult:
     """
 
     case: Case
-    error: CdcError | ProjectionError | None = None
+    error: PlatformError | None = None
     superseded: bool = False
     version: int | None = None
 
@@ -357,7 +357,7 @@ def _place(view: str, topic: str, record: Record) -> dict[str, Any]:
     }
 
 
-def _cause(error: CdcError | ProjectionError) -> dict[str, Any]:
+def _cause(error: PlatformError) -> dict[str, Any]:
     return {
         "tried": int(error.code != BEHIND),
         "code": error.code,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MADE: Final = "__headwater_view__"
 """What the function is called at the end of a slice's run, whatever its own name."""
 
-_OWN: Final = frozenset({"cdc", "eventstore", "headwater", "projections"})
+_OWN: Final = frozenset({"cdc", "eventstore", "foundation", "headwater", "projections"})
 """Packages whose words declare something when a module is run: that is done once, by the module."""
 _CONSTANT: Final = "'"
 _DYNAMIC: Final = frozenset({"eval", "exec", "globals", "locals", "vars"})

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from cdc.position import version_of
 from projections.common.fault import Fault, FaultError
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import ProjectionError, QueryFailedError, ViewQueryError
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from projections.incremental.spark.table_reader import TableVersions
     from projections.publishing.published_versions import PublishedVersion
 
-_LSN_BITS: Final = 56
 _FEW_ROWS: Final = 1_000_000
 """Rows of all inputs from which on it pays to have Spark compile what it does with each."""
 _MANY_ROWS: Final = 4_000_000
@@ -426,7 +426,7 @@ class DerivedKeeper:
 
 def number_of(version: PublishedVersion) -> int:
     """Returns a boundary as the version of rows."""
-    return version.epoch << _LSN_BITS | version.lsn
+    return version_of(version.epoch, version.lsn)
 
 
 def query_fault(view: str, error: Exception) -> Fault:

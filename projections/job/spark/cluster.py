@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
+from foundation.waiting import looks, wait_until
 from projections.common.fault import Fault, FaultError
 from projections.errors import (
     ClusterError,
@@ -52,15 +53,12 @@ def await_master(master: str) -> None:
     """
     if not master.startswith(_STANDALONE):
         return
-    deadline = time.monotonic() + MASTER_WAIT_S
-    while not any(map(_listens, addresses(master))):
-        if time.monotonic() > deadline:
-            raise MasterUnreachableError(
-                "no Spark master listens at that address",
-                detail=f"{master}, for {MASTER_WAIT_S:.0f} s",
-                hint="start the cluster, or check spark.master in headwater.toml",
-            )
-        time.sleep(_POLL_S)
+    if not wait_until(lambda: any(map(_listens, addresses(master))), MASTER_WAIT_S, _POLL_S):
+        raise MasterUnreachableError(
+            "no Spark master listens at that address",
+            detail=f"{master}, for {MASTER_WAIT_S:.0f} s",
+            hint="start the cluster, or check spark.master in headwater.toml",
+        )
 
 
 def addresses(master: str) -> list[tuple[str, int]]:
@@ -117,8 +115,7 @@ def await_executors(session: SparkSession) -> None:
         NoExecutorsError: It gets none.
         ClusterError: The cluster has sent the job away.
     """
-    deadline = time.monotonic() + EXECUTORS_WAIT_S
-    while True:
+    for _ in looks(EXECUTORS_WAIT_S, _POLL_S):
         try:
             found = executors(session)
         except Py4JError as error:
@@ -129,9 +126,7 @@ def await_executors(session: SparkSession) -> None:
             ) from None
         if found > 0:
             return
-        if time.monotonic() > deadline:
-            raise no_executors()
-        time.sleep(_POLL_S)
+    raise no_executors()
 
 
 def no_executors() -> NoExecutorsError:

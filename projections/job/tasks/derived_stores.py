@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from cdc.postgres import session as postgres
+from foundation.atomic_file import write_atomically
 from projections.common.background_task import Attendant
 from projections.common.fault import Fault
 from projections.common.store_lock import DerivedTurn
@@ -442,9 +443,7 @@ class Follower(Attendant):
 
     def _keep(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(self._had))
-        draft.replace(self._file)
+        write_atomically(self._file, msgspec.json.encode(self._had))
 
 
 def _after(had: Delivered | None, wanted: Delivered) -> int | None:

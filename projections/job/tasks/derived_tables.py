@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
+from foundation.atomic_file import write_atomically
 from projections.common.background_task import Attendant
 from projections.common.store_lock import DerivedTurn
 from projections.definition.views import Store
@@ -340,9 +341,7 @@ class Deriver(Attendant):
         if text == self._said:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".tmp")
-        draft.write_bytes(text)
-        draft.replace(self._file)
+        write_atomically(self._file, text, durable=False)
         self._said = text
 
     def _failed(self, view: str, error: Exception) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from foundation.suggestion import did_you_mean
 from projections.definition.columns import DELETED_FIELD
 from projections.errors import SearchFieldError
 
@@ -70,10 +70,9 @@ def field_named(fields: Mapping[str, SearchField], name: str, view: str) -> Sear
     found = fields.get(name)
     if found is not None:
         return found
-    near = difflib.get_close_matches(name, fields, n=1)
     raise SearchFieldError(
         f"view {view} has no field {name[:80]}",
-        hint=f"did you mean {near[0]}?" if near else "fields: " + listed(fields),
+        hint=did_you_mean(name, fields, "fields: " + listed(fields)),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
+from foundation.suggestion import did_you_mean
 from projections.definition.columns import DELETED_FIELD
 from projections.errors import NoIndexError, SearchQueryError, SinkUnavailableError
 from projections.stores.opensearch.client import NOT_FOUND, EngineRefusedError, SearchEngine
@@ -262,11 +262,10 @@ class Searcher:
 
     def _no_index(self, view: str) -> NoIndexError:
         views = self.views()
-        near = difflib.get_close_matches(view, views, n=1)
         there = "views: " + listed(views) if views else "no view lives in search yet: headwater up"
         return NoIndexError(
             f"no view named {view[:80]} can be searched",
-            hint=f"did you mean {near[0]}?" if near else there,
+            hint=did_you_mean(view, views, there),
         )
 
 

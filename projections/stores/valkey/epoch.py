@@ -17,6 +17,7 @@ import msgspec
 import orjson
 import structlog
 
+from foundation.atomic_file import write_atomically
 from projections.errors import CacheLostError
 from projections.stores.valkey.client import CacheServer, told_apart
 
@@ -211,9 +212,7 @@ class CacheEpoch:
 
     def _write(self, memory: _Memory) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(memory))
-        draft.replace(self._file)
+        write_atomically(self._file, msgspec.json.encode(memory))
 
 
 def _lost(memory: _Memory, found: str, beat: int) -> str | None:

@@ -366,7 +366,7 @@ def test_a_command_that_nobody_takes_is_named_with_those_that_are_near(store):
     with pytest.raises(UndeclaredError) as undeclared:
         store.handle(Deposite("a"))
 
-    assert "Deposit" in undeclared.value.detail
+    assert "did you mean Deposit?" == undeclared.value.hint
 
 
 def test_a_command_has_one_decider(make_store):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("cdc", "eventstore", "projections", "headwater", "examples")
+PACKAGES = ("foundation", "cdc", "eventstore", "projections", "headwater", "examples")
 HEAVY = (
     *("pyspark", "kafka", "psycopg", "deltalake", "redis", "opensearchpy", "pandas", "pyarrow"),
     *("sqlalchemy", "alembic"),
@@ -62,7 +62,7 @@ def tree_of(path: Path) -> ast.Module:
 
 def test_importing_the_packages_loads_no_heavy_library():
     probe = (
-        "import sys, cdc, eventstore, projections, headwater\n"
+        "import sys, foundation, cdc, eventstore, projections, headwater\n"
         f"print(*(name for name in {HEAVY!r} if name in sys.modules))"
     )
     answer = subprocess.run(

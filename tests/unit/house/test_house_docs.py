@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("cdc", "eventstore", "projections", "headwater", "examples")
+PACKAGES = ("foundation", "cdc", "eventstore", "projections", "headwater", "examples")
 CODE = re.compile(r"HW-[A-Z]?\d{2}[\dX]")  # X: the family that such codes belong to
 
 

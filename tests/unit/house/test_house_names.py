@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("cdc", "eventstore", "projections", "headwater")
+PACKAGES = ("foundation", "cdc", "eventstore", "projections", "headwater")
 
 
 def classes(text: str) -> list[str]:

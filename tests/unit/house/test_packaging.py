@@ -57,7 +57,7 @@ def test_the_wheel_has_the_page_of_dashboards(names):
     ]
 
 
-@pytest.mark.parametrize("package", ["cdc", "eventstore", "projections", "headwater"])
+@pytest.mark.parametrize("package", ["foundation", "cdc", "eventstore", "projections", "headwater"])
 def test_the_wheel_says_that_each_package_is_typed(names, package):
     assert f"{package}/py.typed" in names
 
@@ -65,7 +65,7 @@ def test_the_wheel_says_that_each_package_is_typed(names, package):
 def test_the_wheel_brings_no_top_folder_but_the_packages(names):
     tops = {name.partition("/")[0] for name in names}
 
-    expected = {"cdc", "eventstore", "examples", "headwater", "projections"}
+    expected = {"cdc", "eventstore", "examples", "foundation", "headwater", "projections"}
     assert expected == {top for top in tops if not top.endswith(".dist-info")}
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdc.position import VERSION_LSN_BITS, epoch_of
 from projections.changes.row_change import read
 from projections.definition.columns import VERSION_COLUMN
 from projections.stores.delta.history.arrow import INSERTED, LIVE, told
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from projections.stores.delta.history.arrow import HistoryForm, Place
     from projections.stores.delta.history.states import HistoryState
 
-_LSN_BITS: Final = 56
 _EVEN: Final = ~1
 """Two changes of one key are never at one even number and the odd one after it, but for one that
 was completed and its own copy: so the last bit is free to carry what a change says."""
@@ -64,7 +64,7 @@ class HistorySweep(NamedTuple):
     @property
     def epoch(self) -> int:
         """Incarnation of the source."""
-        return self.version >> _LSN_BITS
+        return epoch_of(self.version)
 
 
 def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> list[HistoryChange]:
@@ -113,7 +113,7 @@ def reopened(
         return True  # it was gone by then, perhaps by a read that has a row of it all the same
     began = current.version
     return read(began) and any(
-        not s.logged and s.version + 1 < began and s.epoch == first.version >> _LSN_BITS
+        not s.logged and s.version + 1 < began and s.epoch == epoch_of(first.version)
         for s in sweeps
     )
 
@@ -171,7 +171,7 @@ def _gone(
     sweep: HistorySweep, later: Sequence[HistoryChange], truncate: HistorySweep | None
 ) -> bool:
     for change in later:
-        if change.version >> _LSN_BITS != sweep.epoch:
+        if epoch_of(change.version) != sweep.epoch:
             break
         if truncate is not None and change.version > truncate.version:
             break
@@ -185,7 +185,7 @@ def _said(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
     """What each change says of its key: as the last before a sweep, the first after it, or read."""
     version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
     older = pc.less_equal(version, sweep.version)
-    here = pc.equal(pc.shift_right(version, _LSN_BITS), sweep.epoch)
+    here = pc.equal(pc.shift_right(version, VERSION_LSN_BITS), sweep.epoch)
     told_of = pc.and_(pc.invert(older), pc.and_(here, pc.is_valid(told(rows))))
     said = {
         "before": pc.if_else(older, _with(version, rows.column(LIVE)), none),

@@ -20,7 +20,7 @@ from headwater.runtime.errors import (
     PortTakenError,
 )
 from headwater.runtime.external import check_external, external_services, without_password
-from headwater.runtime.home import Home, read_json, write_atomically
+from headwater.runtime.home import Home, read_json
 from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook, is_free
 from headwater.runtime.preflight import check_disk, choose_ports
@@ -194,13 +194,3 @@ def test_states_of_a_dead_supervisor_are_shown_as_stopped() -> None:
 @pytest.mark.parametrize("value", [None, [], {}, {"version": 2}, {"version": 1}])
 def test_a_file_that_is_no_status_is_no_status(value: object) -> None:
     assert RuntimeStatus.from_json(value) is None
-
-
-def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    write_atomically(path, "1")
-    write_atomically(path, "2")
-
-    assert "2" == path.read_text()
-    assert 0o600 == path.stat().st_mode & 0o777
-    assert [path] == list(tmp_path.iterdir())
