@@ -94,9 +94,12 @@ class CaptureSpec:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise CaptureSpecError(
-                "the name of a source must be lower-case letters, digits and _",
+                "a source name has only lower-case letters, digits and _",
                 detail=f"{self.name[:80]!r}",
-                hint="a letter first, at most 53 characters: it becomes part of the slot's name",
+                hint=(
+                    "use at most 53 characters, starting with a letter; the name becomes "
+                    "part of the slot's name"
+                ),
             )
         if not self.tables:
             raise CaptureSpecError(f"source {self.name} has no tables")
@@ -197,7 +200,7 @@ def _refuse_topics_of_messages(name: str, prefix: str, tables: tuple[TableName, 
     for table in tables:
         if table.topic(name).replace(".", "_").startswith(taken):
             raise CaptureSpecError(
-                f"the topic of table {table} could be one of the outbox's messages",
-                detail=f"topics of messages begin with {prefix}",
-                hint="capture the table as a source of its own, or rename its schema",
+                f"the topic of table {table} could also be an outbox topic",
+                detail=f"outbox topics begin with {prefix}",
+                hint="capture the table in a separate source, or rename its schema",
             )

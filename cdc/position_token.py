@@ -46,7 +46,7 @@ class PositionToken:
         found = _TEXT.fullmatch(text)
         if found is None:
             raise TokenMalformedError(
-                "this is no position token",
+                "the text is not a position token",
                 detail=f"{text!r:.80}",
                 hint="headwater token prints one",
             )

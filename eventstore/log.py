@@ -92,7 +92,7 @@ class StreamPart:
         _check_bounds(self.after, self.through, self.limit)
         if self.as_of is not None and self.as_of.utcoffset() is None:
             raise BatchRefusedError(
-                "an instant has an offset", detail="as_of", hint="datetime.now(UTC)"
+                "an instant needs a UTC offset", detail="as_of", hint="datetime.now(UTC)"
             )
 
 
@@ -121,7 +121,7 @@ class LogPart:
 def _check_bounds(after: int, through: int | None, limit: int | None) -> None:
     for name, bound in (("after", after), ("through", through), ("limit", limit)):
         if bound is not None and (type(bound) is not int or not 0 <= bound <= POSITION_MAX):
-            raise BatchRefusedError(f"{name} is a number from 0 on", detail=f"{bound!r:.80}")
+            raise BatchRefusedError(f"{name} must be 0 or more", detail=f"{bound!r:.80}")
 
 
 WHOLE_STREAM: Final = StreamPart()

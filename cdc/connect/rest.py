@@ -227,7 +227,7 @@ class ConnectRest:
             return None, False
         if answer.status == _REBALANCE or answer.status >= _SERVER_ERROR:
             raise ConnectUnavailableError(
-                "Kafka Connect is busy or out of order",
+                "Kafka Connect is busy or faulty",
                 detail=f"{method} {path}: status {answer.status}, {_message(answer.data)}",
                 hint="headwater logs connect",
             )

@@ -161,7 +161,7 @@ class Watch:
             self._absent_since = now
         if now - self._absent_since >= _ABSENCE_MAX_S:
             raise ConnectorFailedError(
-                f"there is no connector {self._name}", hint="headwater up registers it again"
+                f"connector {self._name} does not exist", hint="headwater up registers it again"
             )
 
 
@@ -177,7 +177,9 @@ def _refuse_permanent(name: str, part: TaskState) -> None:
     for pattern, hint in _PERMANENT:
         if pattern.search(part.trace or ""):
             raise ConnectorFailedError(
-                f"connector {name} failed for good", detail=cause(part.trace), hint=hint
+                f"connector {name} failed, and a restart cannot repair it",
+                detail=cause(part.trace),
+                hint=hint,
             )
 
 

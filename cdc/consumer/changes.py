@@ -244,7 +244,7 @@ class Changes:
         record = item.record
         event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
         if self.spec.topics.get(record.topic) != event.table:
-            raise EnvelopeError("record is of another table than its topic")
+            raise EnvelopeError("the record's table is not that of its topic")
         return Change(
             table=event.table,
             operation=event.operation,
@@ -289,7 +289,7 @@ class Changes:
             refusal = TooManyParkedError(
                 f"group {self.spec.group} would park more than {self.spec.parked_keys_max} keys",
                 detail=f"last: {failure.error_type}",
-                hint="repair the handler; what is not acknowledged comes again",
+                hint="correct the handler; unacknowledged changes are delivered again",
             )
             self._desk.fail(refusal)
             raise refusal

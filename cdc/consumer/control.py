@@ -144,7 +144,9 @@ def move(
                 offset = locate(start, partition)
                 wanted[topic, number] = Committed(offset, topic_id, began_ms)
     if not set_commits(kafka_bootstrap, group, wanted):
-        raise GroupActiveError(f"group {group} has members", hint="stop them, then move it")
+        raise GroupActiveError(
+            f"group {group} has members", hint="stop the members, then move the group"
+        )
     return {place: commit.offset for place, commit in wanted.items()}
 
 

@@ -43,7 +43,7 @@ class ConsumerRetryPolicy:
     def __post_init__(self) -> None:
         if self.attempts_max < 1 or self.wait_initial_s < 0 or not 0 <= self.jitter <= 1:
             raise ConsumerSpecError(
-                "a retry policy has 1 attempt or more, no negative wait and a jitter of 0 to 1"
+                "a retry policy needs at least 1 attempt, no negative wait and a jitter from 0 to 1"
             )
 
     def wait_s(self, failure: ChangeFailure) -> float | None:

@@ -190,7 +190,7 @@ def await_streaming(
         if left_s <= 0:
             raise ConnectorNotRunningError(
                 f"connector {spec.connector} does not stream within {deadline_s:.0f} s",
-                detail=None if found is None else f"slot held by {found.holder or 'nobody'}",
+                detail=None if found is None else (f"slot held by {found.holder or 'no process'}"),
                 hint="headwater logs connect",
             )
         supervision.wait_running(rest, spec.connector, left_s)

@@ -135,9 +135,9 @@ def over_tcp(connection: Connection[Any], dsn: str) -> DatabaseAddress:
             return DatabaseAddress.of(other, tcp)
     except PostgresError as error:
         raise HostUnknownError(
-            "the connector reaches Postgres over TCP alone, and this DSN names a socket",
+            "the connector needs TCP, and the DSN names a Unix socket",
             detail=f"{_LOOPBACK}, same role: {error.message}",
-            hint="name a host and a password in dsn, or in capture_dsn for the connector alone",
+            hint="set a host and password in dsn, or in capture_dsn for the connector only",
         ) from None
 
 

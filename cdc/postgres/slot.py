@@ -140,13 +140,13 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
         made = connection.execute(_MAKE_HANDED_ON if handed_on else _MAKE, (name,)).fetchone()
     except errors.DuplicateObject:
         raise SlotExistsError(
-            f"there is a slot {name} already", hint=f"drop it: {dropping(name)}"
+            f"slot {name} already exists", hint=f"drop the slot: {dropping(name)}"
         ) from None
     except Error as error:
         raise SlotError(
-            f"slot {name} cannot be made",
+            f"slot {name} cannot be created",
             detail=error.diag.message_primary,
-            hint="transactions that stay open are in the way (pg_stat_activity), or "
+            hint="open transactions block it (see pg_stat_activity), or "
             "max_replication_slots is reached",
         ) from None
     finally:
@@ -164,9 +164,10 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
     found = status(connection, name)
     if found is not None and not found.decodes(connection.info.dbname):
         raise SlotError(
-            f"slot {name} is of another database or plugin",
+            f"slot {name} belongs to another database or plugin",
             detail=f"database {found.database}, plugin {found.plugin}",
-            hint="give this source another name; its owner may drop the slot: " + dropping(name),
+            hint="give this source another name, or let the slot's owner drop it: "
+            + dropping(name),
         )
     deadline = time.monotonic() + deadline_s
     while True:
@@ -179,7 +180,7 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
                 raise SlotError(
                     f"slot {name} is in use",
                     detail=error.diag.message_primary,
-                    hint="stop the connector that reads from it",
+                    hint="stop the connector that reads from the slot",
                 ) from error
             time.sleep(_POLL_S)
         else:

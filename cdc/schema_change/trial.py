@@ -92,7 +92,7 @@ _CONCURRENTLY: Final = re.compile(r"\bCONCURRENTLY\b", re.IGNORECASE)
 
 
 class MigrationError(CdcError):
-    """A migration cannot be tried, or fails on the tables as they are."""
+    """A migration cannot be tested, or fails on the present tables."""
 
     code = "HW-C088"
 
@@ -174,8 +174,8 @@ def _held(holder: Connection, tables: Iterable[TableName]) -> Iterator[None]:
                 continue  # a role that may not write may not change the table either
             except psycopg.errors.LockNotAvailable:
                 raise MigrationError(
-                    f"table {table} is being changed at this moment",
-                    hint="try again when that has ended",
+                    f"table {table} is being altered now",
+                    hint="retry after the change",
                 ) from None
         yield
 
@@ -186,17 +186,17 @@ def _told(migration: str) -> Iterator[None]:
         yield
     except psycopg.errors.LockNotAvailable:
         raise MigrationError(
-            "the migration reaches for a table itself, not for its copy",
-            detail="nothing was changed, and nobody waited",
-            hint="name tables as they are, without SET search_path, and leave out what drops"
-            " schemas, types or extensions with all that hangs on them",
+            "the migration touches a real table, not its copy",
+            detail="nothing was changed, and no session waited",
+            hint="name tables as usual, without SET search_path, and leave out statements "
+            "that drop schemas, types or extensions with CASCADE",
         ) from None
     except psycopg.Error as error:
         said = error.diag.message_primary or type(error).__name__
         raise MigrationError(
-            "the migration fails on the tables as they are",
+            "the migration fails on the present tables",
             detail=f"{error.sqlstate}{_line(error, migration)}: {said}",
-            hint="it was tried on copies without rows; nothing was changed",
+            hint="it ran on copies without rows; nothing was changed",
         ) from None
 
 

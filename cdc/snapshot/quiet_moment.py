@@ -98,7 +98,7 @@ def _held(reader: Connection[Any], other: Connection[Any], facts: TableFacts) ->
         writers = transaction.described(other, read_point.writers(other, facts.oid))
         seen = [error.diag.message_primary or type(error).__name__, *map(str, writers)]
         raise WritersInTheWayError(
-            f"table {facts.schema.table} has no key, and is never without a writer",
+            f"table {facts.schema.table} has no key, and always has an active writer",
             detail="; ".join(seen),
             hint="give it a primary key, stop its writers for a moment, or let the role lock it "
             f"(GRANT MAINTAIN ON {facts.schema.table})",

@@ -140,7 +140,7 @@ class _Reader:
         self._looked_at = time.monotonic()
         name, epoch = self._spec.name, self._spec.epoch
         if reads.epoch_of(self._connection, name, epoch) != epoch:
-            raise ReadDelayedError("the source is captured anew: its tables are read anew")
+            raise ReadDelayedError("the source has a new epoch: its tables are snapshotted again")
         found = {read.id: read for read in reads.open_reads(self._connection, name, epoch)}
         for number, reading in list(self._readings.items()):
             if number not in found and not reading.busy:
@@ -186,9 +186,12 @@ class _Reader:
         before, point = reading.read.read_lsn, reading.point
         if before is not None and point is not None and point.position <= before:
             raise SourceWentBackError(
-                f"the source's log ends before the position that {reading.read.table} was read at",
-                detail=f"read at {before}, the log is at {point.position}",
-                hint="headwater source repair: the source was restored or has failed over",
+                (
+                    "the source's log ends before the position of the snapshot of "
+                    f"{reading.read.table}"
+                ),
+                detail=f"snapshot at {before}, end of the log at {point.position}",
+                hint="the source was restored or failed over; run headwater source repair",
             )
 
     def _say_waiting(self, reading: SnapshotRun) -> None:
@@ -329,7 +332,7 @@ class _Reader:
             if reading.stage is SnapshotStage.PLACING and reading.point is not None:
                 in_the_way = reading.point.in_the_way()
                 self._failure = self._failure or failure.writers(reading.read.table, in_the_way)
-        self._failure = self._failure or WritersInTheWayError("tables were not read in time")
+        self._failure = self._failure or WritersInTheWayError("tables were not snapshotted in time")
 
     def _drop(self, reading: SnapshotRun) -> None:
         reading.stage = SnapshotStage.OVER

@@ -216,7 +216,7 @@ def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Reconci
             str(have.partitions),
             str(want.partitions),
             repaired=False,
-            hint="keys would move between partitions: declare as many as there are",
+            hint="keys would move between partitions: declare the present number",
         )
         yield ReconcileStep((refused,), list)
     if differences:

@@ -126,7 +126,9 @@ def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> lis
     if now is None:
         return []
     if not now.removable:
-        raise RemovalError(f"{now.part} {now.name} stays", detail=now.why, hint=now.statement)
+        raise RemovalError(
+            f"{now.part} {now.name} was not removed", detail=now.why, hint=now.statement
+        )
     try:
         return _drop(connection, source, now)
     except Error as error:

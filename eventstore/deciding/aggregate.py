@@ -151,9 +151,9 @@ def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any
         method = methods[event.__class__]
     except KeyError:
         raise UndeclaredError(
-            f"{type(state).__qualname__} does not say what an event does to it",
+            f"{type(state).__qualname__} has no method for an event of its stream",
             detail=f"event {type(event).__qualname__}",
-            hint="a method with @evolves, or ignores=(...) in @aggregate",
+            hint=("add a method with @evolves, or list the event in ignores=(...) of @aggregate"),
         ) from None
     following = None if method is None else method(state, event)
     if following is None:
@@ -161,7 +161,7 @@ def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any
     if following.__class__ is not state.__class__:
         check_result(f"{getattr(method, '__qualname__', 'evolves')}", following)
         raise UndeclaredError(
-            f"a method of {type(state).__qualname__} returns something else than the next state",
+            f"a method of {type(state).__qualname__} does not return the next state",
             detail=f"{type(following).__qualname__} for event {type(event).__qualname__}",
         )
     return following
@@ -172,7 +172,7 @@ def _decide_of(cls: type, methods: Mapping[type, Callable[..., Any]]) -> Callabl
         method = methods.get(command.__class__)
         if method is None:
             raise UndeclaredError(
-                f"{cls.__qualname__} does not decide this command",
+                f"{cls.__qualname__} has no method for this command",
                 detail=f"command {type(command).__qualname__}",
             )
         return method(copy.deepcopy(state), command, *seen)
@@ -191,9 +191,9 @@ def _check_identity(cls: type, identity: Identity, commands: Iterable[type]) -> 
         known = {name for base in command.__mro__ for name in getattr(base, "__annotations__", {})}
         if identity not in known and not hasattr(command, identity):
             raise UndeclaredError(
-                f"a command of {cls.__qualname__} does not say which stream it is about",
+                f"a command of {cls.__qualname__} does not identify its stream",
                 detail=f"command {command.__qualname__} has no attribute {identity!r:.80}",
-                hint="name the attribute that all its commands have, or give a function",
+                hint="name an attribute that all its commands have, or pass a function",
             )
 
 
@@ -202,7 +202,7 @@ def _check_initial_state(cls: type) -> None:
         cls()
     except TypeError:
         raise UndeclaredError(
-            f"a stream without events has no state: {cls.__qualname__}() needs arguments",
+            f"{cls.__qualname__}() needs arguments, so an empty stream has no state",
             hint="give every field a default",
         ) from None
 
@@ -214,7 +214,8 @@ def _marked(mark: str, given: tuple[Any, ...]) -> Any:
         return given[0]
     if not given or not all(isinstance(each, type) for each in given):
         raise UndeclaredError(
-            f"@{mark.rpartition('_')[2]} takes classes, or stands above a method without brackets"
+            f"@{mark.rpartition('_')[2]} takes classes as arguments, or decorates a method "
+            "without parentheses"
         )
 
     def mark_method(method: _F) -> _F:
@@ -235,8 +236,10 @@ def _methods(cls: type, mark: str, names: Mapping[str, Any]) -> dict[type, Calla
         for each in taken or _annotated(cls, method, names):
             if each in found:
                 raise UndeclaredError(
-                    f"two methods of {cls.__qualname__} take the same",
-                    detail=f"{found[each].__name__} and {method.__name__} take {each.__qualname__}",
+                    f"two methods of {cls.__qualname__} handle the same class",
+                    detail=(
+                        f"{found[each].__name__} and {method.__name__} handle {each.__qualname__}"
+                    ),
                 )
             found[each] = method
     return found
@@ -259,7 +262,7 @@ def _annotated(cls: type, method: types.FunctionType, names: Mapping[str, Any]) 
     kinds = typing.get_args(hint) if union else (hint,)
     if not all(isinstance(kind, type) and kind is not type(None) for kind in kinds):
         raise UndeclaredError(
-            f"a method of {cls.__qualname__} does not say what it takes",
+            f"a method of {cls.__qualname__} does not declare what it handles",
             detail=f"method {method.__name__}",
             hint="name the classes in the decorator: @handles(PlaceOrder), @evolves(OrderPlaced)",
         )

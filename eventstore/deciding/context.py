@@ -98,7 +98,9 @@ def check_instant(what: str, instant: datetime | None) -> datetime | None:
         BatchRefusedError: It has no offset, so it is no instant.
     """
     if instant is not None and instant.utcoffset() is None:
-        raise BatchRefusedError("an instant needs an offset", detail=what, hint="datetime.now(UTC)")
+        raise BatchRefusedError(
+            "an instant needs a UTC offset", detail=what, hint="datetime.now(UTC)"
+        )
     return instant
 
 

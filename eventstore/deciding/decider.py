@@ -108,7 +108,7 @@ class Decider(Generic[C, E, S]):
         """
         if type(identity) not in _ID_TYPES:
             raise NameRefusedError(
-                f"the id of a stream of {self.category} is a text, an integer or a UUID",
+                f"the id of a stream of {self.category} must be a str, int or UUID",
                 detail=type(identity).__qualname__,
             )
         return check_stream(f"{self.category}-{identity}")
@@ -182,12 +182,12 @@ def check_boundary(arguments: Arguments, command: object, *, given: bool) -> Non
     name = type(command).__qualname__
     if given and arguments is Arguments.REFUSED:
         raise UndeclaredError(
-            f"command {name} is handled with a boundary that its decider does not look at",
-            hint="let the method, or decide, take the boundary's events as a further argument",
+            f"command {name} was sent with a boundary that its decider does not use",
+            hint="add a parameter for the boundary's events to the method, or to decide",
         )
     if not given and arguments is Arguments.NEEDED:
         raise UndeclaredError(
-            f"command {name} is decided by the events of a boundary, and there is none",
+            f"command {name} needs the events of a boundary, and none is given",
             hint="store.handle(command, boundary=tagged(...))",
         )
 
@@ -202,6 +202,6 @@ def decider_of(declared: Any) -> Decider[Any, Any, Any]:
     if isinstance(found, Decider):
         return found
     raise UndeclaredError(
-        "this is neither a decider nor a class declared by aggregate",
+        "the object is neither a Decider nor a class declared with @aggregate",
         detail=f"{getattr(declared, '__qualname__', type(declared).__qualname__)}",
     )

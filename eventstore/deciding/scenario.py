@@ -65,7 +65,7 @@ class Given(Generic[S]):
         """
         if type(command) not in self._decider.commands:
             raise UndeclaredError(
-                f"decider {self._decider.category} does not take this command",
+                f"decider {self._decider.category} does not handle this command",
                 detail=f"command {type(command).__qualname__}",
             )
         seen = None if boundary is None else tuple(boundary)
@@ -85,7 +85,7 @@ class Given(Generic[S]):
         return self
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: it asserts by itself, without assert")
+        raise AssertionError("a scenario cannot be used with assert: it asserts by itself")
 
 
 class When(Generic[S]):
@@ -184,7 +184,7 @@ class When(Generic[S]):
         return decided
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: say what follows with then(...)")
+        raise AssertionError("a scenario cannot be used as a condition: call then(...)")
 
     def __del__(self) -> None:
         place = getattr(self, "_place", None)

@@ -137,7 +137,7 @@ class NewEvent:
             raise EventRefusedError(
                 f"event {self.type} has no such schema version",
                 detail=f"{self.schema_version!r:.80}",
-                hint="versions are counted from 1",
+                hint="versions start at 1",
             )
         if len(self.data) > EVENT_BYTES_MAX:
             raise EventRefusedError(
@@ -159,10 +159,10 @@ def _check_time(type_: str, occurred_at: datetime) -> None:
             return
     except OverflowError:
         raise EventRefusedError(
-            f"event {type_} has a time outside of the years 1 to 9999 in UTC", detail="occurred_at"
+            f"event {type_} has a time outside the years 1 to 9999 in UTC", detail="occurred_at"
         ) from None
     raise EventRefusedError(
-        f"event {type_} has a time without an offset",
+        f"event {type_} has a time without a UTC offset",
         detail="occurred_at",
         hint="datetime.now(UTC)",
     )
@@ -173,7 +173,7 @@ def _check_tags(type_: str, tags: tuple[str, ...]) -> None:
         check_tag(tag)
     if len(tags) > TAGS_MAX or len(set(tags)) < len(tags):
         raise EventRefusedError(
-            f"event {type_} has more than {TAGS_MAX} tags, or one twice",
+            f"event {type_} has more than {TAGS_MAX} tags, or a duplicate tag",
             detail=f"{len(tags)} tags",
         )
 
@@ -198,9 +198,9 @@ class StreamAppend:
         for event in self.events:
             if event.type == SNAPSHOT_TYPE:
                 raise NameRefusedError(
-                    "a type that starts with $ belongs to the store",
+                    "types that start with $ are reserved for the store",
                     detail=SNAPSHOT_TYPE,
-                    hint="compaction writes it; an application never does",
+                    hint="use another name; only compaction writes such events",
                 )
 
 
@@ -252,9 +252,9 @@ class IntegrationEvent:
         topic = self.topic or category_of(self.stream)
         if not _TOPIC.fullmatch(topic):
             raise NameRefusedError(
-                "a topic is named by letters, digits, '_' and '-', 128 at most",
+                "a topic name has at most 128 letters, digits, '_' and '-'",
                 detail=f"{topic!r:.160}",
-                hint="it becomes part of the name of a Kafka topic",
+                hint="the name becomes part of a Kafka topic's name",
             )
         if not 1 <= len(self.payload) <= EVENT_BYTES_MAX:
             raise EventRefusedError(
@@ -301,11 +301,11 @@ class AppendRequest:
         if len(self.appends) == 1:
             return
         if not self.appends:
-            raise BatchRefusedError("an append names a stream")
+            raise BatchRefusedError("an append needs a stream")
         names = {append.stream for append in self.appends}
         if len(names) < len(self.appends) or len(names) > STREAMS_MAX:
             raise BatchRefusedError(
-                f"an append names {STREAMS_MAX} streams at most, each once",
+                f"an append has at most {STREAMS_MAX} streams, each once",
                 detail=f"{len(self.appends)} appends to {len(names)} streams",
             )
 
@@ -313,23 +313,23 @@ class AppendRequest:
         if any(not append.events for append in self.appends) and self.idempotency is None:
             raise BatchRefusedError(
                 "an append without events has no effect",
-                hint="do not call append when there is nothing to say",
+                hint="do not call append without events",
             )
         count = sum(len(append.events) for append in self.appends)
         if count > EVENTS_MAX:
             raise BatchRefusedError(
-                f"an append takes {EVENTS_MAX:,} events at most", detail=f"{count:,} events"
+                f"an append has at most {EVENTS_MAX:,} events", detail=f"{count:,} events"
             )
         if count > 1:
             ids = {event.event_id for append in self.appends for event in append.events}
             if len(ids) < count:
                 raise BatchRefusedError(
-                    "an append has two events with one id", detail=f"{count - len(ids)} too many"
+                    "an append has two events with one id", detail=f"{count - len(ids)} duplicates"
                 )
         size = sum(len(event.data) for append in self.appends for event in append.events)
         if count > 1 and size > APPEND_BYTES_MAX:
             raise BatchRefusedError(
-                f"an append takes {APPEND_BYTES_MAX:,} bytes at most", detail=f"{size:,} bytes"
+                f"an append has at most {APPEND_BYTES_MAX:,} bytes", detail=f"{size:,} bytes"
             )
 
 

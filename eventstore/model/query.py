@@ -88,13 +88,13 @@ class Condition:
     def __post_init__(self) -> None:
         if not self.query.items or any(not item.tags for item in self.query.items):
             raise BatchRefusedError(
-                "each item of an append's condition names a tag",
-                hint="tag the events with what the rule is about, such as course:c1",
+                "each item of an append condition needs a tag",
+                hint="tag the events with the subject of the rule, such as course:c1",
             )
         if self.query.category is not None:
-            raise BatchRefusedError("an append's condition is about tags, not about a category")
+            raise BatchRefusedError("an append condition takes tags, not a category")
         if type(self.after) is not int or self.after < 0:
             raise BatchRefusedError(
-                "a condition looks at events after a global position",
+                "a condition needs a global position of 0 or more",
                 detail=f"{self.after!r:.80}",
             )

@@ -36,5 +36,5 @@ class Token:
         """
         found = _TEXT.fullmatch(text)
         if found is None:
-            raise BatchRefusedError("this is no position token", detail=f"{text!r:.80}")
+            raise BatchRefusedError("the text is not a position token", detail=f"{text!r:.80}")
         return cls(int(found[1]), int(found[2]))

@@ -84,7 +84,7 @@ class Planner:
             self._check_fold(self._by_category.setdefault(decider.category, decider), decider)
             for command in decider.commands:
                 if self.deciders.setdefault(command, decider) is not decider:
-                    raise UndeclaredError(f"two deciders take command {command.__qualname__}")
+                    raise UndeclaredError(f"two deciders handle command {command.__qualname__}")
 
     def for_tenant(self, tenant: str) -> Self:
         """Returns the same planner for another tenant."""
@@ -152,9 +152,9 @@ class Planner:
         known = sorted({kind.__name__ for kind in self.deciders})
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         raise UndeclaredError(
-            f"no decider takes command {name}",
-            detail=f"near: {', '.join(near)}" if near else f"{len(known)} commands are declared",
-            hint="EventStore(log, deciders=[...]) names the deciders whose commands it takes",
+            f"no decider handles command {name}",
+            detail=f"similar: {', '.join(near)}" if near else f"{len(known)} commands are declared",
+            hint="pass the decider in EventStore(log, deciders=[...])",
         )
 
     def checked(self, stream: str, part: StreamPart) -> tuple[str, str, StreamPart]:
@@ -174,8 +174,8 @@ class Planner:
         raise UndeclaredError(
             f"two deciders of category {own.category} fold its events differently",
             detail=f"{names[0]} and {names[1]}",
-            hint="let them share evolve and initial_state; "
-            "to look at the same events in another way, give the other decider to state() only",
+            hint="let them share evolve and initial_state; for another fold of the same "
+            "events, pass the other decider to state() only",
         )
 
     def _access(self, connection: Any) -> Access:

@@ -195,8 +195,8 @@ def entomb(
                 first = next(rows, None)
             if first is not None and _compacted(first) and not _is_tomb(first.data):
                 raise CompactionError(
-                    f"stream {extent.stream} has a $snapshot with a state, which would be lost",
-                    hint="give the fold of the category",
+                    f"stream {extent.stream} has a $snapshot with a state that would be lost",
+                    hint="pass the fold of the category",
                 )
             _move(connection, (*place, first and first.event_id, step.through, tomb))
     return extent.head - extent.compacted
@@ -214,7 +214,7 @@ def bury(
     place = tenant, stream
     extent = _extent(connection, *place)
     if not extent.head:
-        raise CompactionError(f"there is no stream {stream}", detail=f"tenant {tenant}")
+        raise CompactionError(f"stream {stream} does not exist", detail=f"tenant {tenant}")
     ends = [step.through for step in steps(extent.compacted, extent.head, events_max)]
     for end in ends or [extent.head]:
         with connection.transaction():
@@ -248,7 +248,8 @@ def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Comp
     if forgotten is not None:
         raise forgotten
     raise ContentionError(
-        f"stream {stream} is compacted by others again and again", hint="let one of them do it"
+        f"stream {stream} is repeatedly compacted by other processes",
+        hint="compact the stream from one process only",
     )
 
 
@@ -343,7 +344,7 @@ def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
         connection.execute(_LOCK, (tenant, stream))
     except postgres.LockNotAvailable as error:
         raise ContentionError(
-            f"a writer of stream {stream} does not end",
+            f"a writer of stream {stream} stays open",
             detail=f"waited for {LOCK_TIMEOUT_MS:,} ms",
             hint="SELECT * FROM eventstore.writers_under_way",
         ) from error

@@ -115,9 +115,9 @@ class PostgresKeyRing:
     ) -> None:
         if not 0 <= cache_s <= CACHE_S_MAX:
             raise SubjectKeyError(
-                f"keys are held in memory for {CACHE_S_MAX:g} seconds at most",
+                f"keys may be cached for at most {CACHE_S_MAX:g} seconds",
                 detail=f"cache_s is {cache_s!r:.40}",
-                hint="so long, other processes can read what was shredded",
+                hint="a process can use a destroyed key until its cache expires",
             )
         check_address(dsn)
         self._sessions = Sessions(dsn, CONNECTIONS_MAX)
@@ -240,9 +240,9 @@ class PostgresKeyRing:
             after = rows[-1][:2]
         if failed:
             raise SubjectKeyError(
-                "some keys cannot be unwrapped, and stay as they are",
-                detail=f"{failed:,} failed, {done:,} were wrapped anew",
-                hint="their rows were altered, or a master key of that name was another one",
+                "some keys cannot be unwrapped, and were left unchanged",
+                detail=f"{failed:,} failed, {done:,} were wrapped again",
+                hint=("their rows were altered, or the master key of that name is a different one"),
             )
         return done
 
@@ -295,24 +295,24 @@ def _only(row: tuple[Any, ...] | None) -> Any:
 
 def _too_soon(subject: str) -> SubjectKeyError:
     return SubjectKeyError(
-        "a subject was forgotten only just now",
+        "the subject's key was destroyed moments ago",
         detail=f"subject {subject:.100}, less than {CACHE_S_MAX:g} seconds ago",
-        hint="try again when every process has let go of the old key",
+        hint="retry when no process caches the old key any more",
     )
 
 
 def _check_rotation(connection: psycopg.Connection[Any], master_keys: MasterKeys) -> None:
     if _only(connection.execute(_HELD).fetchone()):
         raise AccessRefusedError(
-            "a rotation of the master key needs to see the keys of every tenant",
+            "a rotation of the master key needs access to the keys of every tenant",
             hint="run it as the owner of eventstore_keys.subject_keys",
         )
     missing = {row[0] for row in connection.execute(_MASTERS)} - set(master_keys.keys)
     if missing:
         raise SubjectKeyError(
-            "keys are wrapped by a master key that is not given",
+            "keys are wrapped by an unknown master key",
             detail=f"master key {', '.join(sorted(missing))}",
-            hint="give the old ones beside the new one until the rotation is done",
+            hint="provide the old keys beside the new one until the rotation is done",
         )
 
 

@@ -56,10 +56,10 @@ def check(dsn: str) -> None:
     if found is None:
         raise SchemaMissingError("the database has no event store", hint=_UPGRADE)
     if not (folder() / "versions" / f"{found}.py").is_file():
-        raise _unknown(f"it is at {found}, the latest known is {LATEST}")
+        raise _unknown(f"its version is {found}, the latest known is {LATEST}")
     raise SchemaMissingError(
-        "the event store in the database is of an older version",
-        detail=f"it is at {found}, this code works with {LATEST}",
+        "the event store in the database has an older version",
+        detail=f"its version is {found}, this program needs {LATEST}",
         hint=_UPGRADE,
     )
 
@@ -165,7 +165,7 @@ def folder() -> Path:
 
 def _unknown(detail: str) -> SchemaMissingError:
     return SchemaMissingError(
-        "the event store in the database is of a version that this code does not know",
+        "the event store in the database has a version unknown to this program",
         detail=detail,
         hint="pip install --upgrade headwater",
     )

@@ -150,7 +150,7 @@ def _abandon(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> None:
 def _check_process(connection: StoreConnection | AsyncStoreConnection) -> None:
     if connection.process != os.getpid():
         raise StoreUnavailableError(
-            "this connection belongs to another process",
-            detail="the process was forked past Python, so the store could not connect anew",
-            hint="make the store after the fork",
+            "the connection belongs to another process",
+            detail="the process was forked outside Python, so the store could not reconnect",
+            hint="create the store after the fork",
         )

@@ -161,8 +161,8 @@ def refuse_unknown(subject: str) -> NoReturn:
         SubjectKeyError: Always.
     """
     raise SubjectKeyError(
-        "a subject has no key, and nothing says that it was shredded",
+        "the subject has no key, and no record of its destruction",
         detail=f"subject {subject:.100}",
-        hint="is this the ring that the events were written with? "
-        "If its key is lost for good, shred the subject to have its fields read as redacted",
+        hint="check that this is the key ring with which the events were written; if the key "
+        "is permanently lost, shred the subject to read its fields as redacted",
     )

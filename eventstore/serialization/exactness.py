@@ -110,7 +110,7 @@ def _instant(given: datetime, read: object, _: int) -> Inexactness | None:
         return None if given == read else Inexactness("", _OTHER_VALUE)
     offset = given.utcoffset()
     if offset is None:
-        return Inexactness("", "is a time without an offset")
+        return Inexactness("", "is a time without a UTC offset")
     if read.__class__ is not datetime:
         return _read_as(given, read)
     # two zones never call an instant in a repeated hour equal, so the parts are compared

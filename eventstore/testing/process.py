@@ -65,7 +65,7 @@ class GivenProcess(Generic[S]):
         return self
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: it asserts by itself, without assert")
+        raise AssertionError("a scenario cannot be used with assert: it asserts by itself")
 
 
 class WhenProcess(Generic[S]):
@@ -118,7 +118,7 @@ class WhenProcess(Generic[S]):
         return found
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: say what follows with then(...)")
+        raise AssertionError("a scenario cannot be used as a condition: call then(...)")
 
     def __del__(self) -> None:
         place = getattr(self, "_place", None)

@@ -97,4 +97,4 @@ class GivenProjection:
         return self
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: it asserts by itself, without assert")
+        raise AssertionError("a scenario cannot be used with assert: it asserts by itself")

@@ -134,9 +134,9 @@ class SealedHead:
         found = _HEAD.fullmatch(text.strip())
         if found is None:
             raise AuditError(
-                "this is no sealed head",
+                "the text is not a sealed head",
                 detail=f"{text!r:.80}",
-                hint="one line that begins with hwa1.",
+                hint="a sealed head is one line that begins with hwa1.",
             )
         block, position, total, digest, compactions, compactions_hash = found.groups()
         return cls(
@@ -227,9 +227,12 @@ class AuditReport:
         if self.findings:
             first = self.findings[0]
             raise AuditError(
-                f"the log is not what was sealed: {first.kind} at global position {first.position}",
+                (
+                    f"the log differs from its seals: {first.kind} at global position "
+                    f"{first.position}"
+                ),
                 detail="; ".join(f"{f.kind} at {f.position}: {f.detail}" for f in self.findings),
-                hint="compare with a backup from before; keep this database as it is",
+                hint="compare with an earlier backup; preserve this database unchanged",
             )
 
 

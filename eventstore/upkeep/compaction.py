@@ -74,7 +74,7 @@ class CompactionPolicy:
                 )
         if self.larger_than < self.keep_events:
             raise CompactionError(
-                "a compaction policy keeps more events than it takes to compact a stream",
+                "a compaction policy keeps more events than its threshold",
                 detail=f"larger_than {self.larger_than:,}, keep_events {self.keep_events:,}",
             )
 
@@ -202,9 +202,11 @@ class Folding:
         """
         if stored.stream_position != self.position + 1 or stored.type == SNAPSHOT_TYPE:
             raise CompactionError(
-                f"stream {self._stream} cannot be folded from its first event on",
-                detail=f"event {self.position + 1} is not there",
-                hint="its originals were dropped, and its $snapshot is of another fold or sealed",
+                f"stream {self._stream} cannot be folded from its first event",
+                detail=f"event {self.position + 1} is missing",
+                hint=(
+                    "its originals were dropped, and its $snapshot has another fold or is encrypted"
+                ),
             )
         event = self._fold.codec.decode(stored)
         self.position += 1
@@ -236,7 +238,7 @@ class Folding:
             raise CompactionError(
                 f"stream {self._stream} folds differently over its $snapshot",
                 detail=f"folded through {self._through}, different at version {self.position}",
-                hint="evolve depends on something that the state does not hold, or changes it",
+                hint="evolve modifies the state, or depends on data outside it",
             )
 
     def _evolved(self, state: Any, event: Any) -> Any:

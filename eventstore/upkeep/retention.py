@@ -65,7 +65,7 @@ class RetentionRule:
             check_age(age)
         if bool(self.closing) != (self.compact_closed_after is not None):
             raise CompactionError(
-                "a retention rule names both the closing types and their age, or neither",
+                "a retention rule needs both the closing types and an age, or neither",
                 detail=f"category {self.category}",
             )
 
@@ -77,7 +77,7 @@ def check_age(age: timedelta | None) -> timedelta | None:
         CompactionError: It is negative.
     """
     if age is not None and age.total_seconds() < 0:
-        raise CompactionError("an age is not negative", detail=f"{age}")
+        raise CompactionError("an age must not be negative", detail=f"{age}")
     return age
 
 
@@ -123,7 +123,7 @@ def tomb_of(reason: str) -> bytes:
     """
     if type(reason) is not str or not 0 < len(reason.strip()) <= REASON_CHARACTERS:
         raise CompactionError(
-            f"a stream is deleted for a reason, of {REASON_CHARACTERS} characters at most"
+            f"a deletion needs a reason of at most {REASON_CHARACTERS} characters"
         )
     return msgspec.json.encode({"fold": "", "state": None, "deleted": reason})
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from projections.definition.alert import Alert
 
-app = typer.Typer(help="Who is told of rows that meet a condition.", no_args_is_help=True)
+app = typer.Typer(help="Alerts on rows that meet a condition.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="ALERT", help="The alert.")]
 
@@ -34,7 +34,7 @@ def list_alerts(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """List the alerts: how many rows stand, and what waits to be told."""
+    """List the alerts, with their open rows and the messages that wait to be sent."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415  # as every command that needs it
 
     platform = _opened(config, home, profile)
@@ -69,7 +69,7 @@ def show(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the rows of which somebody is told, or will be if they stay as they are."""
+    """List the rows that an alert has reported, or will report if they stay unchanged."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415
 
     platform = _opened(config, home, profile)
@@ -93,7 +93,7 @@ def check(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the rows that meet an alert's condition now; nobody is told."""
+    """List the rows that meet an alert's condition now; send nothing."""
     from projections.alerting import evaluator  # noqa: PLC0415
 
     platform = _opened(config, home, profile)
@@ -120,7 +120,7 @@ def send_test(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Send each channel of an alert a message of a row that there is not. Exits 3 if one fails."""
+    """Send a test message to each channel of an alert. Exits 3 if a channel does not accept it."""
     from projections.alerting import channels  # noqa: PLC0415
     from projections.alerting.channels import Post  # noqa: PLC0415
 

@@ -55,7 +55,8 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     """
     app = typer.Typer(
         name="headwater",
-        help="One Postgres is the truth; its log becomes warehouse, search and cache views.",
+        help="Change data capture and event sourcing for Postgres: warehouse, search and "
+        "cache views.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
@@ -85,9 +86,7 @@ def _root(
         bool,
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what happens, to stderr.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Write logs to stderr.")] = False,
 ) -> None:
     del version  # its callback has answered
     configure(verbose=verbose)

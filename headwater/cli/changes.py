@@ -15,7 +15,7 @@ def changes(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """List how captured tables have changed, where in the log, and what each view did."""
+    """List schema changes of captured tables: log position and effect on each view."""
     project = open_project(config, home=home, profile=profile)
     found = Platform(project, settings_file(config, home=home)).views.schema_changes()
     rows = [

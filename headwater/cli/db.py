@@ -19,15 +19,16 @@ app = typer.Typer(help="The event store's schema in Postgres.", no_args_is_help=
 def upgrade(
     *,
     dsn: Dsn = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL; run nothing.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL without running it.")] = False,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Make the event store, or bring it to this version, in one transaction.
+    """Create the event store, or upgrade it to this version, in one transaction.
 
-    The role needs CREATE on the database, and owns the event store. Other schemas are left alone.
+    The role needs CREATE on the database and becomes the owner of the event store. Other schemas
+    are not changed.
     """
     database = find_database(dsn, config=config, home=home, profile=profile)
     if sql:
@@ -52,7 +53,7 @@ def current(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the version of the event store. Exits 3 when it is not the one this code works with."""
+    """Show the event store's schema version. Exits 3 if this program requires another."""
     database = find_database(dsn, config=config, home=home, profile=profile)
     found = schema.current(database.dsn)
     if as_json:
@@ -91,16 +92,16 @@ def grant_use(
     role: Annotated[str, typer.Argument(help="The application's role; it must exist.")],
     *,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="The only one it will ever act for.")
+        str | None, typer.Option("--tenant", help="Bind the role permanently to this tenant.")
     ] = None,
     dsn: Dsn = None,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
 ) -> None:
-    """Let a role append and read; with --tenant, for that tenant only and for good.
+    """Allow a role to append and read; with --tenant, bind it permanently to that tenant.
 
-    It can never change or delete an event.
+    The role can never change or delete an event.
     """
     database = find_database(dsn, config=config, home=home, profile=profile)
     for line in grant.grant(database.dsn, role, tenant=tenant):

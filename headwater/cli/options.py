@@ -9,34 +9,36 @@ import typer
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="Settings file; otherwise headwater.toml here."),
+    typer.Option("--config", "-c", help="Settings file; default: headwater.toml in this folder."),
 ]
 HomeFolder = Annotated[
     Path | None,
-    typer.Option("--home", help="Folder of all state; otherwise .headwater beside the settings."),
+    typer.Option("--home", help="Home folder; default: .headwater beside the settings file."),
 ]
 Profile = Annotated[
-    str | None, typer.Option("--profile", help="Profile of the settings file to lay over it.")
+    str | None, typer.Option("--profile", help="Profile of the settings file to apply.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 Dsn = Annotated[
     str | None,
-    typer.Option("--dsn", help="The database; otherwise as the settings say, or the source."),
+    typer.Option(
+        "--dsn", help="The event store's database; default: from the settings, or the source."
+    ),
 ]
 Tenant = Annotated[
-    str | None, typer.Option("--tenant", help="Whose; otherwise as the settings say.")
+    str | None, typer.Option("--tenant", help="The tenant; default: from the settings.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Confirm; this cannot be undone.")]
 AtLeast = Annotated[
     str | None,
     typer.Option(
         "--at-least",
-        help="A token: wait for what was committed before it.",
+        help="A position token: wait for everything that it covers.",
     ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=0.0, help="Seconds to wait at most for --at-least."),
+    typer.Option("--timeout", min=0.0, help="Maximum wait for --at-least, in seconds."),
 ]
 TIMEOUT_S = 5.0
 """As an application waits where it says nothing; see `projections.publishing.read_barrier`."""

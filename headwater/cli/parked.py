@@ -18,17 +18,15 @@ from headwater.cli.output import print_json, print_rows
 from headwater.errors import UnhealthyError, UsageError
 from headwater.operations.events import find_store, open_store, subscription_of, tenant_of
 
-Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
+Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription.")]
 
-OneStream = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream that waits.")]
+OneStream = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The parked stream.")]
 Process = Annotated[
-    str | None, typer.Option("--process", metavar="ID", help="The process whose timer waits.")
+    str | None, typer.Option("--process", metavar="ID", help="The process of the parked timer.")
 ]
-Timer = Annotated[str | None, typer.Option("--timer", metavar="NAME", help="Its timer.")]
+Timer = Annotated[str | None, typer.Option("--timer", metavar="NAME", help="The parked timer.")]
 
-parked = typer.Typer(
-    help="Streams and timers that wait because a handler failed.", no_args_is_help=True
-)
+parked = typer.Typer(help="Parked streams and timers, whose handler failed.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +45,7 @@ def subscriptions(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show how far each subscription has come, partition by partition."""
+    """Show the position and lag of each partition of each subscription."""
     with _open(dsn, tenant, config, home, profile) as control:
         found = [one for name in control.names() for one in control.status(name)]
     rows = [_row(asdict(one)) for one in found]
@@ -69,10 +67,11 @@ def rebuild(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild the tables of a view from the log, beside it, then exchange the rows that differ.
+    """Rebuild a projection's tables from the log, then replace the rows that differ.
 
-    Its runners may go on; readers see the old rows until all new ones are there. Nothing happens
-    outside of the database. The view, or its subscription, is in a module that the settings name.
+    Runners may continue. Readers see the old rows until one transaction replaces them. Effects
+    outside the database are not performed. A module that the settings name must declare the
+    projection or its subscription.
 
     Example: headwater events rebuild balances --yes
     """
@@ -105,7 +104,7 @@ def rebuild(
 @parked.command("list")
 def list_parked(
     name: Annotated[
-        str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="Its name; all if left out.")
+        str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="The subscription; default: all.")
     ] = None,
     *,
     tenant: Tenant = None,
@@ -115,7 +114,7 @@ def list_parked(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """List the streams whose first waiting event failed, and the timers whose reaction did."""
+    """List parked streams and timers."""
     with _open(dsn, tenant, config, home, profile) as control:
         names = control.names() if name is None else [name]
         found = [
@@ -136,12 +135,13 @@ def retry(
     stream: OneStream = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="All streams and timers that wait.")
+        bool, typer.Option("--all", help="All parked streams and timers.")
     ] = False,
     error_type: Annotated[
         str | None,
         typer.Option(
-            "--error-type", help="All that failed with it: a class such as KeyError, or a code."
+            "--error-type",
+            help="Only those that failed with this class, such as KeyError, or code.",
         ),
     ] = None,
     process: Process = None,
@@ -152,7 +152,7 @@ def retry(
     home: HomeFolder = None,
     profile: Profile = None,
 ) -> None:
-    """Have what is parked tried again, in order, by the subscription's runner.
+    """Let the subscription's runner retry parked events and timers, in order.
 
     Example: headwater events parked retry mail --error-type ConnectionError
     """
@@ -178,7 +178,7 @@ def drop(
     stream: OneStream = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the events that wait behind the failed one.")
+        bool, typer.Option("--all", help="Also discard the later events of the stream.")
     ] = False,
     process: Process = None,
     timer: Timer = None,
@@ -189,7 +189,7 @@ def drop(
     home: HomeFolder = None,
     profile: Profile = None,
 ) -> None:
-    """Give up the event or the timer that failed: it will never have been handled."""
+    """Discard a failed event or timer; it will never be handled."""
     which = _which(stream, process, timer)
     if not yes:
         raise UsageError("it will never have been handled", hint="add --yes if you mean it")

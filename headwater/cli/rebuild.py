@@ -66,19 +66,21 @@ Where = Annotated[
 Since = Annotated[str | None, typer.Option("--since", help="Only rows that changed then or later.")]
 Until = Annotated[str | None, typer.Option("--until", help="Only rows that changed before then.")]
 FromSource = Annotated[
-    bool, typer.Option("--from-source", help="Read its table anew instead of the archive.")
+    bool, typer.Option("--from-source", help="Read the source table instead of the archive.")
 ]
 Share = Annotated[
     float,
     typer.Option(
-        "--share", min=_SHARE_MIN, max=1, help="Of the time, how much the replay takes at most."
+        "--share", min=_SHARE_MIN, max=1, help="Maximum share of the time that the replay uses."
     ),
 ]
 Cutover = Annotated[
     CutoverRule | None,
-    typer.Option("--cutover", help="Move readers to it at once if nothing unexplained differs."),
+    typer.Option(
+        "--cutover", help="Activate the version if the comparison finds no unexplained difference."
+    ),
 ]
-OnlyPlan = Annotated[bool, typer.Option("--plan", help="Only say what would be done.")]
+OnlyPlan = Annotated[bool, typer.Option("--plan", help="Only show what would be done.")]
 
 
 def rebuild(
@@ -97,16 +99,17 @@ def rebuild(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Build another version of a view beside the one that readers see, and hold it.
+    """Build another version of a view beside the active one, and hold it.
 
-    It is made by the definition that the view has now. Ctrl-C pauses it; the same command goes on.
-    Readers notice nothing: `headwater view cutover` moves them when it is wanted, or --cutover at
-    once; it exits 3 and leaves the version held if something differs that is not explained.
+    Uses the present definition of the view. Ctrl-C pauses the rebuild; the same command resumes it.
+    Readers are not affected: activate the version with `headwater view cutover`, or automatically
+    with --cutover. With --cutover, exits 3 and holds the version if the comparison finds an
+    unexplained difference.
 
-    With --key, --where, --since or --until no version is made: rows of what readers see come to
-    what the archive says, in their place. That brings back what a store has lost; a row that was
-    altered there and kept its version is found by `headwater view verify`. Exits 3 if a store does
-    not take a row back.
+    With --key, --where, --since or --until, no version is built: rows of the active version are
+    restored in place from the archive. This restores rows that a store has lost. It does not detect
+    a row that was altered but kept its version; `headwater view verify` does. Exits 3 if a store
+    does not accept a row.
     """
     bounds = bounds_of(key, where, since, until)
     if bounds is not None and (from_source or cutover is not None):

@@ -34,23 +34,25 @@ def retention(
     *,
     bytes_per_second: Annotated[
         float | None,
-        typer.Option("--bytes-per-second", min=1, help="Suppose this rate; else it is measured."),
+        typer.Option("--bytes-per-second", min=1, help="Assume this rate; default: measured."),
     ] = None,
     disk_bytes: Annotated[
-        float | None, typer.Option("--disk-bytes", min=1, help="What the log may take.")
+        float | None,
+        typer.Option("--disk-bytes", min=1, help="Disk space available for the topics."),
     ] = None,
     window_s: Annotated[
-        float, typer.Option("--window-s", min=0, max=600, help="How long to measure, seconds.")
+        float,
+        typer.Option("--window-s", min=0, max=600, help="Duration of the measurement in seconds."),
     ] = WINDOW_S,
     config: Config = None,
     home: HomeFolder = None,
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show how long the log lasts, topic by topic, and how far each reader is from its end.
+    """Show the retention of each topic, and each reader's distance to its end.
 
-    With both a rate and a disk it only computes. Exits 3 when a reader has less than a quarter of
-    the retention left, or wants what is gone already.
+    With both a rate and a disk size, only computes. Exits 3 if a reader has less than a quarter of
+    the retention left, or has lost records.
     """
     tail = None
     if bytes_per_second is None or disk_bytes is None:

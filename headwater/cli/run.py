@@ -15,9 +15,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
-    """Keep the views in the foreground until stopped.
+    """Run the job in the foreground until it is stopped.
 
-    `headwater up` runs this beside the servers; run it by hand where they run elsewhere.
+    `headwater up` runs this beside the servers. Run it by hand if the servers run elsewhere.
     """
     project = open_project(config, home=home, profile=profile)
     code = Platform(project, settings_file(config, home=home)).run_job()

@@ -62,10 +62,10 @@ def up(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Start what is not running, capture the source, keep the views.
+    """Start the missing servers, the capture of the source, and the job.
 
-    Returns when views are being kept; everything goes on in the background until
-    `headwater down`. A second `up` in the same folder joins what runs.
+    Returns when the job maintains the views; everything then runs in the background until
+    `headwater down`. A second `up` in the same folder joins the running services.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))
@@ -92,10 +92,10 @@ def up(
 
 
 def down(*, config: Config = None, home: HomeFolder = None, profile: Profile = None) -> None:
-    """Stop everything in order: the job, then the servers. Nothing is left running.
+    """Stop the job, then all local servers.
 
-    The slot at the source stays, so that `up` goes on from there. It keeps the source's log until
-    then, which is said with how much that is, and with the command that removes it.
+    The replication slot at the source stays, so that `up` can continue from there. Until then the
+    source retains its log; the command reports how much, and the command that removes the slot.
     """
     folder = home or open_project(config, home=home, profile=profile).settings.home
     stopped = runtime.down(folder)
@@ -136,7 +136,7 @@ def status(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show what runs. Exits 3 when something that should run does not."""
+    """Show the running services. Exits 3 if a service that should run does not."""
     folder = home or open_project(config, home=home, profile=profile).settings.home
     found = runtime.status(folder)
     if as_json:

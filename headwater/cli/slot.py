@@ -33,7 +33,7 @@ def slot(
         typer.Option(
             "--disk-bytes",
             min=1,
-            help="Size of the disk that holds the source's log, where it cannot be seen from here.",
+            help="Size of the disk with the source's log, if it cannot be read from here.",
         ),
     ] = None,
     config: Config = None,
@@ -41,10 +41,10 @@ def slot(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Show how much log the slot holds back, how fast the log grows, and how long that can go on.
+    """Show how much log the slot retains, how fast the log grows, and when the disk would be full.
 
-    A forecast supposes that the slot's reader stands still; it counts only while it does. Exits 3
-    when changes are missing, or will be within an hour.
+    The forecast assumes that the slot's reader has stopped, and applies only while it has. Exits 3
+    if changes are missing, or will be within an hour.
     """
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))

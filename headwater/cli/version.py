@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 View = Annotated[str, typer.Argument(help="The view.")]
 Number = Annotated[
-    int | None, typer.Argument(help="Number of the version; the newest that fits if left out.")
+    int | None, typer.Argument(help="Number of the version; default: the newest suitable one.")
 ]
 
 
@@ -41,9 +41,9 @@ def compare(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a version with the one that readers see, both at one position.
+    """Compare a version with the active one, both at one position.
 
-    What the changed definition explains is set apart. Exits 3 if anything else differs.
+    Excludes what the changed definition explains. Exits 3 if anything else differs.
     """
     found = opened(config, home, profile).compare(name, number)
     if as_json:
@@ -62,7 +62,7 @@ def cutover(
         bool,
         typer.Option(
             "--accept-differences",
-            help="Also what nothing explains, and views made from it that stand still.",
+            help="Accept unexplained differences, and derived views that would pause.",
         ),
     ] = False,
     config: Config = None,
@@ -70,12 +70,12 @@ def cutover(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Move readers of a view to another version, in all stores.
+    """Make another version of a view active, in all stores.
 
-    Both are compared first, and the queries of views made from it are tried on its columns: where
-    one does not fit, it would stand still, and readers are not moved unless that is accepted. The
-    version that they leave is kept up to date: headwater view rollback moves them back at any
-    time, until it is dropped.
+    Compares both versions first, and analyses the queries of derived views over the new version's
+    columns. If a derived view would pause, the cutover is refused unless you accept it. The former
+    version is kept up to date until it is dropped, and headwater view rollback makes it active
+    again.
     """
     versions = opened(config, home, profile)
     _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
@@ -89,9 +89,9 @@ def rollback(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Move readers of a view back to the version that they saw before.
+    """Make the previously active version of a view active again.
 
-    Views made from it that do not fit that version are named; they stand still.
+    Names derived views that do not fit that version; they pause.
     """
     _told(opened(config, home, profile).rollback(name), as_json=as_json)
 
@@ -100,7 +100,10 @@ def drop(
     name: View,
     number: Annotated[
         int | None,
-        typer.Argument(help="Number of the version; left out: all of a view declared no more."),
+        typer.Argument(
+            help="Number of the version; default: all versions of a view that is no longer "
+            "declared."
+        ),
     ] = None,
     *,
     yes: Yes = False,
@@ -109,10 +112,10 @@ def drop(
     profile: Profile = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a version that readers do not see from every store; also one that is half built.
+    """Remove an inactive or incomplete version from every store.
 
-    Without a number, all of a view is removed: what readers see, too. That is refused as long as it
-    is declared. Declared again later, it is made anew.
+    Without a number, removes the whole view, including the active version. This is refused while
+    the view is declared. A view that is declared again later is built again.
     """
     versions = opened(config, home, profile)
     what = f"view {name}" if number is None else f"version {number} of view {name}"

@@ -45,32 +45,32 @@ _NOT_FOUND = re.compile(r"table '(?:\w+\.)*(\w+)' not found")
 
 
 class QueryError(HeadwaterError):
-    """The statement cannot be answered."""
+    """The SQL statement cannot be run."""
 
     code: ClassVar[str] = "HW-Q001"
     exit_code: ClassVar[int] = 2
 
 
 class ReadOnlyError(QueryError):
-    """The statement would change something; views change only by the log."""
+    """The SQL statement would write; views are read-only."""
 
     code = "HW-Q002"
 
 
 class NoViewsError(QueryError):
-    """There is nothing to query yet."""
+    """There are no views to query yet."""
 
     code = "HW-Q003"
 
 
 class NotPublishedError(QueryError):
-    """A view's rows are still being read for the first time."""
+    """A view's first snapshot is not complete."""
 
     code = "HW-Q004"
 
 
 class AsOfError(QueryError):
-    """What the views were like then cannot be read, or was not asked for in a way we know."""
+    """The views cannot be read as of that time, or the time is invalid."""
 
     code = "HW-Q005"
 

@@ -81,7 +81,7 @@ class Lateness:
 
 
 class BehindError(NotCaughtUpError):
-    """A view that somebody waits for did not come to a position in time.
+    """A view did not reach the position that a reader waits for in time.
 
     Attributes:
         late: Of each store, which stage is behind, and by how much.

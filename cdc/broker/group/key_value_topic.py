@@ -125,7 +125,7 @@ class Notebook:
         def failed(error: Exception) -> None:
             refused(
                 RecordRefusedError(
-                    f"kafka has not taken a record for {self._topic}",
+                    f"kafka did not acknowledge a record for {self._topic}",
                     detail=type(error).__name__,
                     hint="headwater logs kafka",
                 )

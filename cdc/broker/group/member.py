@@ -287,9 +287,9 @@ class GroupMember:
                     hint="headwater status, headwater logs kafka",
                 ) from error
             raise GroupRefusedError(
-                f"group {self._group} cannot read on",
+                f"group {self._group} cannot continue to read",
                 detail=cause,
-                hint="may this user read the topics, and as this group?",
+                hint="check that this user may read the topics, and may use this group",
             ) from error
 
     def _annotated(self, offsets: Mapping[Place, int]) -> dict[Any, Any]:
@@ -349,8 +349,8 @@ def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
     missing = sorted(set(topics) - found.keys())
     if missing:
         raise TopicMissingError(
-            f"there is no topic {missing[0]}",
+            f"topic {missing[0]} does not exist",
             detail=", ".join(missing) if len(missing) > 1 else None,
-            hint="headwater up makes it",
+            hint="headwater up creates it",
         )
     return found

@@ -153,7 +153,7 @@ def _create(client: Any, topics: list[TopicSpec]) -> None:
         error = for_code(topic["error_code"])
         if topic["error_code"] and error.__name__ != "TopicAlreadyExistsError":
             raise TopicRefusedError(
-                f"topic {topic['name']} cannot be made",
+                f"topic {topic['name']} cannot be created",
                 detail=topic.get("error_message") or error.__name__,
                 hint="names that differ only by . and _ collide in kafka",
             )

@@ -82,10 +82,10 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
         except KafkaError as error:
             names = sorted({topic for topic, _ in before})
             raise TopicRefusedError(
-                f"topic {', '.join(names)} cannot be cut off",
+                f"topic {', '.join(names)} cannot be truncated",
                 detail=type(error).__name__,
-                hint="a topic that keeps the latest record of every key forgets older ones by"
-                " itself: after its delete.retention.ms",
+                hint="a compacted topic deletes older records itself, after its "
+                "delete.retention.ms",
             ) from None
 
 

@@ -32,7 +32,7 @@ ROWS_MAX: Final = 1_000
 
 
 class PanelError(HeadwaterError):
-    """A panel cannot be shown; the others are."""
+    """A panel cannot be shown; the others are shown."""
 
     code = "HW-U005"
 

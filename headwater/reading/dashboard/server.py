@@ -45,7 +45,7 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class DashboardPortError(HeadwaterError):
-    """The address cannot be listened to."""
+    """The dashboard cannot listen on the address."""
 
     code = "HW-U004"
     exit_code = 4
