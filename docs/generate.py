@@ -94,8 +94,8 @@ def errors_page() -> str:
         NOTICE,
         "# Error codes",
         "",
-        "The meaning of a code never changes. `retry` says whether the same operation may succeed later",
-        "without any other change; `exit` is the exit code of a command that fails with the error.",
+        "The meaning of a code never changes. `retry` says whether the same operation may succeed",
+        "later without any other change; `exit` is the exit code of a command that fails with it.",
         "",
         "| code | error | meaning | retry | exit |",
         "|---|---|---|---|---|",
@@ -128,9 +128,9 @@ def settings_page() -> str:
         NOTICE,
         "# Settings",
         "",
-        "Keys of `headwater.toml`. A value may contain `${NAME}` or `${NAME:-default}`, replaced from",
-        "the environment or from `.env` beside the file. Settings under `[profile.NAME]` override",
-        "the others when that profile is selected.",
+        "Keys of `headwater.toml`. A value may contain `${NAME}` or `${NAME:-default}`, replaced",
+        "from the environment or from `.env` beside the file. Settings under `[profile.NAME]`",
+        "override the others when that profile is selected.",
     ]
     places: dict[type[BaseModel], list[str]] = {}
     for path, model in _sections(Settings, ""):

@@ -102,7 +102,7 @@ def check(
     met = evaluator.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
     if met is None:
         hint = "headwater view status"
-        raise UsageError(f"view {alert.view} has nothing to be looked at yet", hint=hint)
+        raise UsageError(f"view {alert.view} has no published rows yet", hint=hint)
     print_rows(
         list(met.rows(met.until.keys()).values()),
         as_json=as_json,

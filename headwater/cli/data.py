@@ -52,7 +52,7 @@ def query_views(
     """
     project = open_project(config, home=home, profile=profile)
     if as_of is not None and at_least is not None:
-        raise UsageError("--as-of and --at-least ask for different things")
+        raise UsageError("--as-of and --at-least exclude each other")
     if at_least is None:
         root = project.home.root
         archive = root / "archive" / project.source.name

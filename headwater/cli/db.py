@@ -78,7 +78,7 @@ def downgrade(
 ) -> None:
     """Drop the event store with every event and every key."""
     if not yes:
-        raise UsageError("this drops every event and every key", hint="add --yes if you mean it")
+        raise UsageError("the command drops every event and every key", hint="add --yes to confirm")
     database = find_database(dsn, config=config, home=home, profile=profile)
     undone = schema.downgrade(database.dsn)
     for revision in undone:

@@ -90,7 +90,7 @@ def demo(
     from headwater.demo.report import report  # noqa: PLC0415
 
     if rebuild and workload is not WorkloadName.GLOBALSHOP:
-        raise UsageError("only globalshop has a view to rebuild", hint="leave --workload out")
+        raise UsageError("--rebuild needs the workload globalshop", hint="omit --workload")
     options = DemoOptions(
         workload=workload,
         seconds=seconds or (_REBUILD_S if rebuild else _TRAFFIC_S),

@@ -262,7 +262,7 @@ def _expected(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) < len(str(2**53)):
         return int(text)
     raise UsageError(
-        "an expected version is a number, any, no-stream or exists", detail=f"{text!r:.80}"
+        "an expected version must be a number, any, no-stream or exists", detail=f"{text!r:.80}"
     )
 
 
@@ -271,7 +271,7 @@ def _instant(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError("this is no instant", detail=f"{text!r:.80}", hint=hint) from None
+        raise UsageError("the time is invalid", detail=f"{text!r:.80}", hint=hint) from None
     if instant.tzinfo is None:
         raise UsageError("an instant needs an offset", detail=f"{text!r:.80}", hint=hint)
     return instant

@@ -59,8 +59,8 @@ def forget(
     """
     if not yes:
         raise UsageError(
-            "what is forgotten cannot be had back, not by a rebuild either",
-            hint="add --yes if you mean it",
+            "forgotten values cannot be restored, not even by a rebuild",
+            hint="add --yes to confirm",
         )
     # many of the platform's parts, which the other commands need not load
     from headwater.operations.erase_rows import Forgetting  # noqa: PLC0415

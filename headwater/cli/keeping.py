@@ -101,8 +101,8 @@ def forget_keys(
     """Delete old idempotency keys. A command sent again with such a key is a new command."""
     if not yes:
         raise UsageError(
-            "a command that is sent again with a forgotten key happens again",
-            hint="add --yes if you mean it",
+            "a command that is repeated with a deleted key is handled again",
+            hint="add --yes to confirm",
         )
     database = find_store(dsn, config=config, home=home, profile=profile)
     age = timedelta(days=older_than_days)
@@ -128,7 +128,7 @@ def delete(
     Seal the events first (headwater events seal), so that the audit can verify the log afterwards.
     """
     if not yes:
-        raise UsageError("its events are gone for good", hint="add --yes if you mean it")
+        raise UsageError("its events are deleted permanently", hint="add --yes to confirm")
     database = find_store(dsn, config=config, home=home, profile=profile)
     retention = PostgresRetention(database.dsn)
     done = retention.delete_stream(tenant_of(database, tenant), stream, reason=reason)

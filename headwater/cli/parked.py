@@ -77,8 +77,8 @@ def rebuild(
     """
     if not yes:
         raise UsageError(
-            "rows of the view's tables that the log does not give are removed",
-            hint="add --yes if you mean it",
+            "the rebuild removes rows that the log does not produce",
+            hint="add --yes to confirm",
         )
     database = find_store(dsn, config=config, home=home, profile=profile)
     subscription = subscription_of(database, name)
@@ -192,7 +192,7 @@ def drop(
     """Discard a failed event or timer; it will never be handled."""
     which = _which(stream, process, timer)
     if not yes:
-        raise UsageError("it will never have been handled", hint="add --yes if you mean it")
+        raise UsageError("it will never be handled", hint="add --yes to confirm")
     with _open(dsn, tenant, config, home, profile) as control:
         if stream is not None:
             dropped = control.drop(name, stream, everything=everything)
@@ -229,7 +229,7 @@ def _which(
         UsageError: It is about nothing, or about two things.
     """
     if (process is None) != (timer is None):
-        raise UsageError("a timer is named by --process ID and --timer NAME")
+        raise UsageError("a timer needs --process ID and --timer NAME")
     if (stream is not None) + (timer is not None) + several != 1:
         raise UsageError(
             "name one stream, or one timer by --process and --timer",
@@ -242,7 +242,7 @@ def _which(
 
 def _not_parked(name: str, which: str) -> UnhealthyError:
     return UnhealthyError(
-        f"{which} does not wait in subscription {name}",
+        f"{which} is not parked in subscription {name}",
         hint="headwater events parked list",
     )
 

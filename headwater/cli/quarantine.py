@@ -141,7 +141,8 @@ def drop(
     picked = _narrowed(Picked(view, store, key, code), everything=everything)
     if not yes:
         raise UsageError(
-            "the view will differ from its source", hint="add --yes if you mean it; retry keeps it"
+            "the view will differ from its source",
+            hint=("add --yes to confirm; retry keeps the records"),
         )
     with _opened(config, home, profile) as (connection, source, _):
         dropped, released = quarantine_admin.drop(connection, source, picked)
@@ -163,7 +164,7 @@ def _opened(
 
 def _narrowed(picked: Picked, *, everything: bool) -> Picked:
     if picked.everything and not everything:
-        raise UsageError("which keys?", hint="--view, --store, --key, --code, or --all")
+        raise UsageError("no keys are selected", hint="use --view, --store, --key, --code or --all")
     return picked
 
 

@@ -114,8 +114,10 @@ def rebuild(
     bounds = bounds_of(key, where, since, until)
     if bounds is not None and (from_source or cutover is not None):
         raise UsageError(
-            "some rows are made anew in their place: there is no version to read in or to move to",
-            hint="without --from-source and --cutover; or without bounds, for the whole view",
+            "a rebuild of some rows has no version",
+            hint=(
+                "omit --from-source and --cutover, or omit the selection to rebuild the whole view"
+            ),
         )
     versions = opened(config, home, profile)
     origin: Origin = "source" if from_source else "archive"
@@ -173,7 +175,7 @@ def bounds_of(
 
     column, equals, value = (where or "").partition("=")
     if where is not None and not (column and equals):
-        raise UsageError("--where is a column and a value", hint="--where tenant=acme")
+        raise UsageError("--where needs a column and a value", hint="--where tenant=acme")
     return Bounds(
         frozenset(keys) if keys else None,
         (column, value) if where is not None else None,
@@ -189,8 +191,11 @@ def _microseconds(option: str, text: str | None) -> int | None:
         return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} is no time: {text[:40]}",
-            hint="such as 2026-11-21T10:30; without an offset it is this machine's own",
+            f"{option} is not a time: {text[:40]}",
+            hint=(
+                "use a form such as 2026-11-21T10:30; without an offset it is this "
+                "machine's local time"
+            ),
         ) from None
 
 

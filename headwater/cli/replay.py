@@ -72,8 +72,8 @@ def replay(
         raise typer.Exit(EXIT_UNHEALTHY)
     _show(done.compared)
     raise UnhealthyError(
-        f"view {name} is not what its query makes of the archive",
-        hint=f"headwater view verify {name} compares it with its query over the tables of now",
+        f"view {name} differs from its query over the archive",
+        hint=f"headwater view verify {name} compares it with its query over the present tables",
     )
 
 

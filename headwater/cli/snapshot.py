@@ -64,7 +64,7 @@ def resnapshot(
     change. After a snapshot of the whole table, views remove rows that no longer exist.
     """
     if (table is None) == (cancel is None):
-        raise UsageError("name a table, or a read to cancel", hint="headwater source status")
+        raise UsageError("name a table, or a snapshot to cancel", hint="headwater source status")
     spec = _spec(config, home, profile)
     if cancel is not None:
         _print(request.cancel(spec, cancel), as_json=as_json, said=f"read {cancel} is cancelled")

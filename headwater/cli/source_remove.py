@@ -83,7 +83,7 @@ def _removal(  # noqa: PLR0917  # what the command was given
 ) -> Removal:
     if dsn is not None:
         if name is None:
-            raise UsageError("which source is meant?", hint="--source NAME, beside --dsn")
+            raise UsageError("no source is named", hint="use --source NAME with --dsn")
         return Removal(dsn, name, wanted=wanted)
     project = open_project(config, home=home, profile=profile)
     platform = Platform(project, settings_file(config, home=home))

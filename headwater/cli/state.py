@@ -48,7 +48,7 @@ def state(
         print_json([asdict(each) for each in found])
         return
     print_rows(
-        [_row(each) for each in found], as_json=False, title="", empty="nothing was published yet"
+        [_row(each) for each in found], as_json=False, title="", empty="nothing is published yet"
     )
 
 

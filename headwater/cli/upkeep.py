@@ -194,7 +194,8 @@ def shred(
     """
     if not yes:
         raise UsageError(
-            "a person's values cannot be read ever again", hint="add --yes if you mean it"
+            "the subject's personal values become permanently unreadable",
+            hint="add --yes to confirm",
         )
     check_label("subject", subject)
     # whatever is wrong with the words is told before anything is destroyed

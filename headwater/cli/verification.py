@@ -225,7 +225,7 @@ def refuse_unknown(
             raise UsageError(f"no view is named {name[:80]}", hint=hint)
         if store is not None and store not in kept_in(view):
             stores = ", ".join(sorted(kept_in(view)))
-            raise UsageError(f"view {name} does not live in {store}", hint=f"it lives in {stores}")
+            raise UsageError(f"view {name} is not in {store}", hint=f"its stores: {stores}")
 
 
 def refuse_paused(paused: Iterable[PausedView], names: Sequence[str]) -> list[Fault]:

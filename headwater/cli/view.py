@@ -187,7 +187,7 @@ def versions(
         }
         for version in Published(project.home.root / "tables", project.source.name).all()
     ]
-    print_rows(rows, as_json=as_json, title="", empty="nothing was published yet")
+    print_rows(rows, as_json=as_json, title="", empty="nothing is published yet")
 
 
 @app.command("resume")

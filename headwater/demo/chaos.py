@@ -85,7 +85,7 @@ class Chaos:
                 return
             time.sleep(_POLL_S)
         raise ChaosError(
-            f"{self.component} did not come back", detail=f"within {_BACK_S:.0f} s of its kill"
+            f"{self.component} did not restart", detail=f"within {_BACK_S:.0f} s of its kill"
         )
 
 

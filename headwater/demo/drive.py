@@ -141,7 +141,7 @@ class Drive:
         with self._screen.waiting("readers are moved to and fro"):
             while self._rebuilt is None:
                 if time.monotonic() > deadline:
-                    raise RebuildError("no store shows the row that is watched")
+                    raise RebuildError("no store has the watched row")
                 time.sleep(_POLL_S)
                 self._rebuild(meter, began, begin=True)
             self._found.rebuilt = self._rebuilt.result()

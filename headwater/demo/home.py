@@ -32,7 +32,7 @@ def make_anew(home: Path, workload: str) -> None:
         raise DemoHomeError("the demo's home is not a folder", detail=str(home), hint=_HINT)
     if home.is_dir() and not is_own(home) and any(home.iterdir()):
         raise DemoHomeError(
-            "the demo starts from nothing and this folder is not its own",
+            "the demo needs an empty folder, and this folder is not its own",
             detail=str(home),
             hint=_HINT,
         )

@@ -102,7 +102,7 @@ class Rebuilding:
         """
         name, versions = self.probe.view, Versions(self.platform)
         if not isinstance(self.platform.project.declarations.views[name], MirrorView):
-            raise RebuildError(f"view {name} is no mirror")
+            raise RebuildError(f"view {name} is not a mirror")
         began = time.monotonic()
         self.say(f"[yellow]rebuild[/]  {name}, without its column {self.column}")
         builds_killed = self._build(versions)
@@ -163,7 +163,9 @@ class Rebuilding:
             raise RebuildError(f"version {version.number} of view {name} was not filled")
         compared = versions.compare(name)
         if not compared.same:
-            raise RebuildError(f"version {version.number} of view {name} differs from the other")
+            raise RebuildError(
+                f"version {version.number} of view {name} differs from the active version"
+            )
         return version, version.replayed, compared
 
     def _switch(self, versions: Versions) -> int:

@@ -179,7 +179,7 @@ def _difference(effect: Effect) -> Difference:
         "; ".join(effect.changes) or None,
         ": ".join([effect.does, *told]),
         repaired=False,
-        hint=effect.then or "the job does it once it runs",
+        hint=effect.then or "the job will do it when it runs",
     )
 
 

@@ -413,7 +413,7 @@ class Platform:
             if time.monotonic() > deadline:
                 log = runtime.log_path(self.project.settings.home, JOB)
                 raise UnhealthyError(
-                    otherwise, detail=f"after {deadline_s:.0f} s", hint=f"look at {log}"
+                    otherwise, detail=f"after {deadline_s:.0f} s", hint=f"see {log}"
                 )
             time.sleep(_POLL_S)
 
@@ -427,5 +427,5 @@ class Platform:
             raise UnhealthyError(
                 f"{service.name} has failed",
                 detail=str(detail or service.last_error),
-                hint=f"look at {log}",
+                hint=f"see {log}",
             )

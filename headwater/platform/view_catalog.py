@@ -221,7 +221,7 @@ class KeptViews:
                 None,
                 "is built",
                 repaired=False,
-                hint="the job builds it: headwater down, then headwater up",
+                hint="the job builds it: run headwater down, then headwater up",
             )
             for name, stores in views
             for store in sorted(stores)
@@ -278,7 +278,7 @@ class KeptViews:
                 "declared no more, and kept by nobody",
                 None,
                 repaired=False,
-                hint=f"headwater view drop {view} --yes; or declare it again",
+                hint=f"run headwater view drop {view} --yes, or declare it again",
             )
             for view in sorted({each.view for each in left} - declared)
         ]
@@ -400,5 +400,5 @@ def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:
     if plan is None:
         near = difflib.get_close_matches(name, plans, n=1)
         hint = f"did you mean {near[0]}?" if near else "headwater view list"
-        raise UsageError(f"no view named {name} is kept", hint=hint)
+        raise UsageError(f"no view named {name} is stored", hint=hint)
     return plan

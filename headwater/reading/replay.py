@@ -89,7 +89,9 @@ def replay_view(
     chain = chain_of(project, name)
     bases = tuple(dict.fromkeys(each for view in chain for each in _bases(project, view)))
     if to is not None and to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UsageError("the folder is not empty", detail=str(to), hint="--to a folder of its own")
+        raise UsageError(
+            "the folder is not empty", detail=str(to), hint="set --to to a new or empty folder"
+        )
     if until is not None:
         sql.moment(until)  # what is no moment is refused before anything is read
     tables = project.home.root / "tables"
@@ -137,10 +139,10 @@ def chain_of(project: Project, name: str) -> list[DerivedView]:
     views, derived = project.declarations.views, project.declarations.derived
     if name in views:
         raise UsageError(
-            f"view {name} is made from a table, and from no other view",
-            detail=f"it follows {views[name].table}",
-            hint=f"headwater view rebuild {name} makes it anew from the archive; headwater query"
-            " --as-of tells what it was",
+            f"view {name} reads a table, and no other view",
+            detail=f"its table: {views[name].table}",
+            hint=f"headwater view rebuild {name} rebuilds it from the archive; headwater "
+            "query --as-of shows its past",
         )
     if name not in derived:
         near = difflib.get_close_matches(name, [*derived, *views], n=1)
@@ -176,7 +178,7 @@ def boundary(
     wanted = [version for version in versions if until is None or _by_then(version, until)]
     if not wanted:
         raise sql.AsOfError(
-            f"what readers saw of view {name} then cannot be read",
+            f"the published rows of view {name} at that time cannot be read",
             detail=f"{len(versions)} published versions are kept",
             hint="headwater view versions",
         )
@@ -185,8 +187,8 @@ def boundary(
     ]
     if not there:
         raise sql.AsOfError(
-            f"view {name} has not come to a boundary together with what it is made from",
-            detail=f"{len(wanted)} published versions were looked at",
+            f"view {name} has no common boundary with its inputs",
+            detail=f"{len(wanted)} published versions were checked",
             hint=_BEHIND_HINT,
         )
     told = [
@@ -196,9 +198,11 @@ def boundary(
     ]
     if not told:
         raise sql.AsOfError(
-            "the archive has not come to a published version yet",
-            detail=f"it has come to {archived.commit}; view {name} to {there[0].applied_through}",
-            hint="while the job runs that takes seconds",
+            "the archive has not reached a published version yet",
+            detail=(
+                f"the archive is at {archived.commit}; view {name} at {there[0].applied_through}"
+            ),
+            hint="retry; while the job runs, this takes seconds",
         )
     return told[-1]
 
@@ -233,9 +237,11 @@ def _require_same(
     moved = [view for view, path in places.items() if shown.get(view, view) != path.name]
     if moved:
         raise sql.AsOfError(
-            f"readers of view {moved[0]} have been moved to another version of it",
-            detail=f"it was read in {shown.get(moved[0], moved[0])}",
-            hint="compare again once the job has made the views from it: headwater view status",
+            f"the active version of view {moved[0]} has changed",
+            detail=f"it was read from {shown.get(moved[0], moved[0])}",
+            hint=(
+                "compare again when the job has recomputed its derived views: headwater view status"
+            ),
         )
 
 
@@ -251,9 +257,9 @@ def _require_moving(platform: Platform, bases: Sequence[str]) -> None:
         bound = platform.views.bound()
     except (CdcError, HeadwaterError, psycopg.Error) as error:
         raise sql.AsOfError(
-            "the source does not answer, which knows when its tables were read",
+            "the source, which stores the times of snapshots, does not answer",
             detail=getattr(error, "code", type(error).__name__),
-            hint="headwater up; then the archive tells what views were",
+            hint="run headwater up; then views can be computed from the archive",
         ) from None
     for paused in bound.paused:
         if paused.name in bases:
@@ -290,6 +296,6 @@ def _as_of(published: Published, archived: Reached, until: str | None) -> str:
     found = [version for version in published.all() if version.number == number]
     if not found:
         raise sql.AsOfError(
-            "that version is not kept any more", detail=until[:80], hint="headwater view versions"
+            "the version is no longer kept", detail=until[:80], hint="headwater view versions"
         )
     return str(found[0].applied_through)

@@ -105,9 +105,9 @@ class FormerViews:
             plans = tuple(plan for plan in self._platform.views.plans() if plan.shown)
         except (CdcError, HeadwaterError, psycopg.Error) as error:
             raise sql.AsOfError(
-                "no version of the views is kept for so long, and the source does not answer",
+                "no published version is that old, and the source does not answer",
                 detail=getattr(error, "code", type(error).__name__),
-                hint="headwater up; then the archive tells what views were",
+                hint="run headwater up; then views can be computed from the archive",
             ) from None
         return KnownReads([read for read in every if read.whole and read.done]), plans
 
@@ -115,7 +115,7 @@ class FormerViews:
         from projections.archive.as_of import former  # noqa: PLC0415  # a second of import
 
         if not plans:
-            raise sql.AsOfError("no version of the views is kept for so long", hint=_HINT)
+            raise sql.AsOfError("no published version is that old", hint=_HINT)
         project = self._platform.project
         archive = project.home.root / "archive" / project.source.name
         try:
@@ -133,7 +133,7 @@ def _moment(as_of: str | None) -> Moment:
         return Moment()
     then = sql.moment(as_of)
     if then is None:
-        raise sql.AsOfError("that version is not kept any more", detail=as_of[:80])
+        raise sql.AsOfError("the version is no longer kept", detail=as_of[:80])
     if isinstance(then, Lsn):
         return Moment(lsn=then)
     return Moment(at_us=round(then.timestamp() * 1_000_000))

@@ -269,8 +269,8 @@ class ReadableView:
         lives = kept_in(self.view)
         if absent := sorted(set(stores) - lives):
             raise UsageError(
-                f"view {self.view.name} does not live in {absent[0]}",
-                hint="it lives in " + ", ".join(sorted(lives)),
+                f"view {self.view.name} is not in {absent[0]}",
+                hint="its stores: " + ", ".join(sorted(lives)),
             )
         inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
         with self.views.reading() as connection:
@@ -306,8 +306,8 @@ class ReadableView:
         store = next((s for s in _BY_KEY if s in self.view.to), None)
         if store is None:
             raise UsageError(
-                f"view {self.view.name} has no store that rows are read from by key",
-                hint="Views.query reads its table",
+                f"view {self.view.name} has no store with reads by key",
+                hint="read its table with Views.query",
             )
         parts = list(map(_part, key))
         if at_least is not None:

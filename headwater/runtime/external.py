@@ -65,8 +65,8 @@ def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOU
             raise ExternalUnreachableError(
                 f"{service.name} does not answer",
                 detail=service.address,
-                hint=f"start that server, or take the address of {service.name} "
-                "out of the settings so that one is started here",
+                hint=f"start that server, or remove the address of {service.name} from the "
+                "settings to start a local one",
             )
         time.sleep(0.2)
 

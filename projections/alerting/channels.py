@@ -106,7 +106,7 @@ def _handled(channel: Handler, letter: Letter) -> None:
 
 
 def _untaken(channel: Channel, why: str) -> AlertUndeliveredError:
-    return AlertUndeliveredError(f"{channel.name} has not taken a message", detail=why)
+    return AlertUndeliveredError(f"{channel.name} did not accept a message", detail=why)
 
 
 _DIGITS: Final = 8

@@ -200,8 +200,8 @@ class Lookout:
         told = Counter(step.told for step in taken if step.told is not None)
         if told[Event.OPENED] > OPENED_MAX:
             raise AlertConditionError(
-                f"alert {alert.name} would tell more than {OPENED_MAX:,} rows at once",
-                hint='a narrower condition, or recent=Recent("at", "7 days")',
+                f"alert {alert.name} would report more than {OPENED_MAX:,} rows at once",
+                hint='use a narrower condition, or recent=Recent("at", "7 days")',
             )
         rows = found.rows({step.key for step in taken})
         noting = alerting_tables.AlertRecorder(

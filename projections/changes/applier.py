@@ -322,7 +322,7 @@ class _ViewDelivery:
             self._fail(
                 change,
                 RowUnexpectedError(
-                    f"a row of view {self._plan.name} is not as expected",
+                    f"a row of view {self._plan.name} does not meet an expectation",
                     detail=f"expectation {unmet.name}",
                     hint="correct the row; or change the expectation, and retry",
                 ),
@@ -353,10 +353,12 @@ class _ViewDelivery:
         self._delivery.halted = name = self._plan.name
         own = self._sources[change.key, change.version].own
         return ViewHaltedError(
-            f"view {name} stands still: a row is not as expected",
+            f"view {name} is paused: a row does not meet an expectation",
             detail=f"expectation {unmet.name}; topic {self._topic}, partition {own.partition},"
             f" offset {own.offset}",
-            hint=f"correct the row or change the expectation, then headwater view resume {name}",
+            hint=(
+                f"correct the row or change the expectation, then run headwater view resume {name}"
+            ),
         )
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:

@@ -237,10 +237,10 @@ def refuse_torn(root: Path, view: str, *, every: bool = False) -> None:
         found = torn(root / name, every=every)
         if found is not None:
             raise TableTornError(
-                f"view {view}: the log of its table is torn",
+                f"view {view}: the log of its table is damaged",
                 detail=f"{name}/_delta_log: {found}",
-                hint=f"headwater down; move tables/{view} and tables/{view}.deleted away;"
-                " headwater up reads the view's table anew",
+                hint=f"run headwater down, move tables/{view} and tables/{view}.deleted away, "
+                "then headwater up: it takes a new snapshot of the view's table",
             )
 
 

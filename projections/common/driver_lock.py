@@ -70,14 +70,14 @@ class Tenure:
         try:
             handle = os.open(self.folder / _TENURE, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise self._fenced("the file of its lock is gone") from None
+            raise self._fenced("its lock file was deleted") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_SH)
             # one that was put in its place is locked by others
             if not _same(handle, self.folder / _TENURE):
-                raise self._fenced("the file of its lock is another")
+                raise self._fenced("its lock file was replaced")
             if os.pread(handle, 4 * _TOKEN_BYTES, 0) != self.token.encode():
-                raise self._fenced("another driver has taken over")
+                raise self._fenced("another driver holds the lock")
             yield
         finally:
             os.close(handle)
@@ -95,7 +95,7 @@ class Tenure:
         return WriterFencedError(
             "this driver must not write any more",
             detail=f"{detail}; process {os.getpid()}",
-            hint="nothing was written; headwater status shows who keeps the views now",
+            hint="nothing was written; headwater status shows the present driver",
         )
 
 
@@ -116,7 +116,7 @@ def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
     holder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not _got(lambda: fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB), 0):
-            raise _locked(home, "another driver keeps these views")
+            raise _locked(home, "another driver maintains these views")
         yield _take_over(folder, time.monotonic() + wait_s)
     finally:
         os.close(holder)
@@ -127,7 +127,7 @@ def _take_over(folder: Path, deadline: float) -> Tenure:
     handle = os.open(jvm, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if not _got(lambda: fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB), deadline):
-            raise _locked(jvm, "Spark of an ended driver is still there")
+            raise _locked(jvm, "the JVM of an ended driver still runs")
     finally:
         os.close(handle)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -286,11 +286,11 @@ def check(checkpoint: Path) -> Mapping[str, str]:
     try:
         mark = msgspec.json.decode((checkpoint / _MARK).read_bytes(), type=CheckpointMark)
     except (FileNotFoundError, msgspec.DecodeError):
-        raise _foreign(checkpoint, "it has no mark that can be read") from None
+        raise _foreign(checkpoint, "its identity cannot be read") from None
     if (mark.source, mark.query) != (wanted.source, wanted.query):
-        raise _foreign(checkpoint, f"it was made by query {mark.query} of source {mark.source}")
+        raise _foreign(checkpoint, f"it belongs to query {mark.query} of source {mark.source}")
     if mark.home != wanted.home:
-        raise _foreign(checkpoint, "it was made in another home")
+        raise _foreign(checkpoint, "it belongs to another home folder")
     return mark.topics
 
 
@@ -312,10 +312,10 @@ def _wanted(checkpoint: Path) -> CheckpointMark:
 
 def _foreign(checkpoint: Path, why: str) -> CheckpointForeignError:
     return CheckpointForeignError(
-        f"the checkpoint of query {checkpoint.name} is not its own",
+        f"the checkpoint of query {checkpoint.name} belongs to another query",
         detail=f"{checkpoint}: {why}",
-        hint=f"put its own back, or remove it and {checkpoint.name}.json beside it: its views are "
-        "then filled anew",
+        hint=f"restore the query's own checkpoint, or remove it and {checkpoint.name}.json "
+        "beside it: its views are then filled again",
     )
 
 

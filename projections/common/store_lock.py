@@ -77,7 +77,7 @@ def alone(
     except psycopg.errors.LockNotAvailable:
         raise VersionBusyError(
             f"a batch has been written for longer than {MOVE_WAIT_S:.0f} s",
-            hint="headwater status shows what the job is at; try again",
+            hint="retry; headwater status shows what the job does",
         ) from None
 
 

@@ -73,12 +73,12 @@ class Webhook:
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.url):
             raise DeclarationError(
-                "an alert cannot be sent to such a URL",
-                hint="https://host/path or http, without a user's name",
+                "the URL of a webhook is invalid",
+                hint="use https://host/path or http://, without a user name",
             )
         if not _SECRET.fullmatch(self.secret):
             raise DeclarationError(
-                "a webhook names its secret, and does not have it",
+                "a webhook takes the name of a secret, not the secret",
                 hint='Webhook(url, secret="fraud"), and in the settings alerts.secrets.fraud',
             )
 
@@ -102,7 +102,7 @@ class Topic:
 
     def __post_init__(self) -> None:
         if not _TOPIC.fullmatch(self.topic):
-            raise DeclarationError("a topic cannot be named like that", detail=self.topic[:80])
+            raise DeclarationError("the topic name is invalid", detail=self.topic[:80])
 
     @property
     def name(self) -> str:

@@ -250,7 +250,10 @@ def _merged(fields: Mapping[str, Iterable[_Field]]) -> list[Column]:
             other, seen = by_name.setdefault(column.name, (type_name, column))
             if seen != column:
                 raise PlanError(
-                    f"event types {other} and {type_name} disagree on column {column.name}",
+                    (
+                        f"event types {other} and {type_name} have different types for column "
+                        f"{column.name}"
+                    ),
                     detail=f"{seen.type_name} and {column.type_name}",
                     hint="declare a view for each of them",
                 )

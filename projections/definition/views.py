@@ -139,7 +139,8 @@ class Source:
             raise DeclarationError(error.message, hint=error.hint) from None
         if not names or len(set(names)) < len(names):
             raise DeclarationError(
-                "a view of events names one type or several, each once", detail=", ".join(names)
+                "a view of events needs one or more event types, without duplicates",
+                detail=", ".join(names),
             )
         return EventsRef(self.name, names, registry)
 
@@ -155,7 +156,7 @@ class Source:
     def __getattr__(self, name: str) -> TableRef:
         found = [table for table in self.tables if table.name == name]
         if name.startswith("__") or len(found) != 1:
-            raise AttributeError(f"source {self.name} has no single table named {name}")
+            raise AttributeError(f"source {self.name} has not exactly one table named {name}")
         return TableRef(self.name, found[0], self.on_schema_change)
 
 

@@ -210,7 +210,7 @@ class Erasure:
                         forget_past(path, promised(root, path.name))
         except (DeltaError, OSError) as error:
             raise SinkUnavailableError(
-                "the past of a table cannot be removed", detail=type(error).__name__
+                "old versions of a table cannot be removed", detail=type(error).__name__
             ) from None
         return [
             Erased("tables", "tables without former versions", len(tables)),

@@ -162,7 +162,7 @@ def _await(client: redis.Redis, deadline_s: float) -> None:
             return
         if time.monotonic() > deadline:
             raise SinkUnavailableError(
-                "the cache has not written its files in time", detail=f"after {deadline_s:.0f} s"
+                "the cache did not rewrite its files in time", detail=f"after {deadline_s:.0f} s"
             )
         time.sleep(_POLL_S)
 
@@ -291,8 +291,8 @@ def _await_search(engine: SearchEngine, task: str, deadline_s: float) -> None:
             return
         if time.monotonic() > deadline:
             raise SinkUnavailableError(
-                "search has not merged its segments in time",
+                "search did not merge its segments in time",
                 detail=f"after {deadline_s:.0f} s",
-                hint="ask again later: it goes on by itself",
+                hint="run the command again later; the merge continues",
             )
         time.sleep(_SEARCH_POLL_S)

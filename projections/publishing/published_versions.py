@@ -321,9 +321,9 @@ class Published:
         """
         if self.latest() is None:  # the source may be none of ours: nothing is written then
             raise PlaceUnpublishedError(
-                "no view can be read in another place: nothing is published yet",
+                "no view can be switched: nothing is published yet",
                 detail=", ".join(sorted(places.values())),
-                hint="it can once its table has come to a boundary: headwater view versions",
+                hint="retry when its table has reached a boundary: headwater view versions",
             )
         with self._switching():
             current = self._current()
@@ -395,9 +395,9 @@ class Published:
         for view, place in places.items():
             if latest is None or place not in latest.views:
                 raise PlaceUnpublishedError(
-                    f"view {view} cannot be read in another place: nothing is published there",
+                    f"view {view} cannot be switched: the version has no published table",
                     detail=place,
-                    hint="it can once its table has come to a boundary: headwater view versions",
+                    hint=("retry when its table has reached a boundary: headwater view versions"),
                 )
             # readers of mirrors get the newest, also before views made from them are there
             for version in filter(None, (latest, newest)):
@@ -406,10 +406,10 @@ class Published:
                     continue
                 if (old.epoch, old.lsn) > (new.epoch, new.lsn):
                     raise PlaceBehindError(
-                        f"view {view} would go back: the other place is behind",
+                        f"view {view} would go back to an earlier boundary",
                         detail=f"{was[view]} is at {old.applied_through},"
                         f" {place} at {new.applied_through}",
-                        hint="wait until it has caught up: headwater view status",
+                        hint="wait until the version has caught up: headwater view status",
                     )
 
     def beyond(self) -> Beyond:

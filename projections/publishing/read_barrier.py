@@ -236,7 +236,7 @@ def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
         ),
     }
     error = BehindError(
-        f"a view did not come to a position within {round(timeout_s, 2):g} s",
+        f"a view did not reach the position within {round(timeout_s, 2):g} s",
         detail="; ".join(map(str, late)),
         hint=hints[late[0].stage],
     )

@@ -175,9 +175,9 @@ class StableTable:
                     # what is published no more may be removed; what took its place is there
                     if attempt == _ATTEMPTS:
                         raise StableTableError(
-                            f"view {self._view}: a file of its published table is gone",
+                            f"view {self._view}: a file of its published table is missing",
                             detail=f"{found[0]}, version {found[1].version}",
-                            hint="headwater view verify says whether rows are missing",
+                            hint="headwater view verify shows whether rows are missing",
                         ) from error
         raise AssertionError  # the loop returns or raises
 
@@ -251,9 +251,9 @@ class StableTable:
                 self._newest = None
                 if attempt == _ATTEMPTS:
                     raise LogWrittenError(
-                        f"somebody else writes to the stable path of view {self._view}",
+                        f"another process writes to the stable path of view {self._view}",
                         detail=str(self.path),
-                        hint="it is to be read only; write to tables of your own",
+                        hint="do not write to the path; use tables of your own",
                     ) from None
                 continue
             return shown

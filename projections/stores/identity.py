@@ -62,9 +62,9 @@ def check(spec: JobSpec, store: Store) -> None:
     gone = lost(spec, store)
     if gone:
         raise IndexLostError(
-            f"view {min(gone)} has lost its place in {store}",
+            f"view {min(gone)} was deleted or replaced in {store}",
             detail=", ".join(sorted(gone)),
-            hint="start the job again: the view's table is read anew, and the place filled",
+            hint="restart the job: it takes a new snapshot of the table and fills the store",
         )
 
 

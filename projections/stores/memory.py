@@ -147,7 +147,7 @@ def follow(older: RowChange, newer: RowChange) -> RowChange:
         return newer
     if older.row is None:
         raise NoStoredRowError(
-            "a change keeps values of a deleted row", detail=", ".join(newer.kept)
+            "a change needs values of a deleted row", detail=", ".join(newer.kept)
         )
     row = dict(newer.row)
     for name in newer.kept:

@@ -91,35 +91,41 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
     if any(view.name == report.view for view in spec.derived):
         if not job_runs(spec):
             raise RepairRefusedError(
-                f"view {report.view} is made from others, and no job runs that makes it",
-                hint="headwater up starts it; then ask again",
+                f"view {report.view} is a derived view, and no job runs that computes it",
+                hint="start the job with headwater up, then repeat the command",
             )
         return
     plan = next((plan for plan in spec.plans if plan.name == report.view), None)
     if plan is None:
         raise RepairRefusedError(
-            f"view {report.view} is not kept", hint="headwater view status says why"
+            f"view {report.view} is not maintained", hint="headwater view status shows the reason"
         )
     if plan.append_only:
         raise RepairRefusedError(
-            f"view {report.view} has rows without a key, which cannot be read one by one",
-            hint=f"headwater source resnapshot {plan.schema.table} reads the whole of it",
+            f"view {report.view} has rows without a key, which cannot be read singly",
+            hint=(
+                f"headwater source resnapshot {plan.schema.table} takes a snapshot of the "
+                "whole table"
+            ),
         )
     if plan.events is not None:
         raise RepairRefusedError(
-            f"view {report.view} is of events, which are in no table of their own",
-            hint="headwater source resnapshot eventstore.events reads the whole of it",
+            f"view {report.view} is a view of events, whose rows cannot be read singly",
+            hint=("headwater source resnapshot eventstore.events takes a snapshot of all events"),
         )
     if any(each.verdict is KeyVerdict.ENDED for each in report.findings):
         raise RepairRefusedError(
-            f"view {report.view}: states that have ended are wrong, and no read brings them back",
-            hint=f"headwater view rebuild {report.view} makes them of the archive, beside these",
+            f"view {report.view}: ended states are wrong, and no snapshot can restore them",
+            hint=(
+                f"headwater view rebuild {report.view} restores them from the archive, in a "
+                "new version"
+            ),
         )
     if not report.equal and not _repairable(report):
         raise RepairRefusedError(
-            f"view {report.view} in {report.store}: nothing of what is wrong is a row",
-            hint="headwater quarantine list shows what waits; what lies beside rows is made anew"
-            f" with the view: headwater source resnapshot {plan.schema.table}",
+            f"view {report.view} in {report.store}: no differing row can be read again",
+            hint="headwater quarantine list shows quarantined records; headwater source "
+            f"resnapshot {plan.schema.table} writes the structures beside rows again",
         )
 
 
@@ -269,10 +275,10 @@ def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s
         if not runs or time.monotonic() > deadline:
             fault = _fault(spec, asked.view) if runs else "the job has ended"
             raise NotCaughtUpError(
-                f"view {asked.view} is not made anew",
-                detail=f"it waits in {', '.join(left.waiting)}" + (f": {fault}" if fault else ""),
-                hint="what was asked stays, and is done as soon as the job can: headwater view"
-                " status shows it; then verify the view",
+                f"view {asked.view} was not recomputed",
+                detail=f"pending in {', '.join(left.waiting)}" + (f": {fault}" if fault else ""),
+                hint="the request stays until the job can do it: headwater view status shows "
+                "it; then verify the view",
             )
         time.sleep(_POLL_S)
 

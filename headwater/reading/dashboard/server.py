@@ -72,11 +72,11 @@ class DashboardServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise DashboardPortError(
-                f"cannot listen to {host}:{port}",
+                f"cannot listen on {host}:{port}",
                 detail=error.strerror,
-                hint="--port 0 takes a free one"
+                hint="--port 0 selects a free port"
                 if error.errno == errno.EADDRINUSE
-                else "--host is an address of this machine, such as 127.0.0.1",
+                else "set --host to an address of this machine, such as 127.0.0.1",
             ) from None
 
     @property

@@ -179,7 +179,7 @@ def _read(
 def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> RecordHeader:
     reducer = reducers.get(case.topic)
     if reducer is None:
-        raise WaitsBehindError("no view reads this topic any more", hint="drop it")
+        raise WaitsBehindError("no view reads the topic any more", hint="drop it")
     return reducer.reading(case.record)
 
 

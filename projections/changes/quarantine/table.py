@@ -196,7 +196,7 @@ def told_apart() -> Iterator[None]:
     except (psycopg.Error, PostgresError) as error:
         told = error.code if isinstance(error, PostgresError) else error.sqlstate
         raise QuarantineDownError(
-            "what waits cannot be written down or read",
+            "quarantined records cannot be stored or read",
             detail=told or type(error).__name__,
             hint="headwater source status shows whether the source answers",
         ) from None
@@ -275,9 +275,12 @@ def put(
         if full is not None:
             view, count = full
             raise QuarantineFullError(
-                f"view {view}: too many records wait in {store}",
-                detail=f"{count}, and {rows_max} may",
-                hint="headwater quarantine list shows the causes; quarantine.rows_max allows more",
+                f"view {view}: too many quarantined records in {store}",
+                detail=f"{count} records, limit {rows_max}",
+                hint=(
+                    "headwater quarantine list shows the causes; raise quarantine.rows_max "
+                    "to allow more"
+                ),
             )
 
 

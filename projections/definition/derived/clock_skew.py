@@ -119,9 +119,12 @@ def clocked(  # noqa: PLR0913
     given, made = (event, sent, received), (at, FAST, WAITED)
     if len({*given, *made}) < len(given) + len(made):
         raise DeclarationError(
-            f"view {name}: three times are three columns, and what is made of them three others",
+            (
+                f"view {name}: the three times and the three computed columns must be six "
+                "different columns"
+            ),
             detail=", ".join((*given, *made)),
-            hint='at="corrected_at" calls the corrected time otherwise',
+            hint='rename the corrected time with at="corrected_at"',
         )
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, made)

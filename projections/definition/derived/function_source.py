@@ -76,7 +76,7 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
     module = _module(source)
     found = next((each for each in module.statements if each.begins(name, line)), None)
     if found is None:
-        raise UntoldError("it does not stand by itself at the top of its module")
+        raise UntoldError("it is not defined at the top level of its module")
     text = module.lines.text(found.node)
     made = _Statement.of(ast.parse(text).body[0], text, found.place)  # without its decorators
     chosen, needed = module.closed(made, found)
@@ -335,13 +335,13 @@ class _Module:
         if self.dynamic is not None:
             raise UntoldError(f"its module reaches names by {self.dynamic}")
         if own := made.binds & needed:
-            raise UntoldError(f"it, or what it needs, reads {min(own)}: its own name")
+            raise UntoldError(f"it, or code that it uses, reads {min(own)}")
         bound = frozenset[str]().union(*(each.binds for each in chosen))
         perhaps = frozenset[str]().union(*(each.perhaps for each in (made, *chosen)))
         if unknown := needed - bound - perhaps - _BUILTINS - {"__name__"}:
-            raise UntoldError(f"nothing that can be kept says what {min(unknown)} is")
+            raise UntoldError(f"the definition of {min(unknown)} cannot be determined")
         if inward := needed & self.inward:
-            raise UntoldError(f"{min(inward)} is changed by a function of its module")
+            raise UntoldError(f"a function of its module changes {min(inward)}")
         for each in (made, *chosen):
             if said := each.evaluates & self.words:
                 raise UntoldError(f"what it needs is made by a word that declares: {min(said)}")

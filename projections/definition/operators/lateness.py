@@ -115,9 +115,9 @@ class Late:
         if rows is None:
             if self.count is not None:
                 raise DeclarationError(
-                    "no window has rows that are late where rows decide when one ends",
+                    "late rows cannot be counted in a window whose end depends on its rows",
                     detail=f"{self.count} of {type(window).__name__}",
-                    hint="view.late(...) has them, to be counted by day, say",
+                    hint="count the rows of a view.late(...) instead",
                 )
             in_time = f"NOT {self._late(quoted(window.time))}"
             return window.select(table, by, measures, both(self._kept(window, condition), in_time))

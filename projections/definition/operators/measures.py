@@ -56,15 +56,15 @@ class Percentile:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise DeclarationError(
-                f"a percentile of {self.of} is a share of its values",
+                f"a percentile of {self.of} must be between 0 and 1",
                 detail=f"{self.share:g}",
                 hint="0.95 for p95",
             )
         if self.error is not None and not _ROUNDED_LEAST <= self.error <= _ERROR_MOST:
             raise DeclarationError(
-                f"percentiles of {self.of} cannot be told with such an error",
+                f"the error of the percentile of {self.of} is out of range",
                 detail=f"{self.error:g}",
-                hint=f"from {_ROUNDED_LEAST:g} to {_ERROR_MOST:g}; without one they are exact",
+                hint=(f"use {_ROUNDED_LEAST:g} to {_ERROR_MOST:g}, or none for exact percentiles"),
             )
 
     @property
@@ -92,9 +92,11 @@ class Approximate:
     def __post_init__(self) -> None:
         if not _ERROR_LEAST <= self.error <= _ERROR_MOST:
             raise DeclarationError(
-                f"values of {self.of} cannot be counted with such an error",
+                f"the error of the distinct count of {self.of} is out of range",
                 detail=f"{self.error:g}",
-                hint=f"from {_ERROR_LEAST:g} to {_ERROR_MOST:g}; distinct={{...}} is exact",
+                hint=(
+                    f"use {_ERROR_LEAST:g} to {_ERROR_MOST:g}, or distinct={...} for exact counts"
+                ),
             )
 
 
@@ -165,8 +167,8 @@ class Measures:
         strange = [name for each in of_sets for name in (each or {})]
         if strange:
             raise DeclarationError(
-                f"{strange[0]} is not kept for a window that slides with every row",
-                hint="count, rate, sums, averages, least and greatest are; or window=Hopping(...)",
+                f"{strange[0]} is not supported for a sliding window",
+                hint=("use count, rate, sums, averages, least or greatest; or window=Hopping(...)"),
             )
         return _listed(self._over(f" OVER {frame}", width_s))
 
@@ -183,7 +185,7 @@ class Measures:
         if self.rate is not None:
             if width_s is None:
                 raise DeclarationError(
-                    f"{self.rate} is a rate of what has no fixed width",
+                    f"{self.rate} needs a window of fixed width",
                     hint="window=Tumbling(...), Hopping(...) or Sliding(...)",
                 )
             found[self.rate] = f"count(*){over} / {width_s!r}D"

@@ -435,7 +435,7 @@ def query_fault(view: str, error: Exception) -> Fault:
         return Fault.of(error)
     if isinstance(error, AnalysisException):
         unfit = ViewQueryError(
-            f"the query of view {view} does not fit what it reads any more",
+            f"the query of view {view} no longer fits its inputs",
             detail=str(error).splitlines()[0][:300],
             hint="correct the query; until then the view stays at its last boundary",
         )

@@ -295,7 +295,7 @@ def _refuse_other_columns(connection: psycopg.Connection[Any], load: Load) -> No
     columns = () if found is None else tuple(c for c in found.columns if c.name not in left_out)
     if columns != load.plan.schema.columns:
         raise LoadFailedError(
-            f"table {table} has other columns than view {load.plan.name} was planned with"
+            f"the columns of table {table} changed since view {load.plan.name} was planned"
         )
 
 
@@ -311,6 +311,6 @@ def _session(load: Load, snapshot: str | None = None) -> Iterator[psycopg.Connec
 
 def _unholdable(plan: ViewPlan) -> UnholdableValueError:
     return UnholdableValueError(
-        f"view {plan.name}: a value has no exact form in a table",
-        hint="the rows come by the stream instead, and those that fit no table wait in quarantine",
+        f"view {plan.name}: a value has no exact representation in a table",
+        hint="the stream loads the rows instead, and quarantines those that do not fit",
     )

@@ -113,7 +113,7 @@ def suggest_body(
     if not suggesting:
         what = f"field {query.fields[0]}" if query.fields else f"view {view}"
         raise SearchFieldError(
-            f"{what} suggests nothing",
+            f"{what} has no suggestions",
             hint='SearchOptions(fields={"<field>": Text(suggest=True)}) in the view\'s declaration',
         )
     started = {name: _started(query.text, fields[name]) for name in suggesting}
@@ -166,7 +166,7 @@ def check_limits(query: SearchQuery) -> None:
     """
     if query.size < 0 or query.start < 0 or query.start + query.size > HITS_MAX:
         raise SearchQueryError(
-            f"a search shows its first {HITS_MAX:,} hits",
+            f"a search returns at most its first {HITS_MAX:,} hits",
             detail=f"from {query.start}, size {query.size}",
             hint="narrow it by conditions, or read the view's table: headwater query",
         )
@@ -186,7 +186,7 @@ def _searched(
     for field in named:
         if not field.words:
             raise SearchFieldError(
-                f"view {view}: field {field.name} has no words to be found",
+                f"view {view}: field {field.name} is not searchable by words",
                 detail=field.type,
                 hint=f"--where {field.name}=...",
             )

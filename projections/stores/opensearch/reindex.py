@@ -146,9 +146,9 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         _put_right(engine, plan, index, found)
     if left_out:
         raise IndexLostError(
-            f"view {plan.name}: documents of its index do not fit the fields that it has now",
+            f"view {plan.name}: documents of its index do not fit its present fields",
             detail=f"{left_out} left out; {'; '.join(map(str, differing))}",
-            hint="its table is read anew by itself, and what does not fit waits in quarantine",
+            hint=("the job takes a new snapshot of the table, and quarantines what does not fit"),
         )
 
 
@@ -214,7 +214,7 @@ def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dic
         left_out += failed.count(_BAD_DOCUMENT)
         if others := set(failed) - _DONE - {_BAD_DOCUMENT}:
             raise SinkUnavailableError(
-                f"view {plan.name}: search does not take its documents into another index",
+                f"view {plan.name}: search cannot copy its documents into another index",
                 detail=f"status {min(others)}",
             )
     return left_out

@@ -236,7 +236,7 @@ class Searcher:
             raise SearchQueryError(
                 f"view {view}: the engine refuses the search",
                 detail=error.reason[:300],
-                hint="fewer words, or fields by --in (fields=), if it is too large",
+                hint="use fewer words, or select fields with --in (fields=)",
             ) from None
         if found["timed_out"]:
             raise SinkUnavailableError(f"view {view}: a search took too long")

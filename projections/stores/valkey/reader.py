@@ -259,8 +259,8 @@ class CacheReader:
             if text == name or NameTemplate.parse(text).fits(name):
                 return text
         raise CacheUnknownError(
-            f"view {self._view} has nothing of that name in the cache",
-            hint="names are " + (", ".join(patterns) or "none"),
+            f"view {self._view} has no structure of that name in the cache",
+            hint="names: " + (", ".join(patterns) or "none"),
         )
 
 

@@ -378,7 +378,7 @@ def _foreign(plan: ViewPlan, why: str) -> SinkRefusedError:
             f"view {plan.name}: a counter would overflow", detail="a sum beyond 63 bits"
         )
     return SinkRefusedError(
-        f"view {plan.name}: the cache has something else under a row's key",
+        f"view {plan.name}: the cache has a foreign value under a row's key",
         detail="WRONGTYPE",
-        hint="remove what is not Headwater's, then headwater quarantine retry",
+        hint="remove the foreign value, then run headwater quarantine retry",
     )

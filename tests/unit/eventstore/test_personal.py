@@ -248,7 +248,7 @@ def test_personal_fields_need_an_exact_place(codec):
         ({"limit": 1.5}, "limit is read back as another type: float as Decimal"),
         (
             {"address": Address("a", datetime(2026, 1, 1))},  # noqa: DTZ001
-            "address.moved_at is a time without an offset",
+            "address.moved_at is a time without a UTC offset",
         ),
         ({"extra": {"a": (1,)}}, "extra[...] is read back as another type: tuple as list"),
         ({"country": 5}, "country does not fit its class: expected str, got int"),

@@ -325,7 +325,7 @@ def _parted(
 
 def _without_time(form: HistoryForm) -> UnholdableValueError:
     return UnholdableValueError(
-        f"view {form.plan.name}: a row says not since when it is valid",
+        f"view {form.plan.name}: a row has no time of validity",
         detail=f"column {form.sequence_by} is NULL",
-        hint="give the row a time at the source, then drop the record that waits",
+        hint="set the time at the source, then drop the quarantined record",
     )
