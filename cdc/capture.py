@@ -44,7 +44,7 @@ class CaptureSpec:
             the source has none.
         connect_url: Kafka Connect's REST interface.
         kafka_bootstrap: `host:port[,host:port]`.
-        epoch: Incarnation of the source, 1 to 127; raised when its slot was made anew on purpose.
+        epoch: Incarnation of the source, 1 to 127; raised when its slot was recreated on purpose.
         heartbeat_interval_ms: How often the heartbeat row is written.
         topic_partitions: Partitions of a table's topic, once it is made.
         topic_retention_ms: How long topics keep records.
@@ -56,7 +56,7 @@ class CaptureSpec:
         columns: Tables of which some columns do not leave, or not as they are.
         insert_only: Tables that are captured although Postgres then refuses UPDATE and DELETE on
             them, for want of a key.
-        salt: Secret that columns are hashed with; whoever has it can try values.
+        salt: Secret that columns are hashed with; a caller that has it can try values.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
         snapshot_workers: Ranges of tables that are read at once.

@@ -35,9 +35,9 @@ class EventStoreError(Exception):
     """Root of this package's errors.
 
     Args:
-        message: Lowercase fact without a full stop.
-        detail: What was seen; never a payload or a secret.
-        hint: What repairs it.
+        message: Lowercase statement without a full stop.
+        detail: The observed facts; never a payload or a secret.
+        hint: The remedy.
     """
 
     code: ClassVar[str] = "HW-E000"
@@ -108,7 +108,7 @@ class ConditionFailedError(EventStoreError):
 class Rejected(EventStoreError):  # noqa: N818  # a verdict of the domain, not a fault
     """The command is refused by the domain's own rules; nothing was written.
 
-    Subclass it to name the domain's reasons, or raise it with one.
+    Subclass it for the domain's reasons, or raise it with a message.
     """
 
     code = "HW-E013"

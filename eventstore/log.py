@@ -69,16 +69,16 @@ class StateSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """Which events of a stream.
+    """A selection of events of a stream.
 
     Attributes:
         after: Only stream positions greater than this.
         through: Only stream positions up to this one.
         as_of: Only events recorded at or before this instant.
-        backwards: The last one first.
-        limit: So many at most.
-        archived: The original events also where the stream was compacted; otherwise one
-            `$snapshot` event stands for them.
+        backwards: Newest event first.
+        limit: Maximum number of events.
+        archived: Read the original events of a compacted stream; otherwise one `$snapshot` event
+            replaces them.
     """
 
     after: int = 0
@@ -98,14 +98,14 @@ class StreamPart:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Which events of the log.
+    """A selection of events of the log.
 
     Attributes:
-        query: Of which types, tags, category.
+        query: Types, tags and category.
         after: Only global positions greater than this.
         through: Only global positions up to this one.
-        backwards: The last one first.
-        limit: So many at most.
+        backwards: Newest event first.
+        limit: Maximum number of events.
     """
 
     query: Query = EVERYTHING
@@ -160,7 +160,7 @@ class EventLog(Protocol):
         *,
         connection: Any = None,
     ) -> Iterator[StoredEvent]:
-        """Reads a stream; nothing if there is none.
+        """Reads a stream; yields nothing if it does not exist.
 
         Args:
             tenant: Whose.

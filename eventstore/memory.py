@@ -1,4 +1,4 @@
-"""The event log in memory: the twin of Postgres, for tests and trials.
+"""The event log in memory, for tests and trials.
 
 It keeps every promise of `eventstore.log` but durability, and refuses what Postgres refuses. What
 it says of itself is proved by the same contract suite.
@@ -54,12 +54,12 @@ def _now() -> datetime:
 
 
 class MemoryEventLog:
-    """An `EventLog` that is gone with its process.
+    """An `EventLog` that exists only in its process.
 
-    There is no transaction in memory that an append could join: `connection` must be None.
+    There are no transactions in memory that an append could join: `connection` must be None.
 
     Args:
-        clock: Says when events are recorded; a test may set it back.
+        clock: Returns the recording time of events; a test may set it back.
     """
 
     def __init__(self, *, clock: Callable[[], datetime] = _now) -> None:
@@ -211,7 +211,7 @@ class MemoryEventLog:
             return len(self._log)
 
     def head(self) -> int:
-        """Returns the last global position that was given out."""
+        """Returns the last assigned global position."""
         return self.high_water_mark()
 
     def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
@@ -247,7 +247,7 @@ class MemoryEventLog:
         return None if beyond else saved
 
     def save_snapshot(self, tenant: str, snapshot: StateSnapshot) -> None:
-        """See `EventLog.save_snapshot`; an older state never wins."""
+        """See `EventLog.save_snapshot`; an older state never replaces a newer one."""
         place = (tenant, snapshot.stream, snapshot.fold)
         with self._lock:
             saved = self._snapshots.get(place)
@@ -255,7 +255,7 @@ class MemoryEventLog:
                 self._snapshots[place] = snapshot
 
     def close(self) -> None:
-        """See `EventLog.close`; nothing is held open, and nothing is lost."""
+        """See `EventLog.close`; it closes nothing."""
 
     def _replace_prefix(
         self, tenant: str, stream: str, through: int, snapshot_event: NewEvent
@@ -299,10 +299,10 @@ class MemoryEventLog:
 
 
 class AsyncMemoryEventLog:
-    """An `AsyncEventLog` in memory; nothing in it ever waits.
+    """An `AsyncEventLog` in memory.
 
     Args:
-        log: The log to serve, which threads may use at the same time; a new one if left out.
+        log: The log to use, which threads may share; default: a new one.
     """
 
     def __init__(self, log: MemoryEventLog | None = None) -> None:
@@ -336,7 +336,7 @@ class AsyncMemoryEventLog:
         return self.log.high_water_mark()
 
     async def head(self) -> int:
-        """Returns the last global position that was given out."""
+        """Returns the last assigned global position."""
         return self.log.head()
 
     async def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:

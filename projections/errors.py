@@ -221,7 +221,7 @@ class IndexRefusedError(SinkRefusedError):
 class IndexLostError(SinkError):
     """A view's search index was deleted or replaced.
 
-    Somebody deleted or restored it; the job's next start has the view's table read anew.
+    Somebody deleted or restored it; the job's next start has the view's table read again.
     """
 
     code = "HW-P067"
@@ -246,7 +246,7 @@ class CacheError(SinkUnavailableError):
 class CacheLostError(CacheError):
     """The cache has lost writes: it was emptied, restored, or restarted without its data.
 
-    Its views are read anew by themselves.
+    Its views are read again by themselves.
     """
 
     code = "HW-P061"
@@ -311,7 +311,7 @@ class QueryFailedError(JobError):
 class AttendantFailedError(JobError):
     """A background task of the job failed, for a cause without a code of its own.
 
-    It is begun anew; when it fails again and again the job ends.
+    It is restarted; when it fails again and again the job ends.
     """
 
     code = "HW-P029"
@@ -458,7 +458,7 @@ class RowUnexpectedError(ExpectationError):
 class ViewHaltedError(ExpectationError):
     """A row does not meet an expectation that pauses its view; other views continue.
 
-    The detail names the place of the row's record, or the boundary of a view made from others.
+    The detail names the place of the row's record, or the boundary of a derived view.
     """
 
     code = "HW-P093"

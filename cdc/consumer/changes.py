@@ -123,8 +123,8 @@ class Changes:
     def run(self, handler: Callable[[Change], object], *, workers: int = 1) -> None:
         """Calls a handler with each change until it is stopped.
 
-        What the handler returns is acknowledged; what it raises is tried again after a wait, and
-        then parked, as `retry` of the spec says.
+        What the handler returns is acknowledged; what it raises is retried after a wait, and then
+        parked, as `retry` of the spec says.
 
         Args:
             handler: Takes one change. Changes of one key never come to it at the same time.
@@ -167,7 +167,7 @@ class Changes:
         return control.parked(spec.kafka_bootstrap, source=spec.source, group=spec.group)
 
     def retry(self, parked_key: ParkedKey) -> None:
-        """Has a parked key's changes handed out again, in order, by whoever has its partition."""
+        """Has a parked key's changes delivered again, in order, by its partition's member."""
         spec = self.spec
         control.retry(spec.kafka_bootstrap, parked_key, source=spec.source, group=spec.group)
 

@@ -160,7 +160,7 @@ class PlaceQueue:
         """Says what is to be done; None while everything waits.
 
         Args:
-            now: The time on the clock by which `failed` was told when to try again.
+            now: The time on the clock by which `failed` was told when to retry.
         """
         while self._to_shelve:
             step = self._place(self._to_shelve.popleft())
@@ -189,7 +189,7 @@ class PlaceQueue:
         return True
 
     def failed(self, item: QueuedRecord, due: float) -> bool:
-        """Notes that a change is to be tried again at a time; False if it was not in hand."""
+        """Notes that a change is to be retried at a time; False if it was not in hand."""
         if not self._is_front(item.key, item):
             return False
         item.attempts += 1

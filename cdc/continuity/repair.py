@@ -1,4 +1,4 @@
-"""The repair of a capture that has lost changes: a new slot, a new epoch, every table read anew.
+"""The repair of a capture that has lost changes: a new slot, a new epoch, every table read again.
 
 What was captured before stays where it is: rows that are still there are overwritten by the reads,
 and those that are not were deleted meanwhile and are swept once a table has been read as a whole.

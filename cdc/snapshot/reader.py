@@ -56,7 +56,7 @@ def run(
 ) -> int:
     """Does every read of a source that is asked for and not done; returns how many were done.
 
-    A read that somebody else is at is left to them.
+    A read that another process is at is left to them.
 
     Args:
         spec: The source.
@@ -74,7 +74,7 @@ def run(
 def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None:
     """Does every read that is asked for, now and later, until told to stop.
 
-    What fails is tried again: a database or broker that is away for a while delays it only.
+    What fails is retried: a database or broker that is away for a while delays it only.
     """
     stop = stop or threading.Event()
     while not stop.is_set():

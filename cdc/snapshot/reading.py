@@ -94,7 +94,7 @@ class SnapshotRun:
         return next(free, None)
 
     def failed(self) -> None:
-        """Notes a failure after which it is tried again: the more in a row, the later."""
+        """Notes a failure after which it is retried: the more in a row, the later."""
         self.failures += 1
         pause_s = min(PAUSE_MAX_S, _PAUSE_FIRST_S * 2 ** (self.failures - 1))
         self.not_before = time.monotonic() + pause_s

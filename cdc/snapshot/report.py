@@ -61,7 +61,8 @@ class ReadReport:
 def report(spec: CaptureSpec) -> list[ReadReport]:
     """Returns how the tables of a source are read.
 
-    Of each table that is its newest whole read, and all others that are open or failed after it.
+    For each table these are its newest whole-table snapshot, and all later ones that are open or
+    failed.
     """
     with session.connect(spec.dsn) as connection:
         return of_tables(connection, spec)

@@ -55,11 +55,11 @@ def ask(
 ) -> Asked:
     """Asks for a read of a captured table: the whole of it unless keys or a condition are given.
 
-    Rows come into the table's topic at the position at which the read begins, beside the stream
-    of changes: they repair what a view has of them, and lose to every later change. A key that has
-    no row is told as deleted. A whole read lets views drop rows that are gone; a condition cannot
-    tell which rows do not satisfy it any more. A table that somebody took out of the publication
-    is put back by a whole read.
+    Rows come into the table's topic at the position at which the read begins, beside the stream of
+    changes: they repair what a view has of them, and lose to every later change. A key that has no
+    row is told as deleted. A snapshot of the whole table lets views drop rows that are gone; a
+    condition cannot tell which rows do not satisfy it any more. A table that somebody took out of
+    the publication is put back by a snapshot of the whole table.
 
     Args:
         spec: The source.
@@ -103,7 +103,7 @@ def cancel(spec: CaptureSpec, number: int) -> Read:
     Raises:
         ReadUnknownError: There is no such read, or it has ended.
         ReadRefusedError: It has begun, and its table has no key: what it has sent would be there
-            twice until the next whole read.
+            twice until the next whole-table snapshot.
     """
     with session.connect(spec.dsn) as state:
         found = reads.find(state, spec.name, number)

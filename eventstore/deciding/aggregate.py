@@ -50,9 +50,10 @@ def handles(method: _F, /) -> _F: ...
 def handles(*given: Any) -> Any:
     """Marks a method that decides commands.
 
-    It takes a command and returns an event, several, or None; or yields events; or raises
-    `Rejected`. Which commands is said here, or else by the annotation of its argument. A further
-    argument is a tuple of the events that the command's boundary has; see `EventStore.handle`.
+    The method takes a command and returns an event, several events or None, yields events, or
+    raises `Rejected`. The command classes are the arguments, or by default the annotation of its
+    parameter. A second parameter receives a tuple of the events of the command's boundary; see
+    `EventStore.handle`.
     """
     return _marked(_HANDLES, given)
 
@@ -62,10 +63,10 @@ def evolves(*events: type) -> Callable[[_F], _F]: ...
 @overload
 def evolves(method: _F, /) -> _F: ...
 def evolves(*given: Any) -> Any:
-    """Marks a method that takes events into the state.
+    """Marks a method that applies events to the state.
 
-    It changes `self`, or returns the next state. Which events is said here, or else by the
-    annotation of its argument.
+    The method modifies `self`, or returns the next state. The event classes are the arguments, or
+    by default the annotation of its parameter.
     """
     return _marked(_EVOLVES, given)
 
@@ -80,20 +81,20 @@ def aggregate(  # noqa: PLR0913  # each is one thing that a class can want
     ignores: Iterable[type] = (),
     state_name: str | None = None,
 ) -> Callable[[type[_T]], type[_T]]:
-    """Makes a class a decider, which is its attribute `decider` afterwards.
+    """Declares a class as a decider, available as its attribute `decider`.
 
     Args:
         category: Category of its streams.
-        identity: Name of the commands' attribute that has the id of the stream, or a function that
-            takes a command and returns it.
+        identity: Name of the commands' attribute with the stream's id, or a function that returns
+            it for a command.
         version: See `Decider`.
         snapshot_every: See `Decider`.
         ignores: Events that do not change the state.
         state_name: See `Decider`.
 
     Raises:
-        UndeclaredError: The class cannot be made without arguments, a method does not say what it
-            takes, two methods take the same, or a command has no such attribute.
+        UndeclaredError: The class needs constructor arguments, a method does not declare what it
+            handles, two methods handle the same class, or a command lacks the attribute.
         WrongKindError: A method, or `identity`, is async.
     """
 

@@ -52,21 +52,21 @@ class Decider(Generic[C, E, S]):
 
     Attributes:
         category: Category of its streams: `order` for `order-42`.
-        decide: Takes a command and the state; returns events, or None, or raises `Rejected`. If it
-            takes a third argument, that is a tuple of the events that the boundary has which the
-            command is handled with, and without one the command is refused.
-        evolve: Takes the state and an event; returns the next state and changes neither.
+        decide: Takes a command and the state; returns events or None, or raises `Rejected`. A third
+            parameter receives a tuple of the events of the command's boundary; a command without a
+            boundary is then refused.
+        evolve: Takes the state and an event; returns the next state and modifies neither argument.
         initial_state: Returns the state of a stream without events.
         commands: Classes of the commands that it decides.
         stream_id: Takes a command and returns the id part of its stream's name.
-        version: Of the fold. Raise it when what `evolve` does changes: what was saved by another
-            version is not read any more. A change of the state's type is seen without it.
+        version: Version of the fold. Increase it when `evolve` changes: states saved by another
+            version are ignored. A change of the state's type is detected automatically.
         snapshot_every: Saves the state whenever a command takes the stream past a multiple of this
-            many events; None never.
+            number of events; None: never.
         state_type: Type of the state, by which a saved one is read; what `initial_state` is
             annotated to return if not given.
-        state_name: Stands for the names of the state's class and of `evolve` in saved states. Give
-            it the old name when the class is renamed and states that it has saved must be read.
+        state_name: Replaces the names of the state's class and of `evolve` in saved states. Set it
+            to the old name if the class is renamed, so that saved states can still be read.
     """
 
     category: str
@@ -114,7 +114,7 @@ class Decider(Generic[C, E, S]):
         return check_stream(f"{self.category}-{identity}")
 
     def stream_of(self, command: C) -> str:
-        """Returns the name of the stream that a command is about.
+        """Returns the name of a command's stream.
 
         Raises:
             NameRefusedError: It cannot have this name.
@@ -122,11 +122,11 @@ class Decider(Generic[C, E, S]):
         return self.stream(self.stream_id(command))
 
     def boundary_arguments(self, command: C) -> Arguments:  # noqa: ARG002  # a subclass asks
-        """Returns whether `decide` takes the events of a boundary for a command."""
+        """Returns whether `decide` needs the events of a boundary for a command."""
         return arguments_of(self.decide, 3)
 
     def decided(self, command: C, state: S, seen: tuple[Any, ...] | None = None) -> tuple[E, ...]:
-        """Returns the events that a command leads to, all of them; none if it changes nothing.
+        """Returns all events that result from a command; none if it changes nothing.
 
         Args:
             command: The command.
@@ -157,7 +157,7 @@ class Decider(Generic[C, E, S]):
         return state
 
     def fold_into(self, state: S, events: Iterable[E]) -> S:
-        """Returns the state after further events; the state before is given up for it."""
+        """Returns the state after further events; may modify the given state."""
         return self.fold(state, events)
 
 

@@ -34,7 +34,7 @@ class ForgottenExpectation(UserWarning):
 
 
 def scenario(decider: Decider[Any, Any, S] | type[S]) -> Given[S]:
-    """Returns a scenario of a stream without events.
+    """Returns a scenario that starts with an empty stream.
 
     Args:
         decider: A decider, or a class declared by `aggregate`.

@@ -59,17 +59,17 @@ class StoredEvent(NamedTuple):
     A tuple because a million of them are made in one catch-up read.
 
     Attributes:
-        global_position: Place in the whole log; ascending, with gaps.
+        global_position: Position in the whole log; ascending, with gaps.
         tenant: Whose it is.
         stream: Name of its stream.
-        stream_position: Place in its stream, from 1, without gaps.
+        stream_position: Position in its stream, from 1, without gaps.
         type: Name of its type.
         schema_version: Version of its type that `data` is in.
         event_id: Identity, given by the writer.
         data: Payload, JSON.
         metadata: Further headers, JSON; None if there are none.
         tags: What it is about, for queries across streams.
-        correlation_id: The business flow that it belongs to.
+        correlation_id: The business flow to which it belongs.
         causation_id: The message that caused it.
         actor: Who did it.
         occurred_at: When it happened, by the writer's clock; with offset.
@@ -99,7 +99,7 @@ class StoredEvent(NamedTuple):
 
     @property
     def system(self) -> bool:
-        """Whether the store wrote it for itself."""
+        """Whether the store itself wrote it."""
         return self.type.startswith(SYSTEM_PREFIX)
 
 
@@ -228,14 +228,14 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class IntegrationEvent:
-    """A public event for others, sent through the outbox table by the captured log.
+    """A public event for other applications, sent through the transactional outbox.
 
     Attributes:
         type: Its public name.
         payload: JSON.
-        stream: Key of the message, so that its order holds per stream.
+        stream: Key of the message; messages of one stream stay in order.
         version: Version of the public contract.
-        message_id: Identity of the message, for those who receive it twice.
+        message_id: Identity of the message, by which receivers skip duplicates.
         topic: Part of the topic's name; the category of `stream` if empty.
     """
 
@@ -335,13 +335,13 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did.
+    """The result of an append.
 
     Attributes:
         versions: Version of each stream afterwards, in the order of the request.
-        token: Waits for views to have the events.
-        repeated: Whether the idempotency key had been used: nothing was written now, this is what
-            was written then.
+        token: Position token of the events, for views and waits.
+        repeated: Whether the idempotency key had been used before: nothing was written, and this is
+            the first result.
     """
 
     versions: tuple[int, ...]

@@ -187,7 +187,7 @@ def request_of(
     Events of a public type are sent to others as well, as they are stored: sealed fields stay so.
 
     Raises:
-        EventRefusedError: An event would not read back as it was given.
+        EventRefusedError: An event would not read back unchanged.
         UndeclaredError: An event is of no declared type.
         BatchRefusedError: The append contradicts itself.
     """

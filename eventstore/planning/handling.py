@@ -52,14 +52,14 @@ ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What a command led to.
+    """The result of a command.
 
     Attributes:
-        events: Its events; none if it changed nothing.
+        events: Its events; empty if it changed nothing.
         version: Version of its stream afterwards.
-        token: Waits for views to have the events.
-        repeated: Whether its idempotency key had been used: nothing was written now, this is what
-            was written then.
+        token: Position token of the events, for views and waits.
+        repeated: Whether its idempotency key had been used before: nothing was written, and this is
+            the first result.
     """
 
     events: tuple[Any, ...]

@@ -32,7 +32,7 @@ class State(Generic[S]):
 
     Attributes:
         value: The state.
-        version: The stream's version then; 0 if there is no stream.
+        version: The stream's version at that time; 0 if the stream does not exist.
     """
 
     value: S

@@ -67,11 +67,11 @@ class Planner:
     Args:
         codec: Encodes and decodes its events.
         deciders: Deciders, or classes declared by `aggregate`.
-        tenant: Whose streams.
+        tenant: The tenant of its streams.
 
     Raises:
-        UndeclaredError: Two deciders take the same command, or fold one category differently.
-        NameRefusedError: The tenant cannot have this name.
+        UndeclaredError: Two deciders handle the same command, or fold one category differently.
+        NameRefusedError: The tenant's name is invalid.
     """
 
     def __init__(self, codec: Codec, deciders: Iterable[Any], tenant: str) -> None:

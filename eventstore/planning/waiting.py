@@ -20,7 +20,7 @@ def waiting(token: Token, timeout_s: float) -> Plan[None]:
     """Waits until every event up to a token's is readable, and none can come before it any more.
 
     Args:
-        token: The place in the log.
+        token: The position in the log.
         timeout_s: How long at most, in seconds.
 
     Raises:

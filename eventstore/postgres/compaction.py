@@ -1,4 +1,4 @@
-"""PostgresCompactor: compacts streams on Postgres; what moves them is in `50_compaction.sql`."""
+"""PostgresCompactor: compacts streams on Postgres, by the functions of `50_compaction.sql`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class PostgresCompactor:
 
     Args:
         dsn: The database, as the owner of the event store's tables; never shown.
-        events_max: Originals that one transaction may move.
+        events_max: Maximum number of originals that one transaction moves.
     """
 
     def __init__(self, dsn: str, *, events_max: int = EVENTS_MAX) -> None:
@@ -153,7 +153,7 @@ class PostgresCompactor:
 def extents(
     connection: Connection[Any], tenant: str, category: str
 ) -> Iterator[tuple[StreamExtent, str, datetime]]:
-    """Yields a category's streams by name, each with the type and instant of its last row."""
+    """Yields a category's streams by name, each with the type and time of its last row."""
     after = ""
     while page := connection.execute(_STREAMS, (tenant, category, after, STREAMS)).fetchall():
         for row in page:
@@ -168,15 +168,15 @@ def entomb(
     events_max: int,
     tomb: bytes = TOMBSTONE,
 ) -> int:
-    """Puts a `$snapshot` without a state in the place of a whole stream; the head stays its head.
+    """Replaces a whole stream with a `$snapshot` without a state; the stream keeps its version.
 
-    No fold reads it: a fold of the stream reads its originals.
+    No fold uses it: a fold of the stream reads its originals.
 
     Args:
         connection: Of the owner.
         tenant: Whose stream.
         extent: The stream, up to its head.
-        events_max: Originals that one transaction may move.
+        events_max: Maximum number of originals that one transaction moves.
         tomb: Payload of the `$snapshot`.
 
     Returns:
@@ -184,7 +184,7 @@ def entomb(
 
     Raises:
         CompactionError: The stream has a `$snapshot` with a state, which would be lost.
-        ContentionError: A writer or an older transaction does not end.
+        ContentionError: A writer or an older transaction stays open.
     """
     place = tenant, extent.stream
     for step in steps(extent.compacted, extent.head, events_max):
@@ -205,11 +205,11 @@ def entomb(
 def bury(
     connection: Connection[Any], tenant: str, stream: str, events_max: int, tomb: bytes
 ) -> None:
-    """Puts a `$snapshot` without a state in the place of a whole stream, whatever it had.
+    """Replaces a whole stream with a `$snapshot` without a state.
 
     Raises:
-        CompactionError: There is no such stream.
-        ContentionError: A writer or an older transaction does not end.
+        CompactionError: The stream does not exist.
+        ContentionError: A writer or an older transaction stays open.
     """
     place = tenant, stream
     extent = _extent(connection, *place)
@@ -334,10 +334,10 @@ def _wait_for_snapshots(
 
 
 def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
-    """Makes the writers of a stream wait until the transaction ends.
+    """Blocks the writers of a stream until the transaction ends.
 
     Raises:
-        ContentionError: One of them is under way for too long.
+        ContentionError: A writer stays open for too long.
     """
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
     try:

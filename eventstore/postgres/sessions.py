@@ -30,7 +30,7 @@ _ACT_FOR_NOW: Final = "SELECT set_config('eventstore.tenant', %s, true)"
 class Sessions:
     """A pool of connections; a forked child gets one of its own when it first asks.
 
-    Threads: may be used from several at once.
+    Threads: may be used concurrently.
 
     Args:
         dsn: The database; never shown.

@@ -504,7 +504,7 @@ def known_snapshot(row: Sequence[Any] | None) -> StateSnapshot | None:
 
 
 def save_snapshot(tenant: str, saved: StateSnapshot) -> Statement:
-    """Returns the statement for `EventLog.save_snapshot`; an older state never wins."""
+    """Returns the statement for `EventLog.save_snapshot`; never replaces a newer state."""
     return Statement(
         "INSERT INTO eventstore.snapshots AS known"
         " (tenant, stream, fold, stream_position, state, digest, subjects)"

@@ -33,14 +33,14 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MasterKeys:
-    """The master key in use, and those that were.
+    """The current master key, and earlier ones.
 
-    To rotate: give every process the new key beside the old one, then let them use it as
-    `current`, then call `KeyRing.rotate`, then take the old one away.
+    To rotate, add the new key in every process, then make it `current` in every process, then call
+    `KeyRing.rotate`, then remove the old key.
 
     Attributes:
-        current: Id of the key that wraps from now on.
-        keys: 32 bytes for each id, the current one and every one that still wraps something.
+        current: Id of the key that wraps new keys.
+        keys: 32 bytes for each id, for the current key and every key that still wraps others.
     """
 
     current: str
@@ -80,7 +80,7 @@ class MasterKeys:
         return nonce + AESGCM(self.keys[self.current]).encrypt(nonce, key, bound_to)
 
     def unwrap(self, wrapped: bytes, key_id: str, bound_to: bytes) -> bytes:
-        """Returns the key that `wrap` was given.
+        """Returns the key that `wrap` encrypted.
 
         Raises:
             SubjectKeyError: The master key is not among these, or what is stored was altered or
@@ -113,13 +113,13 @@ def master_key_line(keys: MasterKeys, key_id: str) -> str:
 
 
 def read_master_keys(path: Path) -> MasterKeys:
-    """Reads a key file: on each line an id and the key in base64, the current one first.
+    """Reads a key file: an id and the key in base64 on each line, the current key first.
 
-    Empty lines and those that start with `#` do not count.
+    Empty lines and lines that start with `#` are ignored.
 
     Raises:
-        SubjectKeyError: The file cannot be read, others than its owner may read or write it, or a
-            line of it is none.
+        SubjectKeyError: The file cannot be read, other users can read or write it, or a line is
+            invalid.
     """
     lines = [line.strip() for line in _private_text(path).splitlines()]
     keys: dict[str, bytes] = {}

@@ -50,11 +50,11 @@ _SUBJECT_TYPES: Final = (str, int, UUID)
 class Codec:
     """Encodes events for a log, and decodes them.
 
-    Threads: may be used from several at once.
+    Threads: may be used concurrently.
 
     Args:
-        types: Which events there are.
-        keyring: Keys of the persons in personal fields; None where no event has any.
+        types: Registry of the event types.
+        keyring: Keys of subjects, for personal fields; None if no event has any.
     """
 
     def __init__(self, types: EventTypes, keyring: KeyRing | None = None) -> None:

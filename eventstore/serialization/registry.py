@@ -87,7 +87,7 @@ class EventType:
 class EventTypes:
     """A registry of event types and upcasters.
 
-    Threads: declare while modules are imported; look up from anywhere.
+    Threads: declare types while modules are imported; look-ups are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class EventTypes:
         return declare
 
     def untyped(self, name: str, *, version: int = 1, public: bool = False) -> EventType:
-        """Declares an event type without a class: it is written and read as `EventData`.
+        """Declares an event type without a class, written and read as `EventData`.
 
         Raises:
             NameRefusedError: It cannot have this name.
@@ -159,7 +159,7 @@ class EventTypes:
     def upcaster(
         self, name: str, from_version: int, *, personal: Iterable[str] | None = None
     ) -> Callable[[_F], _F]:
-        """Declares how one version of a type becomes the next; see `serialization.upcasting`.
+        """Declares the upcaster from one version of a type to the next.
 
         Args:
             name: The event type.
@@ -245,14 +245,14 @@ class EventTypes:
         return tuple(self._upcasters[name, v] for v in range(version, latest))
 
     def sealed_fields(self, name: str, version: int) -> tuple[str, ...]:
-        """Returns which fields are sealed in events of this version."""
+        """Returns the fields that are encrypted in events of this version."""
         for upcaster in self.path(name, version):
             if upcaster.personal is not None:
                 return upcaster.personal
         return self.named(name).personal_fields
 
     def check(self) -> list[str]:
-        """Returns what is wrong with the versions, each as a sentence; empty if nothing is."""
+        """Returns the faults of the versions, one sentence each; empty if there are none."""
         wrong = [
             f"no upcaster converts version {version} of {declared.name}"
             for declared in self

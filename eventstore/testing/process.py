@@ -26,10 +26,10 @@ S = TypeVar("S")
 
 
 def process_scenario(manager: ProcessManager[S]) -> GivenProcess[S]:
-    """Returns a scenario of a process that has taken in nothing.
+    """Returns a scenario of a process without inputs.
 
     Raises:
-        WrongKindError: It is no process manager.
+        WrongKindError: The object is not a process manager.
     """
     check_instance("a process manager", manager, ["evolve", "react"])
     return GivenProcess(manager, ())

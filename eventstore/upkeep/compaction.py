@@ -52,12 +52,12 @@ EVENTS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """Which streams of a category are compacted, and how far.
+    """The streams of a category to compact, and how far.
 
     Attributes:
         category: Of the streams.
-        larger_than: Streams that take at most this many rows are left alone.
-        keep_events: The last so many events stay as they are; 0 folds the head, too.
+        larger_than: Streams with at most this number of rows are not compacted.
+        keep_events: Number of the last events to keep; 0 folds the head, too.
     """
 
     category: str
@@ -147,8 +147,8 @@ class StreamFold:
 
     Attributes:
         decider: Its `evolve`, `initial_state`, category and version.
-        codec: Reads the events, and has the key ring.
-        tenant: Whose streams.
+        codec: Decodes the events; has the key ring.
+        tenant: The tenant of its streams.
     """
 
     decider: Decider[Any, Any, Any]
@@ -252,11 +252,11 @@ class Folding:
 
 
 class Compacted(NamedTuple):
-    """What the compaction of one stream did.
+    """The result of compacting one stream.
 
     Attributes:
         stream: Its name.
-        through: Position of its `$snapshot` now; 0 if it has none.
+        through: Present position of its `$snapshot`; 0 if it has none.
         events: Originals that were archived.
     """
 
@@ -266,7 +266,7 @@ class Compacted(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A stream that was left as it is.
+    """A stream that was not compacted.
 
     Attributes:
         stream: Its name.
@@ -279,12 +279,12 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What the compaction of a category did.
+    """The result of compacting a category.
 
     Attributes:
         streams: Streams that were compacted.
         events: Originals that were archived.
-        refused: Streams that could not be; the others were not held up by them.
+        refused: Streams that could not be compacted; all others were.
     """
 
     streams: int
@@ -293,10 +293,9 @@ class CompactionReport:
 
 
 class Compactor(Protocol):
-    """Compacts streams. Any number may work at once, beside writers and readers.
+    """Compacts streams. Several may run concurrently, beside writers and readers.
 
-    Killed at any moment, it leaves each stream as before or after a step, and a further run does
-    the rest.
+    If it is killed, each stream is as before or after a step, and the next run continues.
     """
 
     def compact(self, fold: StreamFold, stream: str, through: int | None = None) -> Compacted:
@@ -315,5 +314,5 @@ class Compactor(Protocol):
         ...
 
     def compact_category(self, fold: StreamFold, policy: CompactionPolicy) -> CompactionReport:
-        """Compacts every stream of a category that a policy means."""
+        """Compacts every stream of a category to which a policy applies."""
         ...

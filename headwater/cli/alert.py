@@ -1,4 +1,4 @@
-"""`headwater alert`: who is told of which rows, what stands, and what nobody has taken yet."""
+"""`headwater alert`: the reported rows of each alert, and the messages that wait to be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headwater view rebuild`: a view, or some rows of it, made anew from the log that is kept."""
+"""`headwater view rebuild`: a view, or some rows of it, recreated from the log that is kept."""
 
 from __future__ import annotations
 

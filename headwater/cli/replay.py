@@ -1,4 +1,4 @@
-"""`headwater view replay`: a view that is made from others, made anew from the archive."""
+"""`headwater view replay`: a derived view, recreated from the archive."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def drop(
 
 
 def row_of(version: ViewVersion) -> dict[str, Any]:
-    """What a program is told of a version; see `line_of`."""
+    """The JSON form of a version; see `line_of`."""
     from projections.archive.progress_note import figures_of  # noqa: PLC0415  # loads what replays need
 
     replayed = version.replayed if version.state == "building" else None
@@ -164,7 +164,7 @@ def _far(done: int, total: int, share: float | None, seconds_left: float | None,
 
 
 def document(version: ViewVersion) -> dict[str, Any]:
-    """What is told of a version that a command has worked on."""
+    """The line that is printed for a version after a command."""
     replayed = version.replayed
     figures = {"records": replayed.records, "seconds": replayed.seconds} if replayed else None
     return {**row_of(version), "replayed": figures}
@@ -214,7 +214,7 @@ def show_difference(found: VersionDifference) -> None:
 
 
 def compared(found: VersionDifference) -> dict[str, Any]:
-    """What a program is told of how two versions differ."""
+    """The JSON form of a difference between two versions."""
     of_rows = found.found
     return {
         "same": found.same,

@@ -1,4 +1,4 @@
-"""The folder in which a demo runs: its own, made anew each time."""
+"""The folder in which a demo runs: its own, recreated each time."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Rebuilding:
         return striking.result()
 
     def _move(self, versions: Versions) -> None:
-        """Moves readers to the other version; tries again while the job has only half a batch."""
+        """Moves readers to the other version; retries while the job has only half a batch."""
         name, was, began = self.probe.view, self._shown(versions), time.monotonic()
         while self._shown(versions) == was:
             try:
@@ -240,7 +240,7 @@ class Rebuilding:
             yield busy
 
     def _await_finished(self, versions: Versions) -> None:
-        """Waits until no switch is left halfway: the job ends what somebody else has begun."""
+        """Waits until no switch is left halfway: the job ends what another process has begun."""
         deadline = time.monotonic() + _FINISHED_S
         while any(version.switching for version in versions.all()):
             if time.monotonic() > deadline:

@@ -172,7 +172,7 @@ class Forgetting:
         return found
 
     def _past(self, erasure: Erasure) -> list[Erased]:
-        """Removes the past; tried again where the job has changed a table at the same moment."""
+        """Removes the past; retry where the job has changed a table at the same moment."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return erasure.past()

@@ -185,7 +185,7 @@ def alert_spec(
         dsn: Where the source is.
         endpoints: Where the servers answer.
         bound: Binds the views to the source's tables.
-        shown: Returns views made from others as readers see them, by their names.
+        shown: Returns derived views as readers see them, by their names.
     """
     from projections.alerting.watcher import AlertSpec  # noqa: PLC0415  # loads the tables' engine
 

@@ -74,7 +74,7 @@ class KeptViews:
         return self.bound().plans
 
     def derived(self) -> tuple[DerivedView, ...]:
-        """Versions of views made from others that the job keeps, under their places."""
+        """Versions of derived views that the job keeps, under their places."""
         declared = self._declared_derived()
         if not declared:  # then nobody has to be asked
             return ()
@@ -308,8 +308,8 @@ class KeptViews:
     ) -> list[ViewReport]:
         """Compares views in their stores with the source; writes may go on.
 
-        Of a view made from others, the table is compared with its query over theirs, and what the
-        other stores have with its table. A version that the job has yet to take over is left out.
+        Of a derived view, the table is compared with its query over theirs, and what the other
+        stores have with its table. A version that the job has yet to take over is left out.
 
         Args:
             views: Which; all if empty.

@@ -1,4 +1,4 @@
-"""Replays of views that are made from others: from the archive, as one bounded batch.
+"""Replays of derived views: from the archive, as one bounded batch.
 
 Views of the source are made by the archive as they were at a moment, and those made from them are
 computed from those. At the boundary of a published version the rows are those that readers saw
@@ -69,7 +69,7 @@ def replay_view(
     compare: bool = False,
     to: Path | None = None,
 ) -> ViewReplay:
-    """Makes a view that is made from others as it was at a moment, from the archive alone.
+    """Makes a derived view as it was at a moment, from the archive alone.
 
     Args:
         platform: The project, and where its source is.

@@ -222,8 +222,8 @@ def readable(
         tables: Folder of the tables.
         views: Folder of each view's table; see `view_tables`.
         as_of: As `run` takes it.
-        words: Words of the query. Views made from others that are not among them are not waited
-            for, and are left out if they are behind. None for all views.
+        words: Words of the query. Derived views that are not among them are not waited for, and are
+            left out if they are behind. None for all views.
 
     Returns:
         By view; one that has no version yet is left out. As of then, a view is read where it was

@@ -289,7 +289,7 @@ def told(connection: Connection, letter: Letter) -> None:
 
 
 def failed(connection: Connection, letter: Letter, code: str, again_in: timedelta) -> None:
-    """Notes why a channel has not taken a message, and when it is tried again."""
+    """Notes why a channel has not taken a message, and when it is retried."""
     connection.execute(_FAILED, (again_in, code, letter.number))
 
 

@@ -55,7 +55,7 @@ class UnappliedRecord:
         key: Under which text its changes wait for each other.
         topic: Where it lies, with the record's own partition and offset.
         record: It.
-        version: Its place in the log; None if it cannot be read.
+        version: Its position in the log; None if it cannot be read.
         error: Why it waits.
     """
 

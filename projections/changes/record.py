@@ -44,7 +44,7 @@ class RecordFailure(NamedTuple):
     Attributes:
         records: The one that failed, and those that it builds on.
         error: Why.
-        version: Its place in the log; None if that cannot be read.
+        version: Its position in the log; None if that cannot be read.
         key: Values of the row's key; None if they cannot be read.
         kind: Of an added event, its type.
     """

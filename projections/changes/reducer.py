@@ -72,7 +72,7 @@ class RecordHeader(NamedTuple):
         lsn: Its position.
         streamed: Whether it comes from the log; otherwise it was read from the table.
         whole: Whether it needs no other change of its key.
-        version: Its place in the log; 0 if a read of the table takes its place.
+        version: Its position in the log; 0 if a read of the table takes its place.
         key: Values of its key; None without one.
     """
 

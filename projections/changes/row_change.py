@@ -61,7 +61,7 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadSpan(NamedTuple):
-    """What a whole read of a table stands for, and when it was; microseconds since 1970, UTC.
+    """Version and time of a whole-table snapshot; microseconds since 1970, UTC.
 
     Attributes:
         version: Version of the rows that it has read, as `ChangePosition.of_read` makes it.

@@ -65,7 +65,7 @@ class Tenure:
         """Keeps other drivers out while something is written; several may write at a time.
 
         Raises:
-            WriterFencedError: Another driver has taken over, or the file of the lock is gone.
+            WriterFencedError: Another driver has adopted, or the file of the lock is gone.
         """
         try:
             handle = os.open(self.folder / _TENURE, os.O_RDONLY | os.O_CLOEXEC)

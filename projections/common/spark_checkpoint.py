@@ -7,7 +7,7 @@ topic has let records go already, the query begins a new checkpoint at the place
 Whose a checkpoint is: which query of which home it was made by, and of which topics it tells.
 
 A checkpoint says of each partition where its query stands. In the place of another query, or beside
-a topic that was made anew under its name, it would say that changes are in a store that never had
+a topic that was recreated under its name, it would say that changes are in a store that never had
 them, and nobody would miss them. So each checkpoint bears a mark, which is there before its first
 batch and is looked at before each start.
 """

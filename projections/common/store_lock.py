@@ -2,10 +2,10 @@
 
 Batches may be several at once. Whoever moves readers of views to another version must be alone.
 Between two batches all versions of a view have the same changes. So readers that are moved just
-then see nothing twice, and nothing go back. Views that are made from others come to a store apart
-from its batches, and have a turn of their own there.
+then see nothing twice, and nothing go back. Derived views come to a store apart from its batches,
+and have a turn of their own there.
 
-Derived turn: views made from others are brought to a store while nobody moves readers there.
+Derived turn: derived views are brought to a store while nobody moves readers there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TAKE: Final = f"SELECT pg_advisory_xact_lock({_KEY})"
 
 
 def of_derived(store: str) -> str:
-    """Returns the turn that views made from others have in a store."""
+    """Returns the turn that derived views have in a store."""
     return f"derived {store}"
 
 
@@ -82,7 +82,7 @@ def alone(
 
 
 class DerivedTurn:
-    """The turn of views made from others in one store, held by a session that stays open.
+    """The turn of derived views in one store, held by a session that stays open.
 
     Args:
         dsn: Of the source.

@@ -23,7 +23,7 @@ _DIGITS: Final = 8
 
 
 class Event(StrEnum):
-    """What somebody is told of a row."""
+    """A message about a row."""
 
     OPENED = "opened"
     RECOVERED = "recovered"
@@ -35,7 +35,7 @@ class Message:
     """What somebody is told.
 
     Attributes:
-        id: The same whenever this is told again: whoever has had it may leave it out.
+        id: The same whenever this is told again: a caller that has had it may leave it out.
         alert: Name of the alert.
         event: What has happened.
         view: The view.

@@ -67,7 +67,7 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     quiet: str = "0 seconds",
     recent: Recent | None = None,
 ) -> Alert:
-    """Declares that somebody is told of rows of a view, each once until it has recovered.
+    """Declares an alert on rows of a view: one message per row until it has recovered.
 
     Args:
         name: Of the alert.

@@ -37,7 +37,7 @@ class Declarations:
         sources: Sources.
         views: Views of one table each, or of events.
         derived: Views that are made from other views.
-        alerts: Who is told of rows of which views.
+        alerts: Alerts on rows of views.
         dashboard: What a page shows of them; None if nothing was said.
         module: Where it lies; files that it names lie beside it.
         folders: Further places of modules that it imports.

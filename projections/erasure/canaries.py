@@ -44,7 +44,7 @@ def canaries(
         through: Up to where their records are looked at.
 
     Returns:
-        The longest of them; none where every value is somebody else's as well.
+        The longest of them; none where every value is another process's as well.
     """
     found: set[str] = set()
     for topic in topics:

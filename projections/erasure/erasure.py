@@ -112,7 +112,7 @@ class Erasure:
     def behind(self, now: Through) -> list[str]:
         """Returns tables that are not published as they are now.
 
-        A view that is made from others keeps the versions of theirs that it was made from.
+        A derived view keeps the versions of theirs that it was made from.
 
         Args:
             now: Position up to which they have to be.

@@ -45,8 +45,8 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
 
     The log itself stays, without values: a writer that knows the table at a former commit goes on
     from there, and would else take the number after it for one that nobody has; and who opens the
-    table just now may be at an older checkpoint. Nobody may write to the table meanwhile. Whoever
-    reads another version fails.
+    table just now may be at an older checkpoint. Nobody may write to the table meanwhile. A caller
+    that reads another version fails.
 
     Args:
         table: Folder of the table.
@@ -198,7 +198,7 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
     """Has segments merged that have documents of earlier times, and waits for it.
 
     A merge leaves out only what every copy of a shard has: as long as one may ask for the changes
-    since, the document that was overwritten stays, and is taken over into the new segment. So it is
+    since, the document that was overwritten stays, and is adopted into the new segment. So it is
     waited for first that the copies have said that they have what has been written by now.
 
     Args:

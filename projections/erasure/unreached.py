@@ -72,7 +72,7 @@ def made_from(
 
     Args:
         views: The views.
-        derived: Views that are made from others, with the views that each of them reads.
+        derived: Derived views, with the views that each of them reads.
     """
     found, among = set(views), list(derived)
     while new := {name for name, inputs in among if not found.isdisjoint(inputs)} - found:

@@ -1,4 +1,4 @@
-"""Sieve: rows of a view that is made from others, each beside the view's expectations."""
+"""Sieve: rows of a derived view, each beside the view's expectations."""
 
 from __future__ import annotations
 

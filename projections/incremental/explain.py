@@ -130,7 +130,7 @@ def _strategy(plan: ViewPlan) -> str:
 
 
 def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
-    """What keeps a view that is made from others out of a store."""
+    """What keeps a derived view out of a store."""
     told = said if store is Store.TABLE else said.get("stores", {}).get(str(store), {})
     error = told.get("error")
     if error is None:

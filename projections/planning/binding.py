@@ -53,7 +53,7 @@ class Binding:
     Attributes:
         plans: Views that go on.
         paused: Views that do not.
-        mark: What changes as soon as they have to be bound anew.
+        mark: What changes as soon as they have to be bound again.
     """
 
     plans: tuple[ViewPlan, ...]
@@ -371,7 +371,7 @@ class Binder:
         return shape
 
     def _listed(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
-        """Has rows read anew once other columns of them are wanted."""
+        """Has rows read again once other columns of them are wanted."""
         latest, own = known.versions[-1].shape, known.numbered(stored.shape_id)
         if not self._decides or latest is None or latest.oid != stored.table_oid:
             return stored
@@ -394,7 +394,7 @@ class Binder:
         return shape
 
     def _expected(self, view: MirrorView, stored: ViewShape) -> ViewShape:
-        """Has rows read anew once others of them are wanted: those left out, those kept."""
+        """Has rows read again once others of them are wanted: those left out, those kept."""
         now = _withholding(view)
         if not self._decides or stored.paused is not None or stored.expected == now:
             return stored

@@ -193,7 +193,7 @@ def mark(
 def waiting_topics(
     connection: psycopg.Connection[Any], source: str, store: Store, views: Iterable[str]
 ) -> frozenset[str]:
-    """Returns the topics of tables that must be read anew for views, and are not in them yet."""
+    """Returns the topics of tables that must be read again for views, and are not in them yet."""
     wanted = {"source": source, "store": str(store), "views": list(views)}
     rows = connection.execute(_WAITING, wanted).fetchall()
     return frozenset(TableName(schema, name).topic(source) for schema, name in rows)

@@ -1,10 +1,10 @@
 """Published versions: which version of each view's table belongs to which boundary.
 
 A table's newest version may have half a transaction. Which versions of a source's tables make one
-state of it is written beside them, a file for each boundary: whoever reads the tables at those
-versions sees whole transactions, of all views at the same position. A file appears whole or not at
-all, is changed once at most, when views that are made from others have come there, and goes when
-the tables no longer keep what it names.
+state of it is written beside them, a file for each boundary: a caller that reads the tables at
+those versions sees whole transactions, of all views at the same position. A file appears whole or
+not at all, is changed once at most, when derived views have come there, and goes when the tables no
+longer keep what it names.
 
 A view can have several tables, each in a place of its own: the first is named as the view, those of
 later versions of the view have a dot in their names. Which of them readers get under the view's
@@ -57,7 +57,7 @@ class TableVersion(msgspec.Struct, frozen=True):
         epoch: Incarnation of the source.
         lsn: The boundary at which the table stands, in bytes: the published one's own, or an
             earlier one while the view's table is being read again.
-        made_from: Of a view that is made from others, the versions of their tables.
+        made_from: Of a derived view, the versions of their tables.
         query: Of such a view, what tells its query from another.
     """
 
@@ -82,7 +82,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         lsn: The boundary, in bytes.
         published_at_us: When the tables had come there, microseconds since 1970, UTC.
         views: Their versions, by view.
-        complete: Whether the views that are made from others are there, too.
+        complete: Whether the derived views are there, too.
     """
 
     number: int
@@ -308,8 +308,8 @@ class Published:
     def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
         """Has views read in other places from now on, all of them in one step.
 
-        Whoever reads before it sees all views where they were, and whoever reads after it, all
-        where they are. A process that is killed amid it has switched all or none.
+        A caller that reads before it sees all views where they were, and a caller that reads after
+        it, all where they are. A process that is killed amid it has switched all or none.
 
         Args:
             places: The places, by view.

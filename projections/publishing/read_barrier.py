@@ -1,7 +1,8 @@
 """ReadBarrier: waits until a view has what somebody has just written.
 
 All that it needs is in the source: how far each view is in each store, and how far the log was
-read. So whoever reads a view needs neither Kafka nor the job, and is told which of them is behind.
+read. So a caller that reads a view needs neither Kafka nor the job, and is told which of them is
+behind.
 
 Lag: how long it takes until what is committed now is there, in each view and store.
 
@@ -119,7 +120,7 @@ class ReadBarrier:
 
         Args:
             connection: To the source, in autocommit.
-            token: The place in the log.
+            token: The position in the log.
             stores: Where; everywhere if empty.
             timeout_s: How long at most, in seconds.
 

@@ -1,10 +1,10 @@
-"""StableTable: one path for a view's rows, whichever table has them and whoever reads them.
+"""StableTable: one path for a view's rows, whichever table has them and a caller that reads them.
 
 A view's table is written batch by batch, so its newest version may have half a transaction, and a
 later version of the view has a table of its own. Readers that know nothing of either get a Delta
 table whose log is written here: each of its commits makes it equal to a published version of the
 table that is current. A commit is there or it is not, so a switch from one table to another is one
-step, and whoever reads meanwhile reads what was there when he opened it.
+step, and a caller that reads meanwhile reads what was there when he opened it.
 
 Its data files are hard links to those of the view's tables. Of the ways in which a log can name
 files that lie elsewhere, no other is read by all readers. An absolute path and one that begins with
@@ -260,7 +260,7 @@ class StableTable:
         raise AssertionError  # the loop returns or raises
 
     def _mark(self, place: str, version: int) -> str:
-        """What tells a commit from one of that number in a table that was made anew."""
+        """What tells a commit from one of that number in a table that was recreated."""
         try:
             content = TableLog(self._tables / place).commit(version).read_bytes()
         except FileNotFoundError:

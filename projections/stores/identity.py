@@ -2,7 +2,7 @@
 
 An index can be deleted or restored from a backup by anybody. The query that fills it goes on where
 its checkpoint is, and what it wrote before would be missing for good. So the mark of each place is
-kept beside the checkpoint, and a place that bears another one counts as new: see `newcomers`.
+kept beside the checkpoint, and a place that bears another one counts as new: see `backfill`.
 """
 
 from __future__ import annotations

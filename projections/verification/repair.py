@@ -11,8 +11,8 @@ other. There the older one is taken out first, in one commit and under the lock 
 the view takes. That decides nothing: both are rows of the same key, the newer one by its version is
 what a merge had left, and the read that follows has the last word.
 
-Rows of a view that is made from others are in no table of the source. The job is asked to compute
-the whole of it at its next boundary, and to give all its rows to the other stores.
+Rows of a derived view are in no table of the source. The job is asked to compute the whole of it at
+its next boundary, and to give all its rows to the other stores.
 """
 
 from __future__ import annotations
@@ -144,14 +144,14 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
         capture: How the source is captured.
         spec: The job.
         reports: Of a verification; those in which nothing is wrong are passed over.
-        verify_derived: Compares the tables of views that are made from others; that takes Spark.
+        verify_derived: Compares the tables of derived views; that takes Spark.
         deadline_s: Longest wait for a read, and for a view to have it, seconds.
         say: Is told each step.
 
     Raises:
         RepairRefusedError: See `refuse`.
         CdcError: The keys cannot be read.
-        NotCaughtUpError: A view does not take what was read, or is not made anew in time.
+        NotCaughtUpError: A view does not take what was read, or is not recreated in time.
         SinkError: A store cannot be read, or a table not written.
     """
     wrong: dict[str, dict[Store, list[KeyFinding]]] = defaultdict(dict)

@@ -1,9 +1,8 @@
 """Verification: every view in every store, compared with the source row by row.
 
 Writes may go on meanwhile, see `projections.verification.recheck`. In the cache, so are the
-lookups, counters and leaderboards beside the rows. A view made from others is compared, in search
-and cache, with its table as it is published; the table itself in
-`projections.job.batch.verify_derived`.
+lookups, counters and leaderboards beside the rows. A derived view is compared, in search and cache,
+with its table as it is published; the table itself in `projections.job.batch.verify_derived`.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ def verify(  # noqa: PLR0913  # each has its default
         stores: In which stores; in all of its own if empty.
         through: Position that every view must have reached before anything is compared.
         deadline_s: Longest wait for a view to come to a position, seconds.
-        resting: Nothing is written, and all that was is applied, says whoever calls: nothing is
-            waited for, and no job need run.
+        resting: Nothing is written, and all that was is applied, says a caller that calls: nothing
+            is waited for, and no job need run.
         throttle: How much of the time it may work; all of it if left out.
         uncompared: Is told of a view that cannot be compared in one store, while it is in others.
             Without it, that is raised.

@@ -1,7 +1,7 @@
 """A compacted topic of one partition in which a group keeps what it must not forget.
 
-Whoever reads it to the end knows the last value of every key. A record without a value forgets its
-key.
+A caller that reads it to the end knows the last value of every key. A record without a value
+forgets its key.
 """
 
 from __future__ import annotations

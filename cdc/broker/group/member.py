@@ -62,7 +62,7 @@ class Owner(Protocol):
         ...
 
     def forget(self, places: set[Place]) -> None:
-        """These partitions are somebody else's."""
+        """These partitions are another process's."""
         ...
 
 

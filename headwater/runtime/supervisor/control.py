@@ -165,7 +165,7 @@ def _pid_files(home: Home) -> list[Path]:
 
 @contextmanager
 def _exclusive(home: Home) -> Iterator[int | None]:
-    """The home folder's lock as a file descriptor, or None while somebody else holds it."""
+    """The home folder's lock as a file descriptor, or None while another process holds it."""
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

@@ -148,14 +148,14 @@ UPDATE headwater.quarantine
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A record that waits, as it is tried again.
+    """A record that waits, as it is retried.
 
     Attributes:
         view: The view it waits for.
         key: Under which text its changes wait for each other.
         topic: Where it lies.
         record: It.
-        version: Its place in the log; None if it could not be read.
+        version: Its position in the log; None if it could not be read.
         seen_lsn: Where the log ended when it was first seen; its own position is before that.
     """
 
@@ -175,7 +175,7 @@ class RetryResult:
         case: The record.
         error: Why it failed; None if it is applied, or is needed no more.
         superseded: Whether it still cannot be read, but a later change took its place.
-        version: Its place in the log, if that could be read by now.
+        version: Its position in the log, if that could be read by now.
     """
 
     case: Case
@@ -292,20 +292,20 @@ def obsolete(connection: Connection, source: str, store: Store, below: Mapping[s
 
 
 def shaped_anew(connection: Connection, source: str, views: Iterable[str]) -> None:
-    """Has records tried again whose columns views did not expect: they may have others by now."""
+    """Has records retry whose columns views did not expect: they may have others by now."""
     codes = [UnknownShapeError.code, SchemaMismatchError.code]
     with told_apart():
         connection.execute(_SHAPED_ANEW, (source, sorted(views), codes))
 
 
 def due_stores(connection: Connection, source: str) -> list[str]:
-    """Returns the stores in which something is to be tried again."""
+    """Returns the stores in which something is to be retried."""
     with told_apart():
         return [store for (store,) in connection.execute(_DUE_STORES, (source,)).fetchall()]
 
 
 def due(connection: Connection, source: str, store: Store, views: Iterable[str]) -> list[Case]:
-    """Returns all that waits of some keys that are to be tried again, in the order of the log."""
+    """Returns all that waits of some keys that are to be retried, in the order of the log."""
     bounds = {"keys": KEYS_AT_ONCE, "bytes": BYTES_AT_ONCE}
     place = {"source": source, "store": store, "views": sorted(views)}
     with told_apart():

@@ -54,7 +54,7 @@ class StoreGuard:
         """Waits until nothing else is written to the store, and keeps all others out meanwhile.
 
         Raises:
-            WriterFencedError: Another driver has taken over.
+            WriterFencedError: Another driver has adopted.
         """
         with self._lock, self._turn(), writing(self._tenure):
             yield

@@ -4,7 +4,7 @@ A field that comes on top is added to the mapping. The type of a field cannot be
 its text becomes words: then what changed is named, and the documents are copied, with their
 versions, to an index beside it and back, and readers are moved from one to the other in one step
 each time. Whoever is killed in between is followed by somebody who goes on: the second index says
-that there is something to be finished. What somebody else has let the index be, as its alias and
+that there is something to be finished. What another process has let the index be, as its alias and
 that it takes no field which the view has not, is put right as well.
 """
 
@@ -95,7 +95,7 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
 
 
 def spare_of(index: str) -> str:
-    """Returns the index that has a view's documents while its own one is made anew."""
+    """Returns the index that has a view's documents while its own one is recreated."""
     return f"{index}-spare"
 
 
@@ -109,7 +109,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
 
     Raises:
         IndexLostError: It has them, and some of its documents do not fit them: they are left out,
-            and the view is to be read anew.
+            and the view is to be read again.
         SinkError: The engine refuses or cannot be reached.
     """
     spare = spare_of(index)
@@ -153,7 +153,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
 
 
 def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, Any]) -> None:
-    """Gives an index back what somebody else has made otherwise, and no document depends on."""
+    """Gives an index back what another process has made otherwise, and no document depends on."""
     if found["mappings"].get("dynamic") != _STRICT:
         engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
     shown = index_body(plan)["aliases"].get(plan.view)

@@ -46,7 +46,7 @@ class _Memory(msgspec.Struct):
         beat: The last one that was written to it.
         run: The server process.
         evicted: Keys that it had evicted.
-        rebuilt_at: When its views were last read anew, seconds since 1970.
+        rebuilt_at: When its views were last read again, seconds since 1970.
     """
 
     id: str

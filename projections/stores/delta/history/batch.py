@@ -96,7 +96,7 @@ class StoredHistory:
     Attributes:
         marks: How far it is.
         current: Current states.
-        left: Keys whose states have to be made anew, whatever the batch brings.
+        left: Keys whose states have to be recreated, whatever the batch brings.
         asked: Keys of which every change has to be known.
         known: The changes of those.
     """

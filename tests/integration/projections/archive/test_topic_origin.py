@@ -237,7 +237,7 @@ def test_a_rebuild_that_is_paused_goes_on_until_it_is_too_late(place: Place) -> 
     late = replace(done, until=time.time() - 1)
     for noted in (late, replace(late, progress={"archive_version": 1, "ends": []})):
         registry.note_replayed(place.connection, place.source, version.place, noted)
-        with pytest.raises(RebuildRefusedError, match="cannot continue") as refused:
+        with pytest.raises(RebuildRefusedError, match="cannot go on") as refused:
             place.filled()
         assert "headwater view drop orders 2" in (refused.value.hint or "")
 

@@ -368,7 +368,9 @@ ELSEWHERE = {
     '@view("doubled", keys=["id"])\n@around\ndef made(orders):\n    return orders * 2\n': (
         "it is nested in another function"
     ),
-    'doubled = view("doubled", keys=["id"])(lambda orders: orders * 2)\n': "not defined at the top level",
+    'doubled = view("doubled", keys=["id"])(lambda orders: orders * 2)\n': (
+        "not defined at the top level"
+    ),
     "if shop:\n    @view(keys=['id'])\n    def doubled(orders):\n        return orders * 2\n": (
         "not defined at the top level"
     ),
