@@ -34,7 +34,7 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
     (
         re.compile(r"slot is ahead|slot .*ahead of|OffsetMismatch|offset.*mismatch", re.IGNORECASE),
-        "headwater source repair --yes: somebody moved the slot",
+        "another client moved the slot; run headwater source repair --yes",
     ),
     (
         re.compile(r"RecordTooLargeException"),

@@ -274,7 +274,7 @@ class Changes:
         if wait_s is None:
             return self.park(taken, item, failure)
         _log.warning(
-            "change failed, it is tried again",
+            "change failed, retrying",
             group=self.spec.group,
             **_place(item),
             error_type=failure.error_type,

@@ -103,7 +103,7 @@ class Sight:
         if self.delivery is not None:
             sender = self.delivery.sender_pid
             parts.append(f"confirmed through {self.delivery.confirmed_flush_lsn}")
-            parts.append(f"sender {sender}" if sender else "nobody reads from the slot")
+            parts.append(f"sender {sender}" if sender else "no connector reads from the slot")
             if self.delivery.beat_at is not None:
                 parts.append(f"heartbeat written {_time(self.delivery.beat_at)}")
         if self.arrival is not None:

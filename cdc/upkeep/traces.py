@@ -189,7 +189,7 @@ def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[
         why = "no capture of this database is noted with it: it may be another's"
         yield CaptureRemnant(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
         return
-    read = f"read by {found.holder or 'a process'}" if found.active else "read by nobody"
+    read = f"read by {found.holder or 'a process'}" if found.active else "no reader"
     why = f"{read}, holds {found.retained_bytes / 1024 / 1024:.1f} MiB of the source's log"
     yield CaptureRemnant(TracePart.SLOT, name, True, why, statement, found.retained_bytes)
 

@@ -123,5 +123,5 @@ class WhenProcess(Generic[S]):
     def __del__(self) -> None:
         place = getattr(self, "_place", None)
         if place is not None:
-            what = f"nothing was said of what follows on {type(self._incoming).__qualname__}"
+            what = f"no expectation was given for {type(self._incoming).__qualname__}"
             warnings.warn_explicit(what, ForgottenExpectation, *place)

@@ -169,7 +169,7 @@ def retry(
             done = control.retry_timer(name, process or "", timer or "")
     if not done:
         raise _not_parked(name, which)
-    typer.echo("its runner tries it again")
+    typer.echo("its runner retries it")
 
 
 @parked.command("drop")

@@ -342,7 +342,9 @@ def _bar(name: str, *, shown: bool) -> Iterator[Callable[[ReplayProgress], None]
             nonlocal lap
             if now.lap != lap:  # what was left of the one before says nothing of this one
                 lap = now.lap
-                bar.reset(task, description=f"rebuild of {escape(name)}, lap {lap}", said="")
+                bar.reset(
+                    task, description=f"rebuild of {escape(name)}, catch-up round {lap}", said=""
+                )
             done, every = now.looked_at + now.delivered, now.rows + now.to_deliver
             said = f"{now.looked_at:,} of {now.rows:,} changes, {now.per_s:,.0f}/s"
             bar.update(task, total=every, completed=done, said=said)

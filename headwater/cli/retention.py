@@ -113,7 +113,7 @@ def _print(tail: Tail | None, rate: float, disk_bytes: float | None, seconds: fl
         }
         for reader in tail.readers
     ]
-    print_rows(readers, as_json=False, title="", empty="nobody reads it yet")
+    print_rows(readers, as_json=False, title="", empty="no reader yet")
     for reader in tail.readers:
         if reader.state is ReaderState.LOST:
             print_error(reader.error(), as_json=False)

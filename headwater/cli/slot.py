@@ -136,7 +136,7 @@ def _advice(found: Pressure) -> str:
     if found.slot.lost:
         return "the server has given up the log that this slot should have kept"
     if not found.slot.active:
-        return "nobody reads from the slot; headwater source status says why"
+        return "no connector reads from the slot; headwater source status shows why"
     if not found.moves:
         return "its reader stands still; headwater source status says why"
     if found.writer is not None:

@@ -156,7 +156,7 @@ def line_of(version: ViewVersion) -> dict[str, Any]:
 
 
 def _far(done: int, total: int, share: float | None, seconds_left: float | None, lap: int) -> str:
-    said = f"{f'lap {lap}: ' if lap else ''}{done:,} of {total:,}"
+    said = f"{f'catch-up round {lap}: ' if lap else ''}{done:,} of {total:,}"
     if share is None:
         return f"{said}, looked through"
     left = "" if seconds_left is None else f", about {seconds_left:,.0f} s left"

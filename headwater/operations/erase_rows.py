@@ -178,7 +178,7 @@ class Forgetting:
                 return erasure.past()
             except (SinkUnavailableError, StableTableError) as error:
                 detail = f" ({error.detail})" if error.detail else ""
-                self._say(f"{error}{detail}: it is tried again")
+                self._say(f"{error}{detail}: retrying")
         return erasure.past()
 
     def _await_published(self, erasure: Erasure, through: Through) -> None:

@@ -275,7 +275,7 @@ class KeptViews:
                 Part.VIEW,
                 view,
                 "",
-                "declared no more, and kept by nobody",
+                "no longer declared or maintained",
                 None,
                 repaired=False,
                 hint=f"run headwater view drop {view} --yes, or declare it again",

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 _HINT: Final = (
-    "the archive tells of mirrors, histories and events; headwater view replay of views made from"
-    " others"
+    "the archive has mirrors, histories and events; use headwater view replay for derived views"
 )
 
 

@@ -163,7 +163,7 @@ class _Look:
                 yield Unreached(version.place, "is not kept as it is declared", again)
         for place in (self._own & self._known) - kept - self._views.keys():
             again = f"declare view {_view(place)} again, then headwater up"
-            yield Unreached(place, "nobody keeps it", again)
+            yield Unreached(place, "no view maintains it", again)
 
     def _concerns(self, version: ViewVersion) -> bool:
         view = self._views[version.place]

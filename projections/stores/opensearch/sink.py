@@ -52,8 +52,8 @@ _STATE: Final = "filter_path=*.mappings._meta,*.settings.index.uuid,*.settings.i
 _EXISTS: Final = "resource_already_exists_exception"
 _TAKEN: Final = "invalid_alias_name_exception"
 _TAKEN_HINT: Final = (
-    "somebody made an index named {view}, which is the alias of the view's own: remove it, or"
-    " put it under another name, and start the job again"
+    "another program created an index with the name of the alias {view}: remove or rename it,"
+    " and restart the job"
 )
 _OPTIONS_HINT: Final = (
     "correct search=SearchOptions(...) of the view: analyzers are the engine's own, or described in"

@@ -573,7 +573,7 @@ def test_all_that_is_parked_is_tried_again_and_timers_are_listed_and_dropped(run
     assert "late" in table
     assert [
         (0, "its runner tries 1 again\n"),
-        (0, "its runner tries it again\n"),
+        (0, "its runner retries it\n"),
         (0, "the timer is given up\n"),
         (0, "its runner tries 3 again\n"),
         (0, "nothing of it waits\n"),
