@@ -54,8 +54,8 @@ class CaptureSpec:
         secrets_folder: Folder that Connect's workers, and they alone, may read secrets from; they
             are written there and the configuration only refers to them. None if it has no such.
         columns: Tables of which some columns do not leave, or not as they are.
-        insert_only: Tables that are captured although Postgres then refuses UPDATE and DELETE on
-            them, for want of a key.
+        insert_only: Tables that are captured without a key, although Postgres then refuses UPDATE
+            and DELETE on them.
         salt: Secret that columns are hashed with; a caller that has it can try values.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.

@@ -46,7 +46,7 @@ class ChangePosition:
 
     @classmethod
     def of_read(cls, epoch: int, lsn: Lsn, order: int = 0) -> ChangePosition:
-        """Returns the place of a row that was read at a position of this epoch.
+        """Returns the version of a row that was read at a position of this epoch.
 
         Args:
             epoch: Incarnation of the source.

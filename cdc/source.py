@@ -227,7 +227,7 @@ def resume(spec: CaptureSpec) -> None:
 def repair(spec: CaptureSpec, say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Makes a capture anew: a slot, an epoch, and every table read as a whole.
 
-    Whoever is killed amid it calls it again; until it has ended, `apply` and `resume` refuse.
+    After a kill, call it again; until it has ended, `apply` and `resume` refuse.
 
     Args:
         spec: The source.

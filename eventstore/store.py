@@ -186,7 +186,7 @@ class EventStore:
                 recorded, too.
             context: Stored beside the events.
             connection: Of the caller's, whose open transaction is joined: the state is read through
-                it, and what breaks that transaction is not retry.
+                it, and what breaks that transaction is not retried.
             attempts_max: How often it is decided at most.
             boundary: Which events, of whatever streams, the decision depends on besides its own
                 stream, such as `tagged("email:ada@example.org")`; each item names a tag. The

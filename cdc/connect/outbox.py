@@ -9,8 +9,8 @@ byte for byte; its headers are `id`, `type`, `version`, `correlation_id` and `te
 messages of one stream share a partition and keep their order. Delivery is at least once: a
 connector that was killed sends its last messages again, with the same `id`.
 
-A message is sent if its transaction committed after capture began: what was said before that, or
-between the loss of a slot and a raised epoch, is not in the log any more.
+A message is sent if its transaction committed after capture began: messages from before that, or
+between the loss of a slot and the new epoch, are no longer in the log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Secrets of a connector: kept in files that its workers read, never in its configuration.
 
 Connect writes a connector's configuration into a topic, in clear, and shows it to a caller that
-asks its REST interface. A reference `${secrets:folder:name}` is what lies there instead; the worker
+asks its REST interface. A reference `${secrets:folder:name}` is stored there instead; the worker
 opens the file when it starts the task (Kafka's DirectoryConfigProvider, named `secrets`).
 """
 

@@ -90,7 +90,7 @@ def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorSta
 
 
 def wait_stopped(rest: ConnectRest, name: str, timeout_s: float) -> None:
-    """Waits until a connector that was told to stop has no task left.
+    """Waits until a stopped connector has no tasks.
 
     Raises:
         ConnectorNotRunningError: It did not stop in time.

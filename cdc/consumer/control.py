@@ -51,7 +51,7 @@ class PartitionLag:
 def lag(
     kafka_bootstrap: str, *, source: str, group: str, tables: Iterable[str | TableName]
 ) -> list[PartitionLag]:
-    """Returns how far a group is behind in each partition, whoever its members are.
+    """Returns a group's lag in each partition.
 
     Raises:
         BrokerUnreachableError: No broker answers.

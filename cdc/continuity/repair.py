@@ -2,7 +2,7 @@
 
 What was captured before stays where it is: rows that are still there are overwritten by the reads,
 and those that are not were deleted meanwhile and are swept once a table has been read as a whole.
-Each step may be done again, so whoever is killed amid a repair begins it again.
+Each step can be repeated, so a killed repair can be started again.
 """
 
 from __future__ import annotations

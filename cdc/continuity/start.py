@@ -63,7 +63,7 @@ def refuse(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) ->
         What was seen of one that may go on.
 
     Raises:
-        ContinuityError: Changes are missing, or nobody can tell; which of its kinds says why.
+        ContinuityError: Changes are missing, or may be; the subclass names the cause.
         PublicationDriftError: The publication is gone, or has lost a table.
     """
     seen = gather(connection, rest, spec)

@@ -1,8 +1,8 @@
 """Where the source database is, for programs that do not read DSNs as libpq does.
 
 libpq completes an address from the environment, a service file and a passfile, and chooses one of
-several servers. Whoever needs the parts takes them from a session (`resolve`), so that the
-connector reaches the same server as the same role with the same password as everything else.
+several servers. Other code takes the parts from a session (`resolve`), so that the connector
+reaches the same server as the same role with the same password as everything else.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _ABORTED: Final = "aborted"
 
 
 def everything(connection: Connection[Any], source: str) -> PositionToken:
-    """Returns a token of everything that was committed so far, by whomever.
+    """Returns a token of everything committed so far, by any writer.
 
     Args:
         connection: To the source; its own transaction has to be over.
@@ -44,7 +44,7 @@ def everything(connection: Connection[Any], source: str) -> PositionToken:
 
     Raises:
         TransactionOpenError: The connection is in a transaction, whose commit is yet to come.
-        NotCapturedError: Nobody captures the source.
+        NotCapturedError: The source is not captured.
     """
     # a connection that is not in autocommit is in a transaction of ours after the first question
     if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -72,7 +72,7 @@ def of_transaction(connection: Connection[Any], source: str, number: int) -> Pos
     Raises:
         TransactionOpenError: It is not over.
         TransactionAbortedError: It was rolled back, or is not of this server.
-        NotCapturedError: Nobody captures the source.
+        NotCapturedError: The source is not captured.
     """
     _require_committed(connection, number)
     return PositionToken(source, captured(connection, source).epoch, _end(connection))
@@ -88,7 +88,7 @@ def check(connection: Connection[Any], token: PositionToken, source: str) -> Cap
         TokenForeignError: It is of another source.
         TokenOutdatedError: It is of an earlier incarnation.
         TokenFutureError: It is of a later one, or its position is beyond the end of the log.
-        NotCapturedError: Nobody captures the source.
+        NotCapturedError: The source is not captured.
     """
     if token.source != source:
         raise TokenForeignError(
@@ -118,7 +118,7 @@ def captured(connection: Connection[Any], source: str) -> Capture:
     """Returns what is noted of a source's capture.
 
     Raises:
-        NotCapturedError: Nobody captures it.
+        NotCapturedError: It is not captured.
     """
     capture = captures.find(connection, source)
     if capture is None:

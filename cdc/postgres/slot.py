@@ -40,7 +40,7 @@ class SlotStatus:
 
     Attributes:
         name: Its name.
-        active: Somebody reads from it.
+        active: A connector reads from it.
         active_pid: The server process that does.
         database: The database it decodes; None for a physical slot.
         plugin: Its output plugin; None for a physical slot.
@@ -48,7 +48,7 @@ class SlotStatus:
         confirmed_flush_lsn: Up to where its reader has everything.
         wal_status: `reserved`, `extended`, `unreserved` or `lost`.
         retained_bytes: Bytes of log that it keeps.
-        holder: What reads from it calls itself; empty if nobody does.
+        holder: Application name of its reader; empty if it has none.
         safe_wal_bytes: Bytes of log until the server gives the slot up; None without a limit.
         invalidation: Why the server gave it up (Postgres 17 and later); None if it did not.
         inactive_since: When its last reader let go (Postgres 17 and later).
@@ -158,8 +158,8 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
     """Drops a slot once its reader has let go; returns whether there was one.
 
     Raises:
-        SlotError: Somebody still reads from it, or it is another database's or plugin's: the
-            server would drop that all the same.
+        SlotError: A connector still reads from it, or it belongs to another database or plugin: the
+            server would drop it nevertheless.
     """
     found = status(connection, name)
     if found is not None and not found.decodes(connection.info.dbname):

@@ -1,12 +1,12 @@
 """Trial of a migration: what it would make of captured tables, tried on empty copies of them.
 
-The source stays as it is, and nobody waits. Each captured table, and each other one that the
+The source is not changed, and no session waits. Each captured table, and each other one that the
 migration names, is copied without its rows into a schema of its own that comes first in the search
 path; names that carry their schema are turned to the copies. There the migration is run, and all of
 it is rolled back. A second session holds the tables themselves as a writer does, so a statement
 that reaches for one of them all the same is refused instead of having everybody wait.
 
-What a migration does to rows is not tried: as a change of the log it needs nobody to foresee it.
+Effects on rows are not tried: they arrive as changes of the log.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _wanted(connection: Connection, tables: set[TableName], migration: str) -> d
 
 @contextmanager
 def _held(holder: Connection, tables: Iterable[TableName]) -> Iterator[None]:
-    """Holds tables as a writer does, which keeps out whoever would change them."""
+    """Locks tables as a writer does, which blocks DDL on them."""
     with holder.transaction(force_rollback=True):
         holder.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}".encode())
         for table in tables:

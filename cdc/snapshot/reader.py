@@ -1,8 +1,8 @@
 """The reader: sends the rows of tables that are to be read, several ranges at once.
 
 One thread decides what comes next and notes how far each range is; a few workers read and send.
-What a worker has sent is noted only after Kafka has acknowledged it. So whoever is killed, at any
-moment, is followed by somebody who sends at most the chunks under way again.
+What a worker has sent is noted only after Kafka has acknowledged it. So after a kill at any moment,
+the next reader sends at most the current chunks again.
 """
 
 from __future__ import annotations

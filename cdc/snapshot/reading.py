@@ -87,7 +87,7 @@ class SnapshotRun:
         return kind, self.read.rows_expected or 0, self.read.id
 
     def next_part(self) -> int | None:
-        """Returns a range that nobody is at and that is not done; None if there is none."""
+        """Returns an unfinished range without a reader; None if there is none."""
         if self.stage is not SnapshotStage.READING:
             return None
         free = (n for n, part in enumerate(self.parts) if not part.done and n not in self.busy)

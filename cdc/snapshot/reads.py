@@ -1,7 +1,7 @@
 """Reads: what of a source is to be read, under way, or done; in `headwater.snapshots`.
 
-A read stands for one position from the moment it begins, whoever carries it on. Only a table that
-has become another one meanwhile, and a table without a key, is restarted, with a new position.
+A read has one position from its beginning, whichever process continues it. Only a table that has
+become another one meanwhile, and a table without a key, is restarted, with a new position.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Read:
         asked_at: When it was asked for.
         begun_at: When its position was taken.
         ended_at: When it was done, given up or cancelled.
-        resumed_at: When the reader that is at it now took it over.
+        resumed_at: When its present reader adopted it.
         rows_resumed: Rows that had been sent by then.
     """
 

@@ -56,10 +56,10 @@ def ask(
     """Asks for a read of a captured table: the whole of it unless keys or a condition are given.
 
     Rows come into the table's topic at the position at which the read begins, beside the stream of
-    changes: they repair what a view has of them, and lose to every later change. A key that has no
-    row is told as deleted. A snapshot of the whole table lets views drop rows that are gone; a
-    condition cannot tell which rows do not satisfy it any more. A table that somebody took out of
-    the publication is put back by a snapshot of the whole table.
+    changes: they repair what a view has of them, and lose to every later change. A key without a
+    row is sent as a delete. A snapshot of the whole table lets views drop rows that are gone; a
+    condition cannot tell which rows do not satisfy it any more. A snapshot of the whole table adds
+    a table to the publication again.
 
     Args:
         spec: The source.

@@ -37,7 +37,7 @@ class SnapshotStart:
     Attributes:
         facts: The table.
         ranges: What it is cut into.
-        rows_expected: Its rows, about; None if nobody knows.
+        rows_expected: Its rows, about; None if unknown.
     """
 
     facts: TableFacts

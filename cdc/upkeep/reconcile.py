@@ -78,7 +78,7 @@ def drift(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> 
 
 
 def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
-    """Returns the tables whose rows nobody was asked to read in this epoch yet."""
+    """Returns the tables without a requested snapshot in this epoch."""
     asked = set()
     if own_schema.exists(connection):
         found = reads.of_source(connection, spec.name, spec.epoch)

@@ -99,7 +99,7 @@ def find(connection: Connection[Any], source: str) -> list[CaptureRemnant]:
 
 
 def left_behind(connection: Connection[Any], source: str) -> list[str]:
-    """Returns names of other sources of which there are traces, and from whose slot nobody reads.
+    """Returns names of other sources with traces, from whose slot no connector reads.
 
     They are of an earlier trial, or of a project that is down.
     """
@@ -120,7 +120,7 @@ def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> lis
 
     Raises:
         RemovalError: It is not removable, something else depends on it, or the server refuses.
-        SlotError: Somebody still reads from the slot.
+        SlotError: A connector still reads from the slot.
     """
     now = next((each for each in find(connection, source) if each.part is trace.part), None)
     if now is None:

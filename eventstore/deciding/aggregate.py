@@ -147,7 +147,7 @@ class _AggregateDecider(Decider[Any, Any, Any]):
 
 
 def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any] | None]) -> Any:
-    """Takes an event into a state that nobody else has."""
+    """Applies an event to a state that the caller owns."""
     try:
         method = methods[event.__class__]
     except KeyError:

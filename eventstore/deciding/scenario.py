@@ -4,7 +4,7 @@
         scenario(Order).given(OrderPlaced("o1")).when(PlaceOrder("o1")).then_rejected(AlreadyPlaced)
 
 Nothing but the decider's own functions is called: no store, no waiting. The command is decided when
-the expectation is said; a `when` that no `then` follows asserts nothing, and gives a
+the expectation is given. A `when` without a `then` asserts nothing and gives a
 `ForgottenExpectation` warning, which pytest shows and this turns into a failure:
 
     filterwarnings = ["error"]
@@ -30,7 +30,7 @@ S = TypeVar("S")
 
 
 class ForgottenExpectation(UserWarning):
-    """A command was given to a scenario, and nothing was said of what should follow."""
+    """A scenario has a command but no expectation."""
 
 
 def scenario(decider: Decider[Any, Any, S] | type[S]) -> Given[S]:

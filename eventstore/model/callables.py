@@ -1,4 +1,4 @@
-"""Checks of what a caller hands over to be called: a function that nobody awaits is refused.
+"""Checks of callables that a caller passes: sync, async, instances.
 
 `async def` gives a coroutine, and calling it runs nothing. Where the caller of a function does not
 await it, the function would never run, and what it should have done would count as done. So it is

@@ -70,7 +70,7 @@ def encode_state(decider: Decider[Any, Any, S], state: S) -> bytes:
 
     Raises:
         EventRefusedError: It does not.
-        UndeclaredError: The state's type cannot be told from JSON.
+        UndeclaredError: The state's type cannot be determined from JSON.
     """
     read_state = _reader(decider)
     try:
@@ -96,7 +96,7 @@ def decode_state(decider: Decider[Any, Any, S], data: bytes) -> S:
     Raises:
         UpcastError: It does not fit the state's type any more, or only with fields left out or
             filled up with defaults.
-        UndeclaredError: The state's type cannot be told from JSON.
+        UndeclaredError: The state's type cannot be determined from JSON.
     """
     read_state = _reader(decider)
     try:

@@ -1,8 +1,8 @@
 """Sessions: the store's own connections, each acting for the tenant that is asked for.
 
 Directly at the server, a session says once for whom it acts. A pooler may give each transaction
-another session of the server, so there it is said within each transaction, and nothing is left
-behind in a session that other clients use as well.
+another session of the server, so the store names the tenant within each transaction, and leaves
+nothing behind in a shared session.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def open_field(
 
 
 def confirmation_of(plain: bytes, key: SubjectKey, type_: str, field: str) -> bytes:
-    """Returns a digest of a personal value that nobody can make without the subject's key."""
+    """Returns a digest of a personal value that cannot be computed without the subject's key."""
     derived = hmac.digest(key.secret, b"headwater digest of a personal field", hashlib.sha256)
     return hmac.digest(derived, unambiguous(type_, field) + plain, hashlib.sha256)
 

@@ -232,7 +232,7 @@ def decoder(name: str, kind: Any) -> Callable[[bytes], Any]:
     """Returns what reads JSON as a type.
 
     Raises:
-        UndeclaredError: The type cannot be told from JSON, such as a union of two classes.
+        UndeclaredError: The type cannot be determined from JSON, such as a union of two classes.
     """
     try:
         return msgspec.json.Decoder(kind).decode

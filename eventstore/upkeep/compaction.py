@@ -7,8 +7,8 @@ What it means for those who read:
 - *The stream's version* and every event after k stay as they are; expected versions go on.
 - *The log*, subscriptions, tags, and reads of a stream with `archived=True` or `as_of` see the
   original events, in their places, always.
-- *Another fold*: a `$snapshot` is the state of one decider's fold. Whoever cannot read it (another
-  fold or version of it, or state sealed under a forgotten person's key) folds the originals.
+- *Another fold*: a `$snapshot` is the state of one decider's fold. A reader that cannot read it
+  (another fold or version, or a state encrypted with a destroyed key) folds the originals.
 
 Before a prefix is replaced, the state is encoded, decoded, and carried on beside the original fold:
 both must encode alike at every later version that the stream has.

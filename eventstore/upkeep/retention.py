@@ -1,8 +1,8 @@
 """Retention: rules for archiving and deleting events, per category and age.
 
 - *Closed streams* are compacted: those whose last event is of a closing type and old enough. Their
-  originals are in the archive then. Without a fold, the `$snapshot` holds no state: whoever folds
-  the stream reads its originals.
+  originals are in the archive then. Without a fold, the `$snapshot` has no state: a fold of the
+  stream reads its originals.
 - *Archived originals* are dropped if they are old enough, sealed, and the call allows it. The
   `$snapshot` remains, the seals keep the hashes, and a record says what was dropped.
 - *Idempotency keys* are forgotten. A command that is sent again with one is a new command then.

@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _told(error: Exception, *, as_json: bool) -> int | None:
-    """Prints an error and returns its exit code; None of one that is nobody's but ours."""
+    """Prints an error and returns its exit code; None if only Headwater uses it."""
     if type(error).__module__.startswith(("click", "typer")):
         return _usage(error)
     # what there is to tell of errors takes as long to load as most commands

@@ -1,4 +1,4 @@
-"""`headwater events subscriptions`, `rebuild`, `parked`: who reads the log, and what waits."""
+"""`headwater events subscriptions`, `rebuild`, `parked`: subscriptions and their parked streams."""
 
 from __future__ import annotations
 

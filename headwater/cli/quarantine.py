@@ -1,4 +1,4 @@
-"""`headwater quarantine`: records that could not be read or applied, and what waits behind them."""
+"""`headwater quarantine`: records that could not be read or applied."""
 
 from __future__ import annotations
 

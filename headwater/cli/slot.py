@@ -68,7 +68,7 @@ def slot(
 
 
 def _free(connection: Connection[Any], size: int | None) -> int | None:
-    """Bytes that are free for the log: of a size that was told, or of a disk of this machine."""
+    """Free bytes for the log: of a given size, or of a disk of this machine."""
     if size is not None:
         taken = pressure.wal_bytes(connection)
         return None if taken is None else max(0, size - taken)

@@ -26,7 +26,7 @@ _APPLIED_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What is done to a person's row once nobody writes any more.
+    """What is done to a person's row after the traffic.
 
     Attributes:
         platform: Where.

@@ -1,10 +1,9 @@
 """A view is rebuilt while traffic runs, shown and taken back, again and again, while readers count.
 
-Whoever builds it is killed once, whoever moves readers now and then, and the job while readers are
-moved for the last times: the command given again, or the job, has to do the rest. How fresh the
-stores are is told for three times: before it, while the version is built, and while readers are
-moved; not for the time after the job was killed, in which nothing is written. The readers are there
-all the while, for they cost something themselves.
+The rebuild is killed once, some cutovers are killed, and the job is killed during the last ones:
+the repeated command, or the job, must complete them. Freshness is measured in three periods: before
+the rebuild, during it, and during the cutovers; not for the time after the job was killed, in which
+nothing is written. The readers are there all the while, for they cost something themselves.
 """
 
 from __future__ import annotations
@@ -226,7 +225,7 @@ class Rebuilding:
 
     @contextmanager
     def _busy(self) -> Iterator[Callable[[], bool]]:
-        """What tells whether somebody is at the view's versions at this moment."""
+        """The lock that shows whether an operation uses the view's versions."""
         source, name = self.platform.project.source.name, self.probe.view
         with session.connect(self.platform.source_dsn) as connection:
 

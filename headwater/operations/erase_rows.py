@@ -63,12 +63,12 @@ _SEARCHED: Final = (
 class Forgetting:
     """Forgets what rows of one table were.
 
-    Whoever is killed amid it asks again: each step may be done twice.
+    After a kill, run it again: each step can be repeated.
 
     Args:
         platform: The project, and where its servers are.
         table: The table.
-        say: Is told each step.
+        say: Receives each step.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Forgetting:
         return erasure.past()
 
     def _await_published(self, erasure: Erasure, through: Through) -> None:
-        """Waits until nobody is to read a table as it was before."""
+        """Waits until no reader uses earlier versions of a table."""
         deadline = time.monotonic() + CATCH_UP_S
         self._platform.await_applied(through.lsn, CATCH_UP_S, erasure.places)
         while behind := erasure.behind(through):

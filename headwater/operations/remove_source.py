@@ -112,10 +112,10 @@ class Removal:
     def run(self, say: Callable[[str], None]) -> list[str]:
         """Removes what `items` shows; says each step once it is done, and returns all of them.
 
-        Whoever is killed amid it calls it again.
+        After a kill, call it again.
 
         Raises:
-            CdcError: A server refuses; what was said before is done.
+            CdcError: A server refuses; the earlier parts are done.
         """
         done: list[str] = []
 

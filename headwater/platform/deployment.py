@@ -56,7 +56,7 @@ class Site:
 
     @property
     def hiding(self) -> Hiding:
-        """What of rows nobody is to see."""
+        """Rules that hide columns."""
         salt = self.project.settings.for_source(self.source).salt
         return Hiding(self.project.source.columns, salt.get_secret_value() if salt else None)
 

@@ -146,7 +146,7 @@ class Impact:
                 still.add(view.name)
 
     def _kept(self, derived: Mapping[str, DerivedView]) -> bool:
-        """Whether every view made from others was kept by the query that is declared."""
+        """Whether every derived view was maintained by its declared query."""
         tables = self.project.home.root / "tables"
         published = Published(tables, self.project.source.name)
         latest, shown = published.latest(), published.current()

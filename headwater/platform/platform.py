@@ -185,7 +185,7 @@ class Platform:
         return self._impact.of_migration(migration)
 
     def warnings(self) -> list[Check]:
-        """Returns what works at the source and somebody should know; changes nothing."""
+        """Returns warnings about the source; changes nothing."""
         spec = self.capture_spec()
         with session.connect(spec.dsn) as connection:
             found = capture.checks(connection, spec)
@@ -401,7 +401,7 @@ class Platform:
         return job is not None and job.state is runtime.ServiceState.READY
 
     def _await_capture(self) -> None:
-        """Waits as long as it takes: a capture that was lost is repaired when somebody has time."""
+        """Waits as long as it takes: a lost capture waits for its repair."""
         while not applied_file(self.project).exists():
             self._check_failed()
             time.sleep(_POLL_S)

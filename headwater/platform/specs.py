@@ -178,7 +178,7 @@ def alert_spec(
     bound: Callable[[], tuple[ViewPlan, ...]],
     shown: Callable[[], Mapping[str, DerivedView]],
 ) -> AlertSpec:
-    """Says what is looked at for alerts, and who is told.
+    """Describes the alerts and their channels.
 
     Args:
         project: The project.
@@ -207,7 +207,7 @@ def alert_spec(
 
 
 def unsigned(project: Project) -> list[Check]:
-    """Returns what warns of webhooks that have no secret to sign with: nobody would be told."""
+    """Returns warnings about webhooks without a signing secret, which cannot send."""
     secrets = _secrets(project)
     return [
         Check(

@@ -81,7 +81,7 @@ def replay_view(
         to: Folder for its table.
 
     Raises:
-        UsageError: There is no such view, it is not made from others, or the folder is not empty.
+        UsageError: There is no such view, it is not a derived view, or the folder is not empty.
         AsOfError: The archive cannot tell what it is made from, or it was not published then.
         ProjectionError: Its query cannot be run.
     """
@@ -134,7 +134,7 @@ def chain_of(project: Project, name: str) -> list[DerivedView]:
     """Returns a view with the derived views that it is made from, each after what it reads.
 
     Raises:
-        UsageError: There is no such view, or it is not made from others.
+        UsageError: There is no such view, or it is not a derived view.
     """
     views, derived = project.declarations.views, project.declarations.derived
     if name in views:

@@ -56,7 +56,7 @@ class FormerViews:
         """Makes the views that are named by one of a statement's words; returns their folders.
 
         Raises:
-            AsOfError: The archive cannot tell what rows were then, or each is made from others.
+            AsOfError: The archive cannot tell the rows at that time, or all are derived views.
         """
         known, plans = self._known()
         chosen = [plan for plan in plans if plan.view.lower() in words]
@@ -75,7 +75,7 @@ class FormerViews:
             The folder of its table, and the versions that stand there.
 
         Raises:
-            AsOfError: The archive cannot tell what rows were then, or it is made from others.
+            AsOfError: The archive cannot tell the rows at that time, or it is a derived view.
         """
         known, every = self._known()
         plans = [plan for plan in every if plan.view == name]

@@ -115,12 +115,12 @@ class Views:
 
         Args:
             written: What a command has returned; or the connection of a transaction that is
-                committed. Without it, the token is of everything so far, by whomever.
+                committed. Without it, the token covers everything so far, by any writer.
 
         Raises:
             TransactionOpenError: It is not committed yet.
             TransactionAbortedError: It never will be.
-            NotCapturedError: Nobody captures the source.
+            NotCapturedError: The source is not captured.
         """
         if written is None:
             with self.reading() as connection:
@@ -161,7 +161,7 @@ class Views:
 
         Raises:
             UsageError: No view is named so.
-            NotCapturedError: Nobody captures the source.
+            NotCapturedError: The source is not captured.
         """
         for name in names:
             self[name]  # refuses what there is not

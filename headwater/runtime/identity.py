@@ -93,7 +93,7 @@ def unprivileged(*, home: Path, data: Path, program: Path) -> Identity:
 
 
 def _give(folder: Path, user: int, group: int) -> None:
-    """Make a folder and all below belong to somebody, if it does not yet."""
+    """Changes the owner of a folder and everything below, if necessary."""
     if folder.stat().st_uid == user:
         return
     for path in (folder, *folder.rglob("*")):

@@ -54,7 +54,7 @@ class Owner(Protocol):
         ...
 
     def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
-        """Waits until nobody has one of their records in hand; returns whether that is so."""
+        """Waits until no handler processes their records; returns whether that is so."""
         ...
 
     def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
@@ -115,7 +115,7 @@ class GroupMember:
         bootstrap: Kafka's address.
         group: Name of the group.
         topics: What it reads; they must exist.
-        owner: Is told of partitions that come and go.
+        owner: Receives assigned and revoked partitions.
         session_timeout_s: A member that is silent for so long is taken for dead.
         handover_s: How long a partition that goes to another member waits for its records that are
             in hand.

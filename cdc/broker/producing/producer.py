@@ -190,7 +190,7 @@ class Producer:
 
 
 class _Lane:
-    """What waits to be sent to one partition."""
+    """Records to be sent to one partition."""
 
     def __init__(self, topic: str, partition: int, headers: Sequence[tuple[str, bytes]]) -> None:
         self.topic = topic

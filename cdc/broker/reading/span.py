@@ -23,7 +23,7 @@ def up_to(client: Any, ends: Mapping[Any, int], topic: str) -> Iterator[tuple[An
     Args:
         client: Kafka's consumer, which stands where it is to begin.
         ends: Offset of each partition that it has to come to.
-        topic: Their topic, for whoever is told that it cannot be read.
+        topic: Their topic, for error messages.
 
     Raises:
         BrokerUnreachableError: Nothing came for a minute.

@@ -49,7 +49,7 @@ def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
 
 
 def find(bootstrap: str, names: Iterable[str]) -> dict[str, TopicSpec]:
-    """Describes those of the topics that exist: partitions, and properties that somebody set.
+    """Describes the existing topics: partitions, and properties that are not defaults.
 
     Raises:
         BrokerUnreachableError: No broker answers.

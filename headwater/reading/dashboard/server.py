@@ -1,8 +1,8 @@
 """The server of a dashboard: one page, its style and its script, and the answers that it shows.
 
-It reads and never writes, answers GET and HEAD alone, and listens to this machine unless it is told
-otherwise. While it does, it answers only to names of this machine: a page of another process's that
-has its own name point here would read the answers otherwise (DNS rebinding). What it sends forbids
+It reads and never writes, answers GET and HEAD alone, and listens only on this machine by default.
+While it does, it answers only to names of this machine: a page of another process's that has its
+own name point here would read the answers otherwise (DNS rebinding). What it sends forbids
 everything but its own script and style.
 """
 

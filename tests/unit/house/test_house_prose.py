@@ -72,6 +72,8 @@ PAGES_LEFT = {"api.md": 0}
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"(?:^|[ ])# (.*)$")
 CODE = re.compile(r"`[^`\n]*`")
+# "stream: Of the event." in a docstring is short for "the stream of the event", not inverted.
+ATTRIBUTE_OF = re.compile(r"^(\s*(?:- )?[*`\w]+): Of ", re.MULTILINE)
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
 SEARCHES = {
     re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE): word for pattern, word in RULED_OUT.items()
@@ -96,6 +98,7 @@ def comments(block: re.Match[str]) -> str:
 
 def prose(text: str) -> str:
     """The text without code, except comments in blocks of code, and targets of links."""
+    text = ATTRIBUTE_OF.sub(r"\1: of ", text)
     return LINK_TARGET.sub("]", CODE.sub("``", FENCE.sub(comments, text)))
 
 
