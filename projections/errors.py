@@ -221,7 +221,7 @@ class IndexRefusedError(SinkRefusedError):
 class IndexLostError(SinkError):
     """A view's search index was deleted or replaced.
 
-    Somebody deleted or restored it; the job's next start has the view's table read again.
+    It was deleted or restored; the job's next start takes a new snapshot of the view's table.
     """
 
     code = "HW-P067"

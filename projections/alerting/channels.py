@@ -1,4 +1,4 @@
-"""Channels: how a message comes to whoever is to be told.
+"""Channels: delivery of messages to webhooks, topics and functions.
 
 A trial: each channel of an alert is sent a message, so that it fails before it is needed.
 """

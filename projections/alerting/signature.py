@@ -1,7 +1,7 @@
 """Signatures of webhooks, as Standard Webhooks (standardwebhooks.com) has them.
 
-What is signed is the message's id, the time of sending and the body, so that nobody can send a
-message again later, or as another one.
+What is signed is the message's id, the time of sending and the body, so that a message cannot be
+replayed later, or as another one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def verify(
 ) -> str:
     """Tells whether a message comes from who has the secret; returns its id.
 
-    Whoever receives messages may have one twice: the id says so.
+    A receiver may get a message twice, with the same id.
 
     Args:
         headers: Of the request; their case does not matter.

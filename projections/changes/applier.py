@@ -1,8 +1,8 @@
 """Delivery: records of change topics, taken into the views of one store.
 
-A record that cannot be read or applied is set apart with its cause, and so is every later one of
-its key; all others are applied. What is set apart is handed to the caller, who keeps it safe before
-the batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
+A record that cannot be read or applied is quarantined with its cause, and so is every later one of
+its key; all others are applied. The caller receives quarantined records and stores them before the
+batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
 applied, whether or not it could have been.
 """
 
@@ -124,7 +124,7 @@ class TaskApplier:
     Args:
         plans: The views of the store.
         sink: Opens the store when it is needed.
-        held: What waits already, by view.
+        held: Quarantined records, by view.
         changes_per_write: Changes of a topic after which they are written.
         overlapped: Whether what comes next is read while that is being written.
     """
@@ -206,7 +206,7 @@ class TaskApplier:
             _ViewDelivery(self, plan, reader.topic, reduced).run()
 
     def held(self, plan: ViewPlan) -> Held:
-        """What waits of a view, with what this delivery has set apart."""
+        """A view's quarantined records, including those of this delivery."""
         held = self._held.get(plan.name, _NOTHING)
         apart = self._apart.get(plan.name)
         return Held(held.keys | apart, held.given_up) if apart else held
@@ -413,7 +413,7 @@ class _ViewDelivery:
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 
     def _set_apart(self, sink: Sink) -> list[UnappliedRecord]:
-        """Hands over what waits: all that failed, except where the store has something newer."""
+        """Returns the records to quarantine: failures without a newer change in the store."""
         failures = self._failures + self._behind
         if not failures:
             return []

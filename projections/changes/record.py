@@ -25,8 +25,8 @@ class Record(NamedTuple):
         partition: Where it lies.
         offset: Where it lies.
         old_key: Of a row that came under another key, that key.
-        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 where nobody knows, as
-            of one that has waited in quarantine.
+        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 if unknown, as of one
+            that has waited in quarantine.
     """
 
     key: bytes | None

@@ -3,7 +3,7 @@
 `ChangeEvent.parse` says what a record means; this module says the same, several times as fast, by
 reading only what a mirror needs and decoding only the change of each key that survives the batch.
 Whatever it does not know is handed to `ChangeEvent.parse`, which names what is wrong. A record that
-cannot be read is set apart with its cause; the others are not held up by it.
+cannot be read is quarantined with its cause; all others are applied.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class TopicReducer:
     Args:
         schema: The table as its catalog describes it, with the columns that are read.
         facts: Of a table of events, which of its records count; None if all do.
-        shapes: How the table came by its columns: records of other shapes are carried over, and
-            one that no shape explains is set apart. Without it, it stops the batch.
+        shapes: How the table came by its columns: records of other shapes are carried over, and one
+            that no shape explains is quarantined. Without it, it stops the batch.
         left_out: Names of columns that the table has beside those of `schema`; their values are
             not looked at.
         left_to_read: Records of older versions do not count: a read of the table follows.

@@ -101,7 +101,7 @@ class Sink(Protocol):
         Args:
             plan: The view.
             below_version: The version: that of the rows of its newest whole-table snapshot.
-            reads: Every whole-table snapshot of its table; only a history is told.
+            reads: Every whole-table snapshot of its table; for histories only.
 
         Raises:
             SinkError: The store refuses or cannot be reached; it has to be given again.

@@ -1,4 +1,4 @@
-"""Attendant: a thread of the job that tends something beside its queries, as long as a turn lasts.
+"""Background task: a thread of the job beside its queries, during one generation.
 
 Others wait for what it does: a view claims no position that nobody publishes, and keeps rows that
 nobody sweeps. So none of them ends unseen. What each of them knows to be wrong it retries by

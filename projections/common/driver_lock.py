@@ -1,4 +1,4 @@
-"""Tenure: the time in which one driver writes the views of a home, and nothing else does.
+"""Driver lock: only one driver writes the views of a home folder.
 
 A driver is several processes: its own, Spark's JVM, and workers that write. Each of them can be
 stopped at any moment, outlive the others, and be woken when another driver is at work. So each
@@ -45,7 +45,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """The right to write, as long as nobody else has it; may be given to other processes.
+    """The right to write (fencing token); can be passed to other processes.
 
     Attributes:
         folder: Where its locks are.

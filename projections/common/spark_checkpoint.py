@@ -115,7 +115,7 @@ def _told(lines: list[str]) -> Offsets:
 
 
 def batch_of(checkpoint: Path, place: tuple[str, int], offset: int) -> int | None:
-    """Returns the number of the finished batch that had a record; None if nobody knows any more.
+    """Returns the number of the finished batch that had a record; None if unknown.
 
     Args:
         checkpoint: Folder of the query's checkpoint, which keeps its last batches.
@@ -278,7 +278,8 @@ def check(checkpoint: Path) -> Mapping[str, str]:
         checkpoint: Folder of the query's checkpoint.
 
     Raises:
-        CheckpointForeignError: Another query, source or home has made it, or nobody knows who.
+        CheckpointForeignError: It belongs to another query, source or home, or its owner is
+            unknown.
     """
     if not (checkpoint / "offsets").is_dir():
         return {}

@@ -1,11 +1,11 @@
-"""Whose turn a store is: its batches', or that of somebody who must be alone.
+"""Store lock: shared by batches, exclusive for cutovers.
 
-Batches may be several at once. Whoever moves readers of views to another version must be alone.
-Between two batches all versions of a view have the same changes. So readers that are moved just
-then see nothing twice, and nothing go back. Derived views come to a store apart from its batches,
-and have a turn of their own there.
+Batches may be several at once. A cutover needs the lock exclusively. Between two batches all
+versions of a view have the same changes. So readers that are moved just then see nothing twice, and
+nothing go back. Derived views come to a store apart from its batches, and have a turn of their own
+there.
 
-Derived turn: derived views are brought to a store while nobody moves readers there.
+Derived turn: derived views are brought to a store while no cutover runs there.
 """
 
 from __future__ import annotations

@@ -72,15 +72,15 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     Args:
         name: Of the alert.
         of: The view: one that lives in the tables, with a row for each key.
-        to: Who is told: any of `Webhook`, `Topic`, `Handler`.
+        to: Channels: any of `Webhook`, `Topic`, `Handler`.
         where: A condition on its rows, in the SQL of `headwater query`. It may ask for `now()`,
             such as `due_at < now()`; left out, every row meets it, as every match of a pattern.
-        hold: How long a row must have met the condition before anybody is told: `"5 minutes"`.
-        quiet: Hold-down: how long it must not have met it before it counts as recovered. What
-            comes and goes in between is told once.
+        hold: How long a row must have met the condition before it is reported: `"5 minutes"`.
+        quiet: Hold-down: how long it must not have met it before it counts as recovered. Shorter
+            interruptions belong to one alert.
         recent: Leaves out rows that are older, such as matches of a pattern, of which there are
-            ever more: `Recent("match_end", "7 days")`. One that becomes too old is forgotten, and
-            nobody is told that it has recovered.
+            ever more: `Recent("match_end", "7 days")`. One that becomes too old is forgotten
+            without a recovery message.
 
     Raises:
         DeclarationError: It does not fit.

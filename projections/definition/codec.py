@@ -1,8 +1,8 @@
 """View definitions as data: kept when a view's declaration changes, so that the old one goes on.
 
 A declared view is made of frozen values, and so is what is kept of it: a JSON document that says of
-each value which it is. Only the classes listed here are ever made from one, so a document that
-somebody has altered can name a wrong column and cannot run anything.
+each value which it is. Only the classes listed here are ever made from one, so an altered document
+can name a wrong column but cannot run code.
 """
 
 from __future__ import annotations

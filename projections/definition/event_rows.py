@@ -8,7 +8,7 @@ A view that is kept by an older definition has the columns that its events had t
 has no more is NULL, and what it has beside them is left out.
 
 A personal field has a column that is always NULL: views are kept where keys are not, and must not
-remember who is forgotten. Nobody decrypts anything here.
+remember who is forgotten. Nothing is decrypted here.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def source(  # noqa: PLR0913  # what can be said of a source
             events are captured for `view.events`, and its outbox is sent to the topics
             `<name>.outbox.<topic>`.
         on_schema_change: What its views do when their table changes: `evolve`, `pause`,
-            `quarantine` or `ignore`; see `SchemaPolicy` for what they do where nothing is said.
+            `quarantine` or `ignore`; for the default see `SchemaPolicy`.
         columns: Rules for tables of which some columns do not leave the database, or only hashed
             or masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
             `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
@@ -112,22 +112,20 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     Args:
         name: The view's name in every store; lower case, digits and underscores.
         table: A captured table, from a source.
-        keys: Columns that identify a row; the primary key where nothing is said.
-        to: Any of `table`, `search`, `cache`; all of them where nothing is said. A history lives
-            in `table`.
-        on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
-            is said, see `SchemaPolicy`.
+        keys: Columns that identify a row; default: the primary key.
+        to: Any of `table`, `search`, `cache`; default: all of them. A history lives in `table`.
+        on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; default: its source's, see
+            `SchemaPolicy`.
         cache: How it is laid out in the cache, with lookups, counters and leaderboards.
-        search: How its fields are indexed for search; from the columns' types where nothing is
-            said.
+        search: How its fields are indexed for search; default: from the columns' types.
         scd: 1 for the latest rows, 2 for a history, whose rows have `valid_from` and `valid_to`,
             `recorded_from` and `recorded_to`.
         sequence_by: Of a history, the column that says since when a row is valid, such as the time
-            of an event; the commit where nothing is said.
+            of an event; default: the commit.
         except_column_list: Columns of its table that it does not have, whatever becomes of them
             there; none of the key.
-        track_history_column_list: Columns whose change begins a new state of a history; all where
-            nothing is said. A change of others is put into the state that it falls into.
+        track_history_column_list: Columns whose change begins a new state of a history; default:
+            all. A change of others is put into the state that it falls into.
         track_history_except_column_list: Columns whose change begins none; said instead.
         apply_as_deletes: A condition on a row; where it is true, the row counts as deleted, as
             `deleted_at IS NOT NULL` says of one that is only marked.
@@ -136,8 +134,8 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             `broker` or `processing`; or of its first, `first_commit`. See `ChangeTime`.
 
     Raises:
-        DeclarationError: A name cannot be used or is taken, a store, policy or time is not known,
-            or what is said of a history does not fit.
+        DeclarationError: A name is invalid or in use, a store, policy or time is unknown, or the
+            options of a history do not fit.
     """
     wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
     stores = stores_of(name, wanted)
@@ -246,7 +244,7 @@ def events(  # noqa: PLR0913  # the words of `mirror`
         name: The view's name in every store; lower case, digits and underscores.
         events: Which events, from a source: `shop.events(OrderPlaced)`.
         to: Any of `table`, `search`, `cache`.
-        search: How its fields are indexed for search; from their types where nothing is said.
+        search: How its fields are indexed for search; default: from their types.
         expect: What its rows should be like, and what becomes of those that are not.
         times: Columns with a time at which each event came, in the table: `commit`, `broker` or
             `processing`; see `ChangeTime`.

@@ -38,7 +38,7 @@ class Declarations:
         views: Views of one table each, or of events.
         derived: Views that are made from other views.
         alerts: Alerts on rows of views.
-        dashboard: What a page shows of them; None if nothing was said.
+        dashboard: What a page shows of them; None by default.
         module: Where it lies; files that it names lie beside it.
         folders: Further places of modules that it imports.
     """

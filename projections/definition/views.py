@@ -46,7 +46,7 @@ class SchemaPolicy(StrEnum):
 
     Where nothing is declared, a view evolves with every change that loses nothing, and is paused by
     one that does: a column retyped to what cannot hold its values, a key changed. Whatever is
-    declared, a table renamed or dropped pauses its views: nobody can say what is meant.
+    declared, a renamed or dropped table pauses its views.
     """
 
     EVOLVE = "evolve"  # follows every change that a view can follow
@@ -339,6 +339,6 @@ AnyView = MirrorView | EventsView | DerivedView
 def kept_in(view: AnyView) -> frozenset[Store]:
     """Returns the stores that a view is kept in.
 
-    One that is made from others always has a table: SQL reads it, and what is made from it does.
+    A derived view always has a table: SQL reads it, and what is made from it does.
     """
     return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to

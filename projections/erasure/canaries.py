@@ -1,4 +1,4 @@
-"""Canaries: values that nobody else has, by which one sees whether anything of a key is left."""
+"""Canaries: values that only the forgotten key has, to search for afterwards."""
 
 from __future__ import annotations
 

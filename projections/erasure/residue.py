@@ -45,8 +45,8 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
 
     The log itself stays, without values: a writer that knows the table at a former commit goes on
     from there, and would else take the number after it for one that nobody has; and who opens the
-    table just now may be at an older checkpoint. Nobody may write to the table meanwhile. A caller
-    that reads another version fails.
+    table just now may be at an older checkpoint. No process may write to the table meanwhile. A
+    caller that reads another version fails.
 
     Args:
         table: Folder of the table.

@@ -75,7 +75,7 @@ def explain(
 def explain_derived(
     view: DerivedView, source: str, said: Mapping[str, Any], group: Iterable[str]
 ) -> ViewExplanation:
-    """Says how a view is kept that is made from others.
+    """Describes how a derived view is maintained.
 
     Args:
         view: The view.

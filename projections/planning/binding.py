@@ -210,7 +210,7 @@ def read_unlogged(
 
 @contextmanager
 def alone(connection: psycopg.Connection[Any], source: str, *, decides: bool) -> Iterator[None]:
-    """Holds whoever decides on views of a source apart from all others who do."""
+    """Serialises decisions on views of a source."""
     if not decides:
         yield
         return

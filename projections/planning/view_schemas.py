@@ -206,7 +206,7 @@ def epoch(connection: psycopg.Connection[Any], source: str) -> int:
 
 
 def lock(connection: psycopg.Connection[Any], source: str) -> None:
-    """Waits until nobody else decides on views of a source; held by the session."""
+    """Takes the lock for decisions on views of a source; held by the session."""
     connection.execute(_LOCK, (source,))
 
 

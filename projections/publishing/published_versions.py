@@ -449,7 +449,7 @@ class Published:
         return sorted(filter(_VERSION.fullmatch, names))
 
     def _forget(self, before_us: int) -> None:
-        """Removes what nobody can read any more; never the newest, nor the newest complete one."""
+        """Removes unreadable versions; never the newest, nor the newest complete one."""
         *older, _ = self._names()
         latest = self.latest()
         for path in (self._folder / name for name in older):

@@ -1,13 +1,13 @@
-"""ReadBarrier: waits until a view has what somebody has just written.
+"""ReadBarrier: waits until a view has a given write.
 
 All that it needs is in the source: how far each view is in each store, and how far the log was
-read. So a caller that reads a view needs neither Kafka nor the job, and is told which of them is
-behind.
+read. So a caller that reads a view needs neither Kafka nor the job, and the error names the stage
+that is behind.
 
 Lag: how long it takes until what is committed now is there, in each view and store.
 
 It is waited for, not reckoned: figures of how far each part is freeze when one of them hangs, and
-grow while nothing is written. What has not come in time is told with the stage that it is at.
+grow while nothing is written. A view that is not up to date in time is reported with its stage.
 """
 
 from __future__ import annotations

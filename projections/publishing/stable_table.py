@@ -203,7 +203,7 @@ class StableTable:
             return self._show(place, table, number, backwards=backwards)
 
     def clean(self, kept_hours: float = KEPT_HOURS) -> None:
-        """Removes commits and files that nobody reads any more.
+        """Removes commits and files that are no longer read.
 
         Args:
             kept_hours: How long ago they have been replaced; with 0 nothing is left but what the

@@ -48,7 +48,7 @@ class MemorySink:
         self.views: dict[str, _View] = {} if views is None else views
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes room for a view."""
+        """Prepares the store for a view."""
         self.views.setdefault(plan.name, _View())
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:

@@ -50,7 +50,7 @@ _FIRST = 1 << 56  # the first version of an epoch, and as many to the next
 
 
 def make_plan(keys: tuple[str, ...] = ("id", "part")) -> ViewPlan:
-    """Returns a plan with a name that nobody has used."""
+    """Returns a plan with an unused name."""
     table = TableSchema(TableName("public", "things"), _COLUMNS, keys)
     name = f"things_{secrets.token_hex(5)}"
     return ViewPlan(name, "t", "t.public.things", table, keys or (ROW_ID_COLUMN,), frozenset(Store))

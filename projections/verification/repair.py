@@ -146,7 +146,7 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
         reports: Of a verification; those in which nothing is wrong are passed over.
         verify_derived: Compares the tables of derived views; that takes Spark.
         deadline_s: Longest wait for a read, and for a view to have it, seconds.
-        say: Is told each step.
+        say: Receives each step.
 
     Raises:
         RepairRefusedError: See `refuse`.
@@ -247,7 +247,7 @@ def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
     deadline_s: float,
     say: Callable[[str], None],
 ) -> list[Repaired]:
-    """Has the job make a view whole that is made from others, and verifies it once more."""
+    """Has the job recompute a derived view, and verifies it again."""
     stores = {report.store for report in reports}
     if Store.TABLE in stores:  # what was wrong there may have been given to the others
         stores |= view.to

@@ -1,4 +1,4 @@
-"""The ledger of what waits: `headwater.quarantine`, as the job uses it.
+"""The quarantine table `headwater.quarantine`, as the job uses it.
 
 Halting: a view that has to stand still because of a row is paused, in all its stores.
 """
@@ -218,7 +218,7 @@ def write(
     waiting: Sequence[UnappliedRecord],
     swept: Mapping[str, int],
 ) -> None:
-    """Writes down what waits, and by view what it has swept; see `put` and `obsolete`.
+    """Stores quarantined records, and by view what it has swept; see `put` and `obsolete`.
 
     Raises:
         QuarantineFullError: More would wait of one view than may wait.
@@ -252,7 +252,7 @@ def put(
     waiting: Sequence[UnappliedRecord],
     rows_max: int,
 ) -> None:
-    """Writes down what waits; nothing happens if it is there.
+    """Stores quarantined records; does nothing if they are stored.
 
     Raises:
         QuarantineFullError: More would wait of one view than may wait.

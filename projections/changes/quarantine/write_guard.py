@@ -73,7 +73,7 @@ class StoreGuard:
             yield
 
     def held(self) -> Mapping[str, Held]:
-        """Returns what waits, by view.
+        """Returns the quarantined records, by view.
 
         Raises:
             QuarantineDownError: It cannot be read, and nothing certain is known.

@@ -115,7 +115,7 @@ def aggregate(  # noqa: PLR0913
         least: Columns of which the least value is kept, by what it is called.
         greatest: Columns of which the greatest value is kept, by what it is called.
         distinct: Columns whose values are counted, each once, by what the counts are called.
-        percentiles: Percentiles of columns, by what they are called; exact where no error is said.
+        percentiles: Percentiles of columns, by what they are called; exact by default.
         top: The first rows of each group, by what they are called.
         approximate_distinct: Columns whose values are counted, each once, by a sketch of a stated
             error, by what the counts are called.
@@ -159,7 +159,7 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two
         late: Which rows come too late for them; None if none does.
         table: The view whose rows are grouped.
         by: Columns that rows of a window have in common.
-        measures: What is said of each window.
+        measures: Measures of each window.
         condition: Of Spark SQL, on the rows that count; empty for all.
 
     Raises:
@@ -220,15 +220,15 @@ def late(  # noqa: PLR0913
         to: Any of `table`, `search`, `cache`.
         window: The windows.
         late: Which rows come too late for them.
-        keys: Columns that identify a row of `of`; what is said there where nothing is said here.
-            With `window_start`, where there is one, they are the view's keys.
+        keys: Columns that identify a row of `of`; default: those of its declaration. With
+            `window_start`, where there is one, they are the view's keys.
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.
 
     Raises:
-        DeclarationError: Nobody said what identifies a row, or the declaration does not fit.
+        DeclarationError: The key of a row is unknown, or the declaration is invalid.
     """
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, added(window))
@@ -342,7 +342,7 @@ def function(  # noqa: PLR0913
     what looks at rows (`count`, `collect`) belongs elsewhere.
 
     Args:
-        name: The view's name in every store; the function's where nothing is said.
+        name: The view's name in every store; default: the function's.
         keys: Columns of its result that identify a row.
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search.

@@ -5,8 +5,8 @@ which it refers to, or changes what such a name stands for, in the module's orde
 function's decorators, which declare it. So an edit elsewhere in the module is no change of it, and
 what is kept can be run when the module says something else by then.
 
-What is imported is so by reference: of another module nothing is kept. Where it cannot be told what
-a function needs, nobody guesses.
+What is imported is so by reference: of another module nothing is kept. If a function's parts cannot
+be determined, it is not stored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DEFINITIONS: Final = (*_FUNCTIONS, ast.ClassDef)
 
 
 class UntoldError(Exception):
-    """It cannot be told what a function needs of its module; the text says why."""
+    """The parts of a function cannot be determined; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
         line: Where it begins, with its decorators.
 
     Raises:
-        UntoldError: That cannot be told.
+        UntoldError: They cannot be determined.
     """
     module = _module(source)
     found = next((each for each in module.statements if each.begins(name, line)), None)

@@ -52,7 +52,7 @@ def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
         words: Columns of a document in which words are looked for. All its columns can be compared
             by name: texts, numbers, truth values, dates, times, and lists of texts.
         keep: Columns that a match shows of its document, beside its keys.
-        keys: Columns that identify a document; what is said there where nothing is said here.
+        keys: Columns that identify a document; default: those of its declaration.
         query_keys: Columns that identify a query; likewise.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
@@ -107,7 +107,7 @@ def unreadable_queries(  # noqa: PLR0913
         to: Any of `table`, `search`, `cache`.
         queries: The queries: a view with a row for each.
         query: The column of `queries` that has its text.
-        query_keys: Columns that identify a query; what is said there where nothing is said here.
+        query_keys: Columns that identify a query; default: those of its declaration.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.

@@ -34,8 +34,8 @@ class ViewFunction:
         module: The module that declares it; None outside one.
         folders: Further places of modules that that one imports.
         whole: Text of all its module; outside one, its own.
-        part: What it needs of its module; None if nobody can tell.
-        untold: Why nobody can; empty if somebody can.
+        part: What it needs of its module; None if unknown.
+        untold: Why they cannot be determined; empty if they can.
     """
 
     made: Callable[..., Any]
@@ -113,7 +113,7 @@ def _part(made: Callable[..., Any], module: Path, whole: str) -> FunctionSlice:
     """Returns what a function needs of its module.
 
     Raises:
-        UntoldError: Nobody can tell.
+        UntoldError: It cannot be determined.
     """
     if not isinstance(made, FunctionType) or hasattr(made, "__wrapped__") or made.__closure__:
         raise UntoldError("it is nested in another function")

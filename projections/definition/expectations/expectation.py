@@ -85,8 +85,7 @@ def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation
         on_fail: `warn`, `drop`, `quarantine` or `fail`; see `OnFail`.
 
     Raises:
-        DeclarationError: The name cannot be used, the condition cannot be read, or nobody knows
-            what `on_fail` means.
+        DeclarationError: The name, the condition or `on_fail` is invalid.
     """
     if not _NAME.fullmatch(name):
         raise DeclarationError(

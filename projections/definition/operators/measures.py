@@ -34,7 +34,7 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile of a column: between the two nearest values where it lies between them.
+    """A percentile of a column: interpolated between the two nearest values.
 
     It is exact, for which each value that differs from all others is held with how many there are.
     With an error, values are put into buckets first whose bounds grow by a factor (DDSketch, Masson
@@ -102,7 +102,7 @@ class Approximate:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is said of each group; by the name that it has in the view.
+    """Measures of each group; by the name that it has in the view.
 
     Attributes:
         count: What the number of rows is called, if it is wanted.

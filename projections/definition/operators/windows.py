@@ -71,7 +71,7 @@ class WindowedRows:
 
         Args:
             by: Columns that rows of a window have in common.
-            listed: What is said of each window.
+            listed: Measures of each window.
         """
         return _grouped(self.query, by, self.bounds, listed, (*by, self.group))
 
@@ -95,7 +95,7 @@ class Window(Protocol):
         Args:
             table: The view whose rows are grouped.
             by: Columns that rows of a window have in common.
-            measures: What is said of each window.
+            measures: Measures of each window.
             condition: Of Spark SQL, on the rows that count.
 
         Raises:

@@ -8,8 +8,8 @@ bring nothing that the load does not have, or that the stream does not take away
 passes over them (the table says which: `headwater.loaded`). They are in the topic and in the
 archive all the same.
 
-Nobody sees half of it: the table is made beside its place and moved there when it is whole. A load
-that was killed leaves a folder behind, which the next one removes.
+Readers never see half of it: the table is written beside its path and moved there when it is
+complete. A load that was killed leaves a folder behind, which the next one removes.
 """
 
 from __future__ import annotations

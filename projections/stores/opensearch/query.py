@@ -1,4 +1,4 @@
-"""What is asked of an index, and how the engine is told.
+"""The query of an index, and its form for the engine.
 
 A user's text is words, never a language: no character of it means anything, except that a `*` alone
 stands for every row. Who asks for `syntax` gets the engine's simple one.
@@ -46,10 +46,10 @@ class SearchQuery:
         text: Words; without any, every row is found.
         where: What must hold besides.
         facets: Fields whose values are counted.
-        sort: Fields to sort by, `name` or `name:desc`; the best come first where nothing is said.
+        sort: Fields to sort by, `name` or `name:desc`; default: the best come first.
         size: How many hits.
         start: How many to pass over.
-        fields: Fields in which words are looked for; all where nothing is said.
+        fields: Fields in which words are looked for; default: all.
         every_word: Whether each word has to be found, not only some.
         syntax: Whether the text is the engine's simple language: `red -"arm chair" tab*`.
         marks: What is put around a word that was found.

@@ -3,9 +3,9 @@
 A field that comes on top is added to the mapping. The type of a field cannot be changed, nor how
 its text becomes words: then what changed is named, and the documents are copied, with their
 versions, to an index beside it and back, and readers are moved from one to the other in one step
-each time. Whoever is killed in between is followed by somebody who goes on: the second index says
-that there is something to be finished. What another process has let the index be, as its alias and
-that it takes no field which the view has not, is put right as well.
+each time. After a kill in between, the next process continues: the second index shows that work is
+unfinished. What another process has let the index be, as its alias and that it takes no field which
+the view has not, is put right as well.
 """
 
 from __future__ import annotations

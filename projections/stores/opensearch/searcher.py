@@ -83,7 +83,7 @@ class SearchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A value that somebody may be typing.
+    """A suggested value.
 
     Attributes:
         field: Whose.
@@ -178,7 +178,7 @@ class Searcher:
         self._engine.request("POST", f"/{view}/_refresh")
 
     def suggest(self, view: str, query: SearchQuery | str) -> list[Suggestion]:
-        """Returns values that somebody may be typing, the most frequent first.
+        """Returns suggested values, most frequent first.
 
         Args:
             view: The view's name.

@@ -49,7 +49,7 @@ class HistorySweep(NamedTuple):
     Attributes:
         version: Its position in the log: only older rows are ended by it.
         at_us: When.
-        until_us: Of a read, when every row had been read; 0 where nobody knows.
+        until_us: Of a read, when every row had been read; 0 if unknown.
     """
 
     version: int
