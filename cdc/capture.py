@@ -44,7 +44,7 @@ class CaptureSpec:
             the source has none.
         connect_url: Kafka Connect's REST interface.
         kafka_bootstrap: `host:port[,host:port]`.
-        epoch: Incarnation of the source, 1 to 127; raised when its slot was made anew on purpose.
+        epoch: Incarnation of the source, 1 to 127; raised when its slot was recreated on purpose.
         heartbeat_interval_ms: How often the heartbeat row is written.
         topic_partitions: Partitions of a table's topic, once it is made.
         topic_retention_ms: How long topics keep records.
@@ -54,9 +54,9 @@ class CaptureSpec:
         secrets_folder: Folder that Connect's workers, and they alone, may read secrets from; they
             are written there and the configuration only refers to them. None if it has no such.
         columns: Tables of which some columns do not leave, or not as they are.
-        insert_only: Tables that are captured although Postgres then refuses UPDATE and DELETE on
-            them, for want of a key.
-        salt: Secret that columns are hashed with; whoever has it can try values.
+        insert_only: Tables that are captured without a key, although Postgres then refuses UPDATE
+            and DELETE on them.
+        salt: Secret that columns are hashed with; a caller that has it can try values.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
         snapshot_workers: Ranges of tables that are read at once.
@@ -94,9 +94,12 @@ class CaptureSpec:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise CaptureSpecError(
-                "the name of a source must be lower-case letters, digits and _",
+                "a source name has only lower-case letters, digits and _",
                 detail=f"{self.name[:80]!r}",
-                hint="a letter first, at most 53 characters: it becomes part of the slot's name",
+                hint=(
+                    "use at most 53 characters, starting with a letter; the name becomes "
+                    "part of the slot's name"
+                ),
             )
         if not self.tables:
             raise CaptureSpecError(f"source {self.name} has no tables")
@@ -197,7 +200,7 @@ def _refuse_topics_of_messages(name: str, prefix: str, tables: tuple[TableName, 
     for table in tables:
         if table.topic(name).replace(".", "_").startswith(taken):
             raise CaptureSpecError(
-                f"the topic of table {table} could be one of the outbox's messages",
-                detail=f"topics of messages begin with {prefix}",
-                hint="capture the table as a source of its own, or rename its schema",
+                f"the topic of table {table} could also be an outbox topic",
+                detail=f"outbox topics begin with {prefix}",
+                hint="capture the table in a separate source, or rename its schema",
             )

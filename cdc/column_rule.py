@@ -94,7 +94,7 @@ class ColumnRules:
             if not self.takes(name) or self.treatment(name) is not None:
                 raise ColumnRuleError(
                     f"column {name} of the key of {schema.table} cannot be hidden",
-                    hint="rows are told apart by it; hide other columns, or the whole table",
+                    hint="the key identifies rows; hide other columns, or leave out the table",
                 )
         columns = []
         for column in schema.columns:
@@ -127,7 +127,8 @@ class ColumnRules:
             taken |= set(names)
         if self.only is not None and self.exclude:
             raise ColumnRuleError(
-                "columns are either allowed or excluded", hint="what is not in `only` stays out"
+                "columns are either allowed or excluded",
+                hint=("columns that `only` does not list are excluded"),
             )
         for name, length in self.mask.items():
             if not 1 <= length <= _MASK_LENGTH_MAX:
@@ -177,7 +178,7 @@ def refuse_weak_salt(salt: str | None, rules: Iterable[ColumnRules]) -> None:
     """
     if any(rule.hash for rule in rules) and len(salt or "") < SALT_LENGTH_MIN:
         raise ColumnRuleError(
-            "columns are hashed and there is no salt"
+            "columns are hashed, and no salt is set"
             if not salt
             else f"the salt has less than {SALT_LENGTH_MIN} characters",
             hint='salt = "${HEADWATER_SALT}" in the section of the source, and the secret in .env',

@@ -58,13 +58,13 @@ class Envelope:
         if not isinstance(fields, dict) or not isinstance(fields.get("source"), dict):
             raise EnvelopeError(
                 "record has no source block",
-                hint="only the connector may write to change topics; look for a foreign producer",
+                hint="only the connector may write to change topics; find the other producer",
             )
         try:
             operation = Operation(str(fields.get("op")))
         except ValueError:
             detail = repr(fields.get("op"))[:20]
-            raise EnvelopeError("record has no known operation", detail=detail) from None
+            raise EnvelopeError("record has an unknown operation", detail=detail) from None
         return cls(
             operation,
             fields.get("before"),

@@ -49,13 +49,13 @@ class SchemaMismatchError(CdcError):
 
 
 class CaptureSpecError(CdcError):
-    """A source cannot be captured as it is declared."""
+    """A source cannot be captured as declared."""
 
     code = "HW-C004"
 
 
 class ColumnRuleError(CdcError):
-    """A rule for columns contradicts another, does not fit its table, or lacks its salt."""
+    """A column rule contradicts another, does not fit its table, or lacks its salt."""
 
     code = "HW-C053"
 
@@ -67,45 +67,45 @@ class TokenError(CdcError):
 
 
 class TokenMalformedError(TokenError):
-    """What was given is no position token."""
+    """The text is not a position token."""
 
     code = "HW-C081"
     exit_code = EXIT_USAGE
 
 
 class TransactionOpenError(TokenError):
-    """A token is asked for a transaction that may still be rolled back."""
+    """A token was requested for a transaction that may still be rolled back."""
 
     code = "HW-C082"
     retriable = True
 
 
 class TransactionAbortedError(TokenError):
-    """A token is asked for a transaction that was rolled back, or that nobody has begun."""
+    """A token was requested for a transaction that was rolled back or does not exist."""
 
     code = "HW-C083"
 
 
 class TokenForeignError(TokenError):
-    """A token is of another source than the one that is read."""
+    """The token belongs to another source."""
 
     code = "HW-C084"
     exit_code = EXIT_USAGE
 
 
 class TokenOutdatedError(TokenError):
-    """A token was made before the source was restored, or its capture repaired."""
+    """The token is older than a restore of the source or a repair of its capture."""
 
     code = "HW-C085"
 
 
 class TokenFutureError(TokenError):
-    """A token names a position that the source's log has not reached."""
+    """The token's position is beyond the end of the source's log."""
 
     code = "HW-C086"
 
 
 class NotCapturedError(TokenError):
-    """The source's log is not captured, so nobody will ever have applied it."""
+    """The source's log is not captured, so no view will reach the token."""
 
     code = "HW-C087"

@@ -21,7 +21,7 @@ class Lsn:
 
     def __post_init__(self) -> None:
         if not 0 <= self.value <= _LSN_MAX:
-            raise EnvelopeError("lsn outside 64 bits", detail=str(self.value))
+            raise EnvelopeError("lsn exceeds 64 bits", detail=str(self.value))
 
     @classmethod
     def parse(cls, text: str) -> Lsn:

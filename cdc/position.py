@@ -28,7 +28,7 @@ class ChangePosition:
     read stands for: changes of its key that the read has not seen have a greater one.
 
     Attributes:
-        epoch: Incarnation of the source, 1 to 127, raised when its slot is made anew.
+        epoch: Incarnation of the source, 1 to 127, raised when its slot is recreated.
         commit_lsn: Commit of the transaction before this one; 0 for rows that were read.
         lsn: The row's own position; the read's for rows that were read.
         order: Number of the row in its transaction, from 1; 0 where there is none. After a
@@ -49,7 +49,7 @@ class ChangePosition:
 
     @classmethod
     def of_read(cls, epoch: int, lsn: Lsn, order: int = 0) -> ChangePosition:
-        """Returns the place of a row that was read at a position of this epoch.
+        """Returns the version of a row that was read at a position of this epoch.
 
         Args:
             epoch: Incarnation of the source.

@@ -1,4 +1,4 @@
-"""PositionToken: a place in a source's log, to be handed on and waited for.
+"""PositionToken: a position in a source's log, to be handed on and waited for.
 
 A writer gets one after its commit; a view that has applied everything up to there has what was
 written. It says of which source it is, and of which incarnation: positions of another, or of a log
@@ -19,7 +19,7 @@ _TEXT: Final = re.compile(r"hwp1\.(?P<epoch>\d{1,9})\.(?P<lsn>[0-9A-F]{16})\.(?P
 
 @dataclass(frozen=True, slots=True)
 class PositionToken:
-    """A place in the log of one incarnation of a source.
+    """A position in the log of one incarnation of a source.
 
     Its text holds nothing secret: letters, digits, dots and underscores, fit for a header of HTTP.
 
@@ -46,7 +46,7 @@ class PositionToken:
         found = _TEXT.fullmatch(text)
         if found is None:
             raise TokenMalformedError(
-                "this is no position token",
+                "the text is not a position token",
                 detail=f"{text!r:.80}",
                 hint="headwater token prints one",
             )

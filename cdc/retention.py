@@ -83,7 +83,7 @@ class TopicRetention:
             kind, factor = _UNITS.get(_singular(amount[2]), ("", 0)) if amount else ("", 0)
             if not amount or not kind or kind in found or not int(amount[1]):
                 raise CaptureSpecError(
-                    "retention cannot be read",
+                    "the retention is invalid",
                     detail=text[:80],
                     hint='"latest", "7 days", "36 hours", "50 GB", or "7 days, 50 GB"',
                 )

@@ -203,7 +203,7 @@ def pause(spec: CaptureSpec) -> None:
     with closing(ConnectRest(spec.connect_url)) as rest:
         if not rest.stop(spec.connector):
             raise ConnectorRefusedError(
-                f"there is no connector {spec.connector}", hint="headwater up makes it"
+                f"connector {spec.connector} does not exist", hint="headwater up creates it"
             )
         supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
 
@@ -227,7 +227,7 @@ def resume(spec: CaptureSpec) -> None:
 def repair(spec: CaptureSpec, say: Callable[[str], None] = lambda _: None) -> list[str]:
     """Makes a capture anew: a slot, an epoch, and every table read as a whole.
 
-    Whoever is killed amid it calls it again; until it has ended, `apply` and `resume` refuse.
+    After a kill, call it again; until it has ended, `apply` and `resume` refuse.
 
     Args:
         spec: The source.
@@ -395,7 +395,7 @@ def _require(checks: Iterable[Check]) -> None:
     if failing:
         hints = dict.fromkeys(check.hint for check in failing if check.hint)
         raise PreflightError(
-            "the source cannot be captured as it is",
+            "the source cannot be captured",
             detail="\n".join(f"{check.name}: {check.message}" for check in failing),
             hint="\n".join(hints) or None,
         )

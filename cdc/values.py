@@ -177,9 +177,9 @@ def _mismatch(schema: TableSchema, row: Mapping[str, Any]) -> SchemaMismatchErro
     gone = sorted(schema.by_name.keys() - row.keys())
     seen = [f"new: {', '.join(added)}"] * bool(added) + [f"gone: {', '.join(gone)}"] * bool(gone)
     return SchemaMismatchError(
-        f"table {schema.table} has other columns than when its views were planned",
+        f"the columns of table {schema.table} changed since its views were planned",
         detail="; ".join(seen),
-        hint="headwater down, then headwater up plans the views anew",
+        hint="run headwater down, then headwater up, to plan the views again",
     )
 
 

@@ -54,7 +54,7 @@ def page(notice: str) -> str:
     """
     sections = [
         f"{notice}\n# API of the event store\n",
-        "What a program imports, module by module, from the docstrings.",
+        "The public names, by module, generated from their docstrings.",
     ]
     for name in MODULES:
         module = importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""Writes the pages that are read off the code, so that they cannot say anything else.
+"""Generates the pages that describe the code.
 
 `python docs/generate.py` rewrites docs/api.md, docs/cli.md, docs/errors.md, docs/settings.md and
 docs/types.md.
@@ -93,8 +93,8 @@ def errors_page() -> str:
         NOTICE,
         "# Error codes",
         "",
-        "A code keeps its meaning for good. `retry` says whether the same step may succeed later,",
-        "with nothing changed; `exit` is the exit code of a command that ends with it.",
+        "The meaning of a code never changes. `retry` says whether the same operation may succeed",
+        "later without any other change; `exit` is the exit code of a command that fails with it.",
         "",
         "| code | error | meaning | retry | exit |",
         "|---|---|---|---|---|",
@@ -127,9 +127,9 @@ def settings_page() -> str:
         NOTICE,
         "# Settings",
         "",
-        "Keys of `headwater.toml`. A value may hold `${NAME}` or `${NAME:-default}`, filled from",
-        "the environment or from `.env` beside the file. What stands under `[profile.NAME]` is",
-        "laid over the rest when that profile is asked for.",
+        "Keys of `headwater.toml`. A value may contain `${NAME}` or `${NAME:-default}`, replaced",
+        "from the environment or from `.env` beside the file. Settings under `[profile.NAME]`",
+        "override the others when that profile is selected.",
     ]
     places: dict[type[BaseModel], list[str]] = {}
     for path, model in _sections(Settings, ""):

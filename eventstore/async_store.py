@@ -42,17 +42,16 @@ T = TypeVar("T")
 class AsyncEventStore:
     """Typed events and commands over a log, for asyncio; see `EventStore` for each method.
 
-    A key ring may ask its database for a key. So with one, plans are made in a thread beside the
-    loop, `decide` and `evolve` too; and `.event` of what is read may wait where it is first asked
-    for.
+    A key ring may query its database. With a key ring, planning runs in a thread, including
+    `decide` and `evolve`, and the first access to `.event` of a read event may block.
 
     Args:
-        log: Where events are kept, such as `AsyncPostgresEventLog(dsn)`.
-        types: Which events there are.
-        deciders: Whose commands it takes: deciders, or classes declared by `aggregate`.
-        tenant: Whose streams.
-        keyring: Keys of the persons in personal fields; None where no event has any.
-        unknown: What a subscription does with events that this program has no class for.
+        log: The log that stores the events, such as `AsyncPostgresEventLog(dsn)`.
+        types: Registry of the event types.
+        deciders: Deciders of its commands, or classes declared by `aggregate`.
+        tenant: The tenant of its streams.
+        keyring: Keys of subjects, for personal fields; None if no event has any.
+        unknown: What a subscription does with events of undeclared types.
 
     Attributes:
         log: As given.
@@ -60,9 +59,9 @@ class AsyncEventStore:
         unknown: As given.
 
     Raises:
-        UndeclaredError: Two deciders take the same command, or fold one category differently.
+        UndeclaredError: Two deciders handle the same command, or fold one category differently.
         WrongKindError: The log, the registry or the key ring is a class or of another kind.
-        NameRefusedError: The tenant cannot have this name.
+        NameRefusedError: The tenant's name is invalid.
     """
 
     def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
@@ -83,14 +82,14 @@ class AsyncEventStore:
 
     @property
     def tenant(self) -> str:
-        """Whose streams it reads and writes."""
+        """The tenant of the streams that it reads and writes."""
         return self._planner.tenant
 
     def for_tenant(self, tenant: str) -> Self:
         """Returns the same store for another tenant, over the same log.
 
         Raises:
-            NameRefusedError: The tenant cannot have this name.
+            NameRefusedError: The tenant's name is invalid.
         """
         made = copy.copy(self)
         made._planner = self._planner.for_tenant(tenant)  # noqa: SLF001  # its own class

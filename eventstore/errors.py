@@ -47,21 +47,21 @@ class NameRefusedError(EventStoreError):
 
 
 class EventRefusedError(EventStoreError):
-    """An event cannot be stored so that it reads back exactly as it was given."""
+    """An event cannot be stored so that it reads back exactly as it was appended."""
 
     code = "HW-E002"
     exit_code = EXIT_USAGE
 
 
 class BatchRefusedError(EventStoreError):
-    """An append has no events, too many, too large ones, or contradicts itself."""
+    """An append has no events, too many or too large events, or contradicts itself."""
 
     code = "HW-E003"
     exit_code = EXIT_USAGE
 
 
 class WrongExpectedVersionError(EventStoreError):
-    """The stream is at another version than the writer thought.
+    """The stream is not at the version that the writer expected.
 
     Attributes:
         stream: Name of the stream.
@@ -91,7 +91,7 @@ class IdempotencyConflictError(EventStoreError):
 
 
 class ConditionFailedError(EventStoreError):
-    """An event matches the append's condition that the decision had not seen."""
+    """An event that the decision did not read matches the append's condition."""
 
     code = "HW-E012"
     retriable = True  # after reading the boundary again
@@ -100,20 +100,20 @@ class ConditionFailedError(EventStoreError):
 class Rejected(EventStoreError):  # noqa: N818  # a verdict of the domain, not a fault
     """The command is refused by the domain's own rules; nothing was written.
 
-    Subclass it to name the domain's reasons, or raise it with one.
+    Subclass it for the domain's reasons, or raise it with a message.
     """
 
     code = "HW-E013"
 
 
 class AccessRefusedError(EventStoreError):
-    """The database's role may not act for this tenant, or not do this at all."""
+    """The database role may not act for this tenant, or lacks a privilege."""
 
     code = "HW-E014"
 
 
 class IsolationRefusedError(EventStoreError):
-    """A decision across streams cannot be held in a REPEATABLE READ or SERIALIZABLE transaction."""
+    """An append condition cannot be checked in a REPEATABLE READ or SERIALIZABLE transaction."""
 
     code = "HW-E015"
 
@@ -126,13 +126,13 @@ class UndeclaredError(EventStoreError):
 
 
 class WrongKindError(UndeclaredError):
-    """Something of the wrong kind was handed over: an async function, a class, another log."""
+    """An argument has the wrong kind: an async function, a class, another log."""
 
     code = "HW-E023"
 
 
 class UpcastError(EventStoreError):
-    """A stored event cannot be brought to the latest version of its type."""
+    """A stored event cannot be upcast to the latest version of its type."""
 
     code = "HW-E021"
 
@@ -158,7 +158,7 @@ class WaitTimeoutError(EventStoreError):
 
 
 class SubscriptionError(EventStoreError):
-    """A subscription cannot run as it is declared."""
+    """A subscription cannot run as declared."""
 
     code = "HW-E032"
     exit_code = EXIT_USAGE
@@ -171,7 +171,7 @@ class CompactionError(EventStoreError):
 
 
 class AuditError(EventStoreError):
-    """The log is not what was sealed."""
+    """The log differs from its seals."""
 
     code = "HW-E041"
     exit_code = EXIT_UNHEALTHY
@@ -191,14 +191,14 @@ class DependencyAwayError(EventStoreError):
 
 
 class StoreUnavailableError(EventStoreError):
-    """The database did not do it now; nothing was written."""
+    """The database is unavailable now; nothing was written."""
 
     code = "HW-E050"
     retriable = True
 
 
 class ContentionError(StoreUnavailableError):
-    """Deadlocks or serialization failures did not end within the bound."""
+    """Deadlocks or serialization failures continued up to the limit of attempts."""
 
     code = "HW-E051"
 
@@ -212,13 +212,13 @@ class SchemaMissingError(StoreUnavailableError):
 
 
 class ResultUnknownError(StoreUnavailableError):
-    """The connection broke while a commit was under way; it may or may not have happened."""
+    """The connection broke during a commit; the transaction may or may not have committed."""
 
     code = "HW-E053"
 
 
 class PrimaryNeededError(StoreUnavailableError):
-    """This server is a standby, or the session may not read or write the log as it is set."""
+    """The server is a standby, or the session's settings forbid the log's reads or writes."""
 
     code = "HW-E054"
     retriable = False

@@ -69,16 +69,16 @@ class StateSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """Which events of a stream.
+    """A selection of events of a stream.
 
     Attributes:
         after: Only stream positions greater than this.
         through: Only stream positions up to this one.
         as_of: Only events recorded at or before this instant.
-        backwards: The last one first.
-        limit: So many at most.
-        archived: The original events also where the stream was compacted; otherwise one
-            `$snapshot` event stands for them.
+        backwards: Newest event first.
+        limit: Maximum number of events.
+        archived: Read the original events of a compacted stream; otherwise one `$snapshot` event
+            replaces them.
     """
 
     after: int = 0
@@ -92,20 +92,20 @@ class StreamPart:
         _check_bounds(self.after, self.through, self.limit)
         if self.as_of is not None and self.as_of.utcoffset() is None:
             raise BatchRefusedError(
-                "an instant has an offset", detail="as_of", hint="datetime.now(UTC)"
+                "an instant needs a UTC offset", detail="as_of", hint="datetime.now(UTC)"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Which events of the log.
+    """A selection of events of the log.
 
     Attributes:
-        query: Of which types, tags, category.
+        query: Types, tags and category.
         after: Only global positions greater than this.
         through: Only global positions up to this one.
-        backwards: The last one first.
-        limit: So many at most.
+        backwards: Newest event first.
+        limit: Maximum number of events.
     """
 
     query: Query = EVERYTHING
@@ -121,7 +121,7 @@ class LogPart:
 def _check_bounds(after: int, through: int | None, limit: int | None) -> None:
     for name, bound in (("after", after), ("through", through), ("limit", limit)):
         if bound is not None and (type(bound) is not int or not 0 <= bound <= POSITION_MAX):
-            raise BatchRefusedError(f"{name} is a number from 0 on", detail=f"{bound!r:.80}")
+            raise BatchRefusedError(f"{name} must be 0 or more", detail=f"{bound!r:.80}")
 
 
 WHOLE_STREAM: Final = StreamPart()
@@ -160,7 +160,7 @@ class EventLog(Protocol):
         *,
         connection: Any = None,
     ) -> Iterator[StoredEvent]:
-        """Reads a stream; nothing if there is none.
+        """Reads a stream; yields nothing if it does not exist.
 
         Args:
             tenant: Whose.

@@ -1,4 +1,4 @@
-"""The event log in memory: the twin of Postgres, for tests and trials.
+"""The event log in memory, for tests and trials.
 
 It keeps every promise of `eventstore.log` but durability, and refuses what Postgres refuses. What
 it says of itself is proved by the same contract suite.
@@ -54,12 +54,12 @@ def _now() -> datetime:
 
 
 class MemoryEventLog:
-    """An `EventLog` that is gone with its process.
+    """An `EventLog` that exists only in its process.
 
-    There is no transaction in memory that an append could join: `connection` must be None.
+    There are no transactions in memory that an append could join: `connection` must be None.
 
     Args:
-        clock: Says when events are recorded; a test may set it back.
+        clock: Returns the recording time of events; a test may set it back.
     """
 
     def __init__(self, *, clock: Callable[[], datetime] = _now) -> None:
@@ -99,7 +99,7 @@ class MemoryEventLog:
             raise IdempotencyConflictError(
                 "the idempotency key was used for another payload",
                 detail=f"at global position {known.appended.token.global_position}",
-                hint="a key names one intention; take a new key for a new one",
+                hint="use a new key for a new command",
             )
         return None if known is None else known.appended
 
@@ -113,9 +113,9 @@ class MemoryEventLog:
         for (stream, event), there in zip(wanted, found, strict=True):
             if there is None or not _same(stream, event, there):
                 raise IdempotencyConflictError(
-                    "an event with this id is stored already, with other content",
+                    "an event with this id is already stored, with other content",
                     detail=f"event id {event.event_id}",
-                    hint="an id is given to one event only",
+                    hint="give each event its own id",
                 )
         last = max(event.global_position for event in stored)
         versions = (self._version_at(request.tenant, a.stream, last) for a in request.appends)
@@ -132,7 +132,7 @@ class MemoryEventLog:
         later = _matching(self._log[condition.after :], request.tenant, condition.query)
         if next(later, None) is not None:
             raise ConditionFailedError(
-                "an event came in that the decision had not seen",
+                "an event was added that the decision did not read",
                 detail=f"after global position {condition.after}",
                 hint="read the boundary again, decide again, append with its condition",
             )
@@ -211,7 +211,7 @@ class MemoryEventLog:
             return len(self._log)
 
     def head(self) -> int:
-        """Returns the last global position that was given out."""
+        """Returns the last assigned global position."""
         return self.high_water_mark()
 
     def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
@@ -247,7 +247,7 @@ class MemoryEventLog:
         return None if beyond else saved
 
     def save_snapshot(self, tenant: str, snapshot: StateSnapshot) -> None:
-        """See `EventLog.save_snapshot`; an older state never wins."""
+        """See `EventLog.save_snapshot`; an older state never replaces a newer one."""
         place = (tenant, snapshot.stream, snapshot.fold)
         with self._lock:
             saved = self._snapshots.get(place)
@@ -255,7 +255,7 @@ class MemoryEventLog:
                 self._snapshots[place] = snapshot
 
     def close(self) -> None:
-        """See `EventLog.close`; nothing is held open, and nothing is lost."""
+        """See `EventLog.close`; it closes nothing."""
 
     def _replace_prefix(
         self, tenant: str, stream: str, through: int, snapshot_event: NewEvent
@@ -299,10 +299,10 @@ class MemoryEventLog:
 
 
 class AsyncMemoryEventLog:
-    """An `AsyncEventLog` in memory; nothing in it ever waits.
+    """An `AsyncEventLog` in memory.
 
     Args:
-        log: The log to serve, which threads may use at the same time; a new one if left out.
+        log: The log to use, which threads may share; default: a new one.
     """
 
     def __init__(self, log: MemoryEventLog | None = None) -> None:
@@ -336,7 +336,7 @@ class AsyncMemoryEventLog:
         return self.log.high_water_mark()
 
     async def head(self) -> int:
-        """Returns the last global position that was given out."""
+        """Returns the last assigned global position."""
         return self.log.head()
 
     async def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
@@ -369,9 +369,9 @@ class AsyncMemoryEventLog:
 def _refuse_transaction(connection: Any) -> None:
     if connection is not None:
         raise BatchRefusedError(
-            "the event log in memory has no transaction that could be joined",
+            "the event log in memory has no transactions to join",
             detail=f"{type(connection).__module__}.{type(connection).__qualname__}",
-            hint="leave connection out, or take a log on Postgres",
+            hint="omit connection, or use a log on Postgres",
         )
 
 
@@ -382,7 +382,7 @@ def _check_events(request: AppendRequest) -> None:
             _check_event(event)
             if event.event_id in ids:
                 raise BatchRefusedError(
-                    "an append has two events of one id", detail=f"event id {event.event_id}"
+                    "an append has two events with one id", detail=f"event id {event.event_id}"
                 )
             ids.add(event.event_id)
 
@@ -390,7 +390,7 @@ def _check_events(request: AppendRequest) -> None:
 def _check_event(event: NewEvent) -> None:
     if event.type == SNAPSHOT_TYPE:
         raise NameRefusedError(
-            "an event type that starts with $ belongs to the store", detail=event.type
+            "event types that start with $ are reserved for the store", detail=event.type
         )
     _check_json(event.type, event.data)
     if event.metadata is not None:
@@ -399,7 +399,7 @@ def _check_event(event: NewEvent) -> None:
         event.occurred_at.astimezone(UTC)
     except OverflowError:
         raise EventRefusedError(
-            f"event {event.type} has a time that is none in UTC", detail="occurred_at"
+            f"event {event.type} has a time that does not exist in UTC", detail="occurred_at"
         ) from None
 
 
@@ -409,7 +409,7 @@ def _check_json(type_: str, text: bytes) -> None:
         json.loads(text.decode(), parse_int=str, parse_float=str, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise EventRefusedError(
-            f"event {type_} has a payload or metadata that is not JSON",
+            f"the payload or metadata of event {type_} is not JSON",
             detail=type(error).__name__,
         ) from None
 

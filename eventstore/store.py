@@ -42,15 +42,15 @@ T = TypeVar("T")
 class EventStore:
     """Typed events and commands over a log.
 
-    Threads: all methods may be called from several at once; an iterator belongs to one.
+    Threads: all methods may be called concurrently; an iterator belongs to one thread.
 
     Args:
-        log: Where events are kept, such as `PostgresEventLog(dsn)` or `MemoryEventLog()`.
-        types: Which events there are.
-        deciders: Whose commands it takes: deciders, or classes declared by `aggregate`.
-        tenant: Whose streams.
-        keyring: Keys of the persons in personal fields; None where no event has any.
-        unknown: What a subscription does with events that this program has no class for.
+        log: The log that stores the events, such as `PostgresEventLog(dsn)` or `MemoryEventLog()`.
+        types: Registry of the event types.
+        deciders: Deciders of its commands, or classes declared by `aggregate`.
+        tenant: The tenant of its streams.
+        keyring: Keys of subjects, for personal fields; None if no event has any.
+        unknown: What a subscription does with events of undeclared types.
 
     Attributes:
         log: As given.
@@ -58,9 +58,9 @@ class EventStore:
         unknown: As given.
 
     Raises:
-        UndeclaredError: Two deciders take the same command, or fold one category differently.
+        UndeclaredError: Two deciders handle the same command, or fold one category differently.
         WrongKindError: The log, the registry or the key ring is a class or of another kind.
-        NameRefusedError: The tenant cannot have this name.
+        NameRefusedError: The tenant's name is invalid.
     """
 
     def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
@@ -82,14 +82,14 @@ class EventStore:
 
     @property
     def tenant(self) -> str:
-        """Whose streams it reads and writes."""
+        """The tenant of the streams that it reads and writes."""
         return self._planner.tenant
 
     def for_tenant(self, tenant: str) -> Self:
         """Returns the same store for another tenant, over the same log.
 
         Raises:
-            NameRefusedError: The tenant cannot have this name.
+            NameRefusedError: The tenant's name is invalid.
         """
         made = copy.copy(self)
         made._planner = self._planner.for_tenant(tenant)  # noqa: SLF001  # its own class
@@ -127,7 +127,7 @@ class EventStore:
             ConditionFailedError: An event matches the condition.
             IsolationRefusedError: A condition in a transaction that is REPEATABLE READ or
                 SERIALIZABLE.
-            EventRefusedError: An event would not read back as it was given.
+            EventRefusedError: An event would not read back unchanged.
             BatchRefusedError: There are no events, too many, or they contradict each other.
             StoreUnavailableError: The database did not do it now.
         """
@@ -173,20 +173,20 @@ class EventStore:
         attempts_max: int = ATTEMPTS_MAX,
         boundary: Query | None = None,
     ) -> Handled:
-        """Decides a command and appends the events that it leads to.
+        """Decides a command and appends the resulting events.
 
         If another writer was faster, the state is loaded and the command decided again.
 
         Args:
             command: Of a class that a decider of the store takes.
             expected_version: What the caller thinks of the stream. If it is a version, another
-                writer's event is an error and nothing is tried again.
+                writer's event is an error and nothing is retried.
             idempotency_key: The same key with the same command again answers what it did first,
                 also if the command would be rejected now. A command without events has its key
                 recorded, too.
             context: Stored beside the events.
             connection: Of the caller's, whose open transaction is joined: the state is read through
-                it, and what breaks that transaction is not tried again.
+                it, and what breaks that transaction is not retried.
             attempts_max: How often it is decided at most.
             boundary: Which events, of whatever streams, the decision depends on besides its own
                 stream, such as `tagged("email:ada@example.org")`; each item names a tag. The
@@ -195,8 +195,8 @@ class EventStore:
 
         Raises:
             Rejected: The domain's rules refuse it, by a subclass of theirs; nothing was written.
-            EventRefusedError: An event would not read back as it was given, or the decider could
-                not fold it.
+            EventRefusedError: An event would not read back unchanged, or the decider could not fold
+                it.
             UndeclaredError: No decider takes it, it has no method for an event of its own, or the
                 boundary is missing or not looked at.
             IsolationRefusedError: A boundary in a transaction that is REPEATABLE READ or
@@ -228,7 +228,7 @@ class EventStore:
         as_of: datetime | None = None,
         connection: Any = None,
     ) -> State[S]:
-        """Returns the state of a stream; the initial one if there is no such stream.
+        """Returns the state of a stream; the initial state if it does not exist.
 
         Args:
             decider: Whose fold; or a class declared by `aggregate`.
@@ -251,7 +251,7 @@ class EventStore:
     def read_stream(
         self, stream: str, part: StreamPart = WHOLE_STREAM, *, connection: Any = None
     ) -> Iterator[RecordedEvent]:
-        """Reads a stream; nothing if there is none.
+        """Reads a stream; yields nothing if it does not exist.
 
         Where it was compacted, the first event stands for those before it, unless the part says
         `archived`.
@@ -265,7 +265,7 @@ class EventStore:
         return map(self._planner.recorded, found)
 
     def read_category(self, category: str, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
-        """Reads all streams of a category in the log's order.
+        """Reads all streams of a category in global order.
 
         Args:
             category: Of the streams.
@@ -274,7 +274,7 @@ class EventStore:
         return self.read_all(in_category(category, part))
 
     def read_all(self, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
-        """Reads the tenant's log in its order, up to where it is complete now.
+        """Reads the tenant's log in global order, up to the position at which it is complete.
 
         Args:
             part: Which events, and in which direction.
@@ -282,7 +282,7 @@ class EventStore:
         return map(self._planner.recorded, self.log.read_log(self.tenant, part))
 
     def read(self, query: Query, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
-        """Reads what a query means, by type and tag, in the log's order.
+        """Reads the events that match a query, in global order.
 
         Args:
             query: Which events.
@@ -293,7 +293,7 @@ class EventStore:
     def read_boundary(
         self, query: Query, *, connection: Any = None
     ) -> tuple[list[RecordedEvent], Condition]:
-        """Reads what a decision across streams depends on.
+        """Reads the events on which a decision across streams depends.
 
         Args:
             query: Each of its items names a tag.
@@ -311,7 +311,7 @@ class EventStore:
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
 
     def personal_tag(self, name: str, value: str) -> str:
-        """Returns the tag that `personal_tag(name, value)` gave an event, to look for it.
+        """Returns the stored form of `personal_tag(name, value)`, for queries.
 
         Args:
             name: What the value is, such as `email`.
@@ -323,7 +323,7 @@ class EventStore:
         return self.codec.personal_tag(self.tenant, name, value)
 
     def wait_for(self, token: Token, timeout_s: float) -> None:
-        """Waits until the log is complete up to a token: whoever reads it now has its events.
+        """Waits until the log is complete up to a token, so that every reader sees its events.
 
         Args:
             token: Of a command or an append.

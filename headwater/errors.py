@@ -19,21 +19,21 @@ class HeadwaterError(PlatformError):
 
 
 class UsageError(HeadwaterError):
-    """The command line cannot be carried out as written."""
+    """The command line is invalid."""
 
     code = "HW-U001"
     exit_code = EXIT_USAGE
 
 
 class UnhealthyError(HeadwaterError):
-    """Something that should run does not, or copies differ."""
+    """A service that should run does not, or views differ from their source."""
 
     code = "HW-U002"
     exit_code = EXIT_UNHEALTHY
 
 
 class PlatformMissingError(HeadwaterError):
-    """A part of Headwater is asked for that is not installed here."""
+    """A required part of Headwater is not installed."""
 
     code = "HW-U003"
     exit_code = EXIT_MISSING

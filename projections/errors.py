@@ -101,61 +101,61 @@ class ProjectionError(PlatformError):
 
 
 class DeclarationError(ProjectionError):
-    """A view or source is declared wrongly, whatever the database looks like."""
+    """The declaration of a view or source is invalid."""
 
     code = "HW-P001"
     exit_code = EXIT_USAGE
 
 
 class PlanError(ProjectionError):
-    """A declared view does not fit the tables that the source has."""
+    """A declared view does not fit the tables of the source."""
 
     code = "HW-P002"
     exit_code = EXIT_USAGE
 
 
 class ConditionError(PlanError):
-    """The condition of an expectation names what its view has not, or compares what it cannot."""
+    """An expectation's condition names a missing column, or compares unlike types."""
 
     code = "HW-P091"
 
 
 class SinkError(ProjectionError):
-    """A store could not take a batch; nothing of the batch counts as written."""
+    """A store could not write a batch; no part of the batch counts as written."""
 
     code = "HW-P010"
     retriable = True
 
 
 class SinkUnavailableError(SinkError):
-    """A store does not answer, or asks to come back later."""
+    """A store does not answer, or is too busy."""
 
     code = "HW-P011"
 
 
 class SinkRefusedError(SinkError):
-    """A store answers, and refuses what is written or how."""
+    """A store rejects a write."""
 
     code = "HW-P012"
     retriable = False
 
 
 class UnholdableValueError(SinkError):
-    """A value that the source holds has no exact form in a store; it is never altered."""
+    """A value of the source has no exact representation in a store; it is never altered."""
 
     code = "HW-P013"
     retriable = False
 
 
 class NoStoredRowError(SinkError):
-    """A change leaves out an unchanged value, and no row has it; it waits until one does."""
+    """A change omits an unchanged value that no stored row has; the change waits for it."""
 
     code = "HW-P014"
     retriable = False
 
 
 class WriterLockedError(SinkError):
-    """Another driver keeps the views of this home, or something of an ended one may still write.
+    """Another driver, or a process of an ended driver, may still write to this home folder.
 
     The detail names the process.
     """
@@ -165,21 +165,21 @@ class WriterLockedError(SinkError):
 
 
 class WriterFencedError(SinkError):
-    """Another driver has taken over while this one stood still; it must not write any more."""
+    """Another driver has the lock of the home folder; this one must not write any more."""
 
     code = "HW-P017"
     retriable = False
 
 
 class LoadFailedError(SinkError):
-    """A view's new table could not be filled straight from the source; the stream fills it."""
+    """A view's new table could not be loaded directly from the source; the stream fills it."""
 
     code = "HW-P016"
     retriable = True
 
 
 class TableTornError(SinkError):
-    """The log of a view's Delta table lacks a commit, or has one that cannot be read.
+    """The log of a view's Delta table lacks a commit, or contains an unreadable one.
 
     Nothing is written to it: the other stores go on, and this one once the table was moved away.
     """
@@ -188,21 +188,21 @@ class TableTornError(SinkError):
 
 
 class SinkReadOnlyError(SinkUnavailableError):
-    """A store answers and takes no writes for now: its disk is nearly full, or somebody says so."""
+    """A store is read-only: its disk is nearly full, or an operator has set it so."""
 
     code = "HW-P065"
 
 
 class IndexRefusedError(SinkRefusedError):
-    """The search engine refuses a view's index: it has not an analyzer that is named, say."""
+    """The search engine refuses a view's index, for instance because it lacks an analyzer."""
 
     code = "HW-P066"
 
 
 class IndexLostError(SinkError):
-    """A view's search index is gone, or is not the one that its rows were written to.
+    """A view's search index was deleted or replaced.
 
-    Somebody deleted or restored it; the job's next start has the view's table read anew.
+    It was deleted or restored; the job's next start takes a new snapshot of the view's table.
     """
 
     code = "HW-P067"
@@ -210,7 +210,7 @@ class IndexLostError(SinkError):
 
 
 class FeedLostError(SinkError):
-    """A derived view's table does not tell all that has changed since a store was written.
+    """The change feed of a derived view's table no longer covers what a store lacks.
 
     All its rows are given to the store anew, and what is older is removed there.
     """
@@ -219,28 +219,28 @@ class FeedLostError(SinkError):
 
 
 class CacheError(SinkUnavailableError):
-    """The cache cannot be relied on, or cannot be written, until somebody or time repairs it."""
+    """The cache has lost data, or cannot be written."""
 
     code = "HW-P060"
 
 
 class CacheLostError(CacheError):
-    """The cache has forgotten what was written: emptied, restored, or restarted without its data.
+    """The cache has lost writes: it was emptied, restored, or restarted without its data.
 
-    Its views are read anew by themselves.
+    Its views are read again by themselves.
     """
 
     code = "HW-P061"
 
 
 class CacheFullError(CacheError):
-    """The cache's memory is full; batches are tried again."""
+    """The cache's memory is full; batches are retried."""
 
     code = "HW-P062"
 
 
 class CacheReadOnlyError(CacheError):
-    """The cache is a replica, or has become one; batches are tried again."""
+    """The cache is a replica, or has become one; batches are retried."""
 
     code = "HW-P063"
 
@@ -253,7 +253,7 @@ class CacheUnknownError(ProjectionError):
 
 
 class JobError(ProjectionError):
-    """The streaming job refuses to go on."""
+    """The streaming job refuses to continue."""
 
     code = "HW-P020"
 
@@ -265,7 +265,7 @@ class TruncateError(JobError):
 
 
 class KeylessChangeError(JobError):
-    """A table without a key was updated or deleted from; its view only ever gains rows."""
+    """A table without a key was updated or deleted from; its view follows only inserts."""
 
     code = "HW-P022"
 
@@ -284,16 +284,16 @@ class JobSpecError(JobError):
 
 
 class QueryFailedError(JobError):
-    """A streaming query failed again and again for a cause that has no code of its own."""
+    """A streaming query failed repeatedly, for a cause without a code of its own."""
 
     code = "HW-P025"
     retriable = True
 
 
 class AttendantFailedError(JobError):
-    """A part of the job beside its queries failed for a cause that has no code of its own.
+    """A background task of the job failed, for a cause without a code of its own.
 
-    It is begun anew; when it fails again and again the job ends.
+    It is restarted; when it fails again and again the job ends.
     """
 
     code = "HW-P029"
@@ -301,7 +301,7 @@ class AttendantFailedError(JobError):
 
 
 class SparkEndedError(JobError):
-    """The driver's JVM ended by itself; the job can be started again."""
+    """The driver's JVM ended unexpectedly; the job can be restarted."""
 
     code = "HW-P026"
     retriable = True
@@ -317,7 +317,7 @@ class EventUnreadableError(JobError):
 
 
 class RecordsLostError(JobError):
-    """Records that a query wants next are gone: its topic has dropped them, or was made anew.
+    """A query's next records are lost: the topic has deleted them, or was recreated.
 
     The detail names topic, partition and both offsets; starting the query again does not help.
     """
@@ -326,7 +326,7 @@ class RecordsLostError(JobError):
 
 
 class CheckpointForeignError(JobError):
-    """A checkpoint was made by another query, source or home than that in whose place it lies.
+    """A checkpoint belongs to another query, source or home folder.
 
     What its query had never had would be passed over, so it is not used.
     """
@@ -335,7 +335,7 @@ class CheckpointForeignError(JobError):
 
 
 class CheckpointTornError(JobError):
-    """A file of a checkpoint is damaged, no batch of it can be read, and records are gone.
+    """A checkpoint is damaged beyond every readable batch, and the topics have deleted records.
 
     Where the topics have all their records yet, the query takes them again from the first.
     """
@@ -344,26 +344,26 @@ class CheckpointTornError(JobError):
 
 
 class ClusterError(JobError):
-    """The cluster that is to run the job cannot be used; the detail is Spark's own word."""
+    """The Spark cluster cannot run the job; the detail is Spark's own message."""
 
     code = "HW-P100"
     retriable = True
 
 
 class MasterUnreachableError(ClusterError):
-    """No master of the cluster that `spark.master` names answers."""
+    """No Spark master answers at the address in `spark.master`."""
 
     code = "HW-P101"
 
 
 class NoExecutorsError(ClusterError):
-    """The cluster gives the job no executor: no worker is there, or none has room for one."""
+    """The cluster provides no executor: it has no worker with free capacity."""
 
     code = "HW-P102"
 
 
 class FolderNotSharedError(ClusterError):
-    """An executor does not see the home folder that the driver sees, or cannot write there.
+    """An executor cannot see or write the driver's home folder.
 
     Tables, archive and checkpoints lie in it, so all machines of a cluster need it under one path.
     """
@@ -373,50 +373,50 @@ class FolderNotSharedError(ClusterError):
 
 
 class BatchSupersededError(ClusterError):
-    """A task of a batch comes too late: a later batch of the tables has begun elsewhere."""
+    """A task belongs to an abandoned batch: a later batch of the tables has begun."""
 
     code = "HW-P104"
 
 
 class QuarantineError(ProjectionError):
-    """Records that wait could not be kept or looked at."""
+    """Quarantined records could not be stored or read."""
 
     code = "HW-P040"
 
 
 class QuarantineFullError(QuarantineError):
-    """More records of a view wait in a store than may wait: that is no matter of single records."""
+    """A view has more quarantined records in a store than allowed: a general fault."""
 
     code = "HW-P041"
 
 
 class QuarantineDownError(QuarantineError):
-    """The source database, which keeps what waits, does not answer."""
+    """The source database, which stores quarantined records, does not answer."""
 
     code = "HW-P042"
     retriable = True
 
 
 class WaitsBehindError(QuarantineError):
-    """A change could be applied, but an earlier one of its key could not."""
+    """A change waits because an earlier change of its key is quarantined."""
 
     code = "HW-P043"
 
 
 class ViewShapeError(ProjectionError):
-    """A view does not have the columns of its table, or its table not those of a record."""
+    """The columns of a view and its table, or of a table and a record, differ."""
 
     code = "HW-P050"
 
 
 class ViewPausedError(ViewShapeError):
-    """A view stands still in all its stores because its table has changed; others go on."""
+    """A view is paused in all its stores because its table has changed; others continue."""
 
     code = "HW-P051"
 
 
 class UnknownShapeError(ViewShapeError):
-    """A record has columns that nobody has noted; views are bound anew and it is tried again.
+    """A record has columns of an unrecorded schema change; the batch is retried after it is read.
 
     Where a view keeps its columns (`quarantine`), such a record waits until the view is resumed.
     """
@@ -426,21 +426,21 @@ class UnknownShapeError(ViewShapeError):
 
 
 class ExpectationError(ProjectionError):
-    """A row is not as its view expects."""
+    """A row does not meet an expectation of its view."""
 
     code = "HW-P090"
 
 
 class RowUnexpectedError(ExpectationError):
-    """A row does not meet an expectation that keeps such rows in quarantine, out of the view."""
+    """A row does not meet an expectation, and its record is quarantined."""
 
     code = "HW-P092"
 
 
 class ViewHaltedError(ExpectationError):
-    """A row does not meet an expectation that halts its view; all other views go on.
+    """A row does not meet an expectation that pauses its view; other views continue.
 
-    The detail names the place of the row's record, or the boundary of a view made from others.
+    The detail names the place of the row's record, or the boundary of a derived view.
     """
 
     code = "HW-P093"
@@ -448,64 +448,64 @@ class ViewHaltedError(ExpectationError):
 
 
 class StableTableError(ProjectionError):
-    """What is published of a view cannot be shown under its stable path; it shows what it did."""
+    """A view's stable path cannot be updated; it keeps its present version."""
 
     code = "HW-P120"
 
 
 class LogUnreadableError(StableTableError):
-    """The log of a table cannot be read as far as it is needed."""
+    """The log of a Delta table cannot be read far enough."""
 
     code = "HW-P121"
 
 
 class LogWrittenError(StableTableError):
-    """Somebody else has written to a stable path meanwhile; what is published is shown again."""
+    """Another process has written to a stable path; the published version is written again."""
 
     code = "HW-P122"
     retriable = True
 
 
 class PlaceUnpublishedError(StableTableError):
-    """A view is to be read in a place of which nothing is published."""
+    """A view's physical name has no published version."""
 
     code = "HW-P123"
 
 
 class PlaceBehindError(StableTableError):
-    """A view would go back to what it was before: its other place is at an earlier boundary."""
+    """A switch would move a view to an earlier boundary."""
 
     code = "HW-P124"
 
 
 class VersionError(ProjectionError):
-    """The versions of a view do not allow what is asked."""
+    """The versions of a view do not allow the operation."""
 
     code = "HW-P130"
 
 
 class VersionBusyError(VersionError):
-    """Somebody else is at the versions of the view."""
+    """Another operation uses the versions of the view."""
 
     code = "HW-P131"
     retriable = True
 
 
 class VersionUnknownError(VersionError):
-    """A view has no such version, or has it no more."""
+    """A view does not have this version, or no longer has it."""
 
     code = "HW-P132"
 
 
 class VersionBehindError(VersionError):
-    """A version is not yet where the one that readers see is."""
+    """A version lags the active version."""
 
     code = "HW-P133"
     retriable = True
 
 
 class VersionDiffersError(VersionError):
-    """A version differs in what its definition does not explain, or views made from it do not fit.
+    """A version has unexplained differences, or its derived views do not fit.
 
     It is compared with the one that readers see; the detail names what differs, and which views
     would stand still.
@@ -515,46 +515,46 @@ class VersionDiffersError(VersionError):
 
 
 class DefinitionUnreadableError(VersionError):
-    """A kept definition of a view cannot be read."""
+    """A stored definition of a view cannot be read."""
 
     code = "HW-P135"
 
 
 class RebuildRefusedError(VersionError):
-    """A view cannot be rebuilt, or not like that."""
+    """A view cannot be rebuilt as requested."""
 
     code = "HW-P136"
 
 
 class RebuildEarlyError(VersionError):
-    """What rows are to be made from is not there yet: the detail names what is behind."""
+    """The archive does not yet cover the rows to rebuild; the detail names the lag."""
 
     code = "HW-P141"
     retriable = True
 
 
 class SwitchUnfinishedError(VersionError):
-    """Readers of a view are moved in some stores; the rest is noted, and the job does it."""
+    """A cutover is complete in some stores; the job completes the others."""
 
     code = "HW-P150"
     retriable = True
 
 
 class FunctionLostError(VersionError):
-    """What was kept of the function that a version of a view is made by is gone, or was altered."""
+    """The stored function of a view version is missing or was altered."""
 
     code = "HW-P151"
 
 
 class RebuildStoppedError(VersionError):
-    """A rebuild was paused; it goes on when it is asked to."""
+    """A rebuild was paused; the same command resumes it."""
 
     code = "HW-P137"
     retriable = True
 
 
 class ForgettingRefusedError(ProjectionError):
-    """Keys cannot be forgotten as it was asked; nothing was erased."""
+    """Keys cannot be forgotten as requested; nothing was erased."""
 
     code = "HW-P144"
 
@@ -572,13 +572,13 @@ class VerificationError(ProjectionError):
 
 
 class RepairRefusedError(VerificationError):
-    """What is wrong in a view is not cured by reading rows again."""
+    """Reading rows again cannot repair the view."""
 
     code = "HW-P034"
 
 
 class NotCaughtUpError(VerificationError):
-    """Views did not reach the wanted position in time."""
+    """Views did not reach a position in time."""
 
     code = "HW-P031"
     retriable = True
@@ -604,13 +604,13 @@ class NoIndexError(SearchError):
 
 
 class SearchFieldError(SearchError):
-    """A view has no field of that name, or the field cannot be used like that."""
+    """A view has no field of that name, or the field does not support this use."""
 
     code = "HW-P072"
 
 
 class SearchQueryError(SearchError):
-    """A search cannot be carried out as it is written."""
+    """A search query is invalid."""
 
     code = "HW-P073"
 
@@ -622,19 +622,19 @@ class ReplayError(ProjectionError):
 
 
 class ArchiveMissingError(ReplayError):
-    """There is no archive of the source, or none that can be read."""
+    """The source has no archive, or an unreadable one."""
 
     code = "HW-P106"
 
 
 class ArchiveIncompleteError(ReplayError):
-    """The archive lacks records that a view is made from: the detail names topic and offsets."""
+    """The archive lacks records that a view needs; the detail names topic and offsets."""
 
     code = "HW-P107"
 
 
 class ReplayStoppedError(ReplayError):
-    """A replay was told to stop; it can go on where it was."""
+    """A replay was stopped; it can be resumed."""
 
     code = "HW-P108"
     retriable = True
@@ -648,57 +648,57 @@ class BulkLostError(ReplayError):
 
 
 class BoundsError(ReplayError):
-    """A view cannot be rebuilt within such bounds, or has none of that kind."""
+    """A view does not support a rebuild of these rows."""
 
     code = "HW-P140"
     exit_code = EXIT_USAGE
 
 
 class MomentUnreadableError(ReplayError):
-    """The archive cannot tell what rows were at a position; the detail names one that it can."""
+    """The archive does not cover a position; the detail names one that it covers."""
 
     code = "HW-P109"
 
 
 class StandingQueryError(ProjectionError):
-    """A search that is kept and matched against each document cannot be read."""
+    """A standing query cannot be parsed."""
 
     code = "HW-P149"
 
 
 class AlertError(ProjectionError):
-    """An alert cannot be looked at, or nobody can be told."""
+    """An alert cannot be evaluated, or its messages cannot be sent."""
 
     code = "HW-P145"
 
 
 class AlertConditionError(AlertError):
-    """The rows of a view cannot be asked for an alert's condition, or too many meet it."""
+    """An alert's condition cannot be evaluated, or too many rows meet it."""
 
     code = "HW-P146"
 
 
 class AlertSignatureError(AlertError):
-    """A message is not signed by whoever has the secret, or a secret cannot be read."""
+    """A message's signature is invalid, or a secret cannot be read."""
 
     code = "HW-P147"
 
 
 class AlertUndeliveredError(AlertError):
-    """Whoever is to be told has not taken a message; it is tried again."""
+    """A channel did not accept a message; it is retried."""
 
     code = "HW-P148"
     retriable = True
 
 
 class DerivationError(ProjectionError):
-    """A derived view cannot be kept."""
+    """A derived view cannot be maintained."""
 
     code = "HW-P080"
 
 
 class ViewQueryError(DerivationError):
-    """The query of a derived view cannot be taken: its text, its inputs or its columns."""
+    """The query of a derived view is invalid: its text, its inputs or its columns."""
 
     code = "HW-P081"
 

@@ -15,7 +15,7 @@ from cdc.errors import CdcError
 
 
 class BrokerError(CdcError):
-    """Root of what can be wrong with Kafka."""
+    """Root of the errors of Kafka."""
 
     code = "HW-C03X"
 
@@ -28,31 +28,31 @@ class BrokerUnreachableError(BrokerError):
 
 
 class TopicRefusedError(BrokerError):
-    """A topic cannot be made as it must be."""
+    """A topic cannot be created with the required properties."""
 
     code = "HW-C031"
 
 
 class TopicMissingError(BrokerError):
-    """A topic that should be there is not."""
+    """A required topic does not exist."""
 
     code = "HW-C032"
 
 
 class RecordRefusedError(BrokerError):
-    """Brokers did not acknowledge what was sent; it is sent again."""
+    """Brokers did not acknowledge a record; it is sent again."""
 
     code = "HW-C033"
     retriable = True
 
 
 class GroupRefusedError(BrokerError):
-    """The brokers do not let this group, or this member of it, read."""
+    """The brokers refuse reads by this consumer group or member."""
 
     code = "HW-C034"
 
 
 class RecordTooLargeError(BrokerError):
-    """A record is larger than any that is sent."""
+    """A record is larger than the maximum record size."""
 
     code = "HW-C035"

@@ -68,5 +68,5 @@ def require(complaints: Iterable[str]) -> None:
             raise ConverterMissingError(
                 "Kafka Connect does not have Headwater's converter, or has an older one",
                 detail=f"class {CLASS}",
-                hint=f"copy {JAR} beside Debezium's jars on every worker, and restart the workers",
+                hint=f"copy {JAR} to Debezium's jars on every worker, and restart the workers",
             )

@@ -20,32 +20,32 @@ class ConnectError(CdcError):
 
 
 class ConnectUnavailableError(ConnectError):
-    """The worker does not answer, or is busy with its group."""
+    """The Connect worker does not answer, or is rebalancing."""
 
     code = "HW-C020"
     retriable = True
 
 
 class ConnectorRefusedError(ConnectError):
-    """The worker does not take the request."""
+    """The Connect worker rejects the request."""
 
     code = "HW-C021"
 
 
 class ConnectorFailedError(ConnectError):
-    """The connector or its task failed in a way that a restart does not cure."""
+    """The connector or its task failed, and a restart cannot repair it."""
 
     code = "HW-C022"
 
 
 class ConnectorNotRunningError(ConnectError):
-    """The connector did not come to run in time."""
+    """The connector did not start in time."""
 
     code = "HW-C023"
     retriable = True
 
 
 class ConverterMissingError(ConnectError):
-    """The worker does not have the class that sends values exactly, or has an older one."""
+    """The worker lacks Headwater's converter class, or has an older version of it."""
 
     code = "HW-C024"

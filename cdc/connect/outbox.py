@@ -1,16 +1,16 @@
 """The outbox: rows that leave the source as messages, by the same connector and in its order.
 
-The table keeps no rows. Whoever has something to say inserts a row and deletes it again in one
-transaction; the log has the insert, and Debezium's event router makes it a message. What is rolled
-back is never in the log's decoded stream, so it is never sent.
+The table keeps no rows. A caller that has something to say inserts a row and deletes it again in
+one transaction; the log has the insert, and Debezium's event router makes it a message. What is
+rolled back is never in the log's decoded stream, so it is never sent.
 
 A message goes to `<source>.outbox.<topic>`. Its key is the stream and its value the payload, both
 byte for byte; its headers are `id`, `type`, `version`, `correlation_id` and `tenant`, as text. So
 messages of one stream share a partition and keep their order. Delivery is at least once: a
 connector that was killed sends its last messages again, with the same `id`.
 
-A message is sent if its transaction committed after capture began: what was said before that, or
-between the loss of a slot and a raised epoch, is not in the log any more.
+A message is sent if its transaction committed after capture began: messages from before that, or
+between the loss of a slot and the new epoch, are no longer in the log.
 """
 
 from __future__ import annotations

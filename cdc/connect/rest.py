@@ -134,14 +134,14 @@ class ConnectRest:
     def stop(self, name: str) -> bool:
         """Ends a connector's tasks but keeps it; its offsets can then be seen and removed.
 
-        Returns whether there is one. The state of one that was just removed is told for a moment
-        longer (state and configuration are topics of their own), so `state` does not say it.
+        Returns whether there is one. The state of one that was just removed is reported for a
+        moment longer (state and configuration are topics of their own), so `state` does not say it.
         """
         path = f"/connectors/{quote(name)}/stop"
         return self._call("PUT", path, missing_is_none=True) is not None
 
     def wait_stopped(self, name: str) -> None:
-        """Waits until a connector that was told to stop has ended its tasks.
+        """Waits until a stopped connector has ended its tasks.
 
         Raises:
             ConnectUnavailableError: It has not within the time that requests are repeated.
@@ -228,7 +228,7 @@ class ConnectRest:
             return None, False
         if answer.status == _REBALANCE or answer.status >= _SERVER_ERROR:
             raise ConnectUnavailableError(
-                "Kafka Connect is busy or out of order",
+                "Kafka Connect is busy or faulty",
                 detail=f"{method} {path}: status {answer.status}, {_message(answer.data)}",
                 hint="headwater logs connect",
             )

@@ -1,8 +1,8 @@
 """Secrets of a connector: kept in files that its workers read, never in its configuration.
 
-Connect writes a connector's configuration into a topic, in clear, and shows it to whoever asks its
-REST interface. A reference `${secrets:folder:name}` is what lies there instead; the worker opens
-the file when it starts the task (Kafka's DirectoryConfigProvider, named `secrets`).
+Connect writes a connector's configuration into a topic, in clear, and shows it to a caller that
+asks its REST interface. A reference `${secrets:folder:name}` is stored there instead; the worker
+opens the file when it starts the task (Kafka's DirectoryConfigProvider, named `secrets`).
 """
 
 from __future__ import annotations

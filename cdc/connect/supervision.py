@@ -35,7 +35,7 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
     (
         re.compile(r"slot is ahead|slot .*ahead of|OffsetMismatch|offset.*mismatch", re.IGNORECASE),
-        "headwater source repair --yes: somebody moved the slot",
+        "another client moved the slot; run headwater source repair --yes",
     ),
     (
         re.compile(r"RecordTooLargeException"),
@@ -91,7 +91,7 @@ def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorSta
 
 
 def wait_stopped(rest: ConnectRest, name: str, timeout_s: float) -> None:
-    """Waits until a connector that was told to stop has no task left.
+    """Waits until a stopped connector has no tasks.
 
     Raises:
         ConnectorNotRunningError: It did not stop in time.
@@ -161,7 +161,7 @@ class Watch:
             self._absent_since = now
         if now - self._absent_since >= _ABSENCE_MAX_S:
             raise ConnectorFailedError(
-                f"there is no connector {self._name}", hint="headwater up registers it again"
+                f"connector {self._name} does not exist", hint="headwater up registers it again"
             )
 
 
@@ -177,7 +177,9 @@ def _refuse_permanent(name: str, part: TaskState) -> None:
     for pattern, hint in _PERMANENT:
         if pattern.search(part.trace or ""):
             raise ConnectorFailedError(
-                f"connector {name} failed for good", detail=cause(part.trace), hint=hint
+                f"connector {name} failed, and a restart cannot repair it",
+                detail=cause(part.trace),
+                hint=hint,
             )
 
 

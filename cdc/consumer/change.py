@@ -63,7 +63,7 @@ class Change:
         partition: Likewise.
         offset: Likewise.
         attempt: 1 the first time it is handed out, one more after each failure.
-        parked: Whether it was parked and is handed out because somebody asked for it.
+        parked: Whether it was parked, and is delivered on request.
     """
 
     table: TableName
@@ -94,7 +94,7 @@ class Change:
     def fail(self, error: BaseException) -> bool:
         """Says that handling it failed: it is handed out again after a wait, as `retry` says.
 
-        After the last attempt its key is parked. Of the error only class and code are kept.
+        After the last attempt its key is parked. Only class and code of the error are stored.
 
         Returns:
             False if that counts no more; see `ack`.

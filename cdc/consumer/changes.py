@@ -123,8 +123,8 @@ class Changes:
     def run(self, handler: Callable[[Change], object], *, workers: int = 1) -> None:
         """Calls a handler with each change until it is stopped.
 
-        What the handler returns is acknowledged; what it raises is tried again after a wait, and
-        then parked, as `retry` of the spec says.
+        What the handler returns is acknowledged; what it raises is retried after a wait, and then
+        parked, as `retry` of the spec says.
 
         Args:
             handler: Takes one change. Changes of one key never come to it at the same time.
@@ -172,7 +172,7 @@ class Changes:
         return control.parked(spec.kafka_bootstrap, source=spec.source, group=spec.group)
 
     def retry(self, parked_key: ParkedKey) -> None:
-        """Has a parked key's changes handed out again, in order, by whoever has its partition."""
+        """Has a parked key's changes delivered again, in order, by its partition's member."""
         spec = self.spec
         control.retry(spec.kafka_bootstrap, parked_key, source=spec.source, group=spec.group)
 
@@ -249,7 +249,7 @@ class Changes:
         record = item.record
         event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
         if self.spec.topics.get(record.topic) != event.table:
-            raise EnvelopeError("record is of another table than its topic")
+            raise EnvelopeError("the record's table is not that of its topic")
         return Change(
             table=event.table,
             operation=event.operation,
@@ -279,7 +279,7 @@ class Changes:
         if wait_s is None:
             return self.park(taken, item, failure)
         _log.warning(
-            "change failed, it is tried again",
+            "change failed, retrying",
             group=self.spec.group,
             **_place(item),
             error_type=failure.error_type,
@@ -294,7 +294,7 @@ class Changes:
             refusal = TooManyParkedError(
                 f"group {self.spec.group} would park more than {self.spec.parked_keys_max} keys",
                 detail=f"last: {failure.error_type}",
-                hint="repair the handler; what is not acknowledged comes again",
+                hint="correct the handler; unacknowledged changes are delivered again",
             )
             self._desk.fail(refusal)
             raise refusal

@@ -51,7 +51,7 @@ class PartitionLag:
 def lag(
     kafka_bootstrap: str, *, source: str, group: str, tables: Iterable[str | TableName]
 ) -> list[PartitionLag]:
-    """Returns how far a group is behind in each partition, whoever its members are.
+    """Returns a group's lag in each partition.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -144,7 +144,9 @@ def move(
                 offset = locate(start, partition)
                 wanted[topic, number] = Committed(offset, topic_id, began_ms)
     if not set_commits(kafka_bootstrap, group, wanted):
-        raise GroupActiveError(f"group {group} has members", hint="stop them, then move it")
+        raise GroupActiveError(
+            f"group {group} has members", hint="stop the members, then move the group"
+        )
     return {place: commit.offset for place, commit in wanted.items()}
 
 

@@ -134,7 +134,7 @@ class Desk:
             return {p: self._queues[p].ledger.committable for p in wanted if p in self._queues}
 
     def forget(self, places: set[Place]) -> None:
-        """Drops partitions that are somebody else's; what was not acknowledged goes to them."""
+        """Drops partitions that are another process's; what was not acknowledged goes to them."""
         with self._changed:
             for place in places:
                 self._queues.pop(place, None)
@@ -180,7 +180,7 @@ class Desk:
             return done
 
     def failed(self, taken: DispatchedWork, item: QueuedRecord, wait_s: float) -> bool:
-        """Notes that a change is to be tried again after a wait."""
+        """Notes that a change is to be retried after a wait."""
         with self._changed:
             if not self._mine(taken):
                 return False

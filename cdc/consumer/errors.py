@@ -15,37 +15,37 @@ from cdc.errors import CdcError
 
 
 class ConsumerError(CdcError):
-    """Root of what can be wrong with a consumer."""
+    """Root of the errors of consumers."""
 
     code = "HW-C04X"
 
 
 class ConsumerSpecError(ConsumerError):
-    """A consumer cannot be what it is declared to be."""
+    """The declaration of a consumer is invalid."""
 
     code = "HW-C040"
 
 
 class RecordsGoneError(ConsumerError):
-    """Records that the group has not had are no longer in the topic: they are lost to it."""
+    """Records that the group has not read are no longer in the topic: they are lost to it."""
 
     code = "HW-C041"
 
 
 class TopicRecreatedError(ConsumerError):
-    """A topic was deleted and made again: the group's offsets are another topic's."""
+    """A topic was deleted and recreated; the group's offsets belong to the old topic."""
 
     code = "HW-C042"
 
 
 class TooManyParkedError(ConsumerError):
-    """More keys would be parked than may be: that is no poison record but a broken handler."""
+    """More keys would be parked than allowed, which indicates a broken handler."""
 
     code = "HW-C043"
 
 
 class GroupActiveError(ConsumerError):
-    """The group has members, which would commit over what is asked for."""
+    """The group has members, whose commits would overwrite the requested offsets."""
 
     code = "HW-C044"
     retriable = True

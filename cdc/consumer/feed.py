@@ -232,16 +232,16 @@ class Feed:
         raise RecordsGoneError(
             message,
             detail=detail,
-            hint="bring what the group builds up to date another way (a re-read of the table), "
-            "then cdc.consumer.move sets where it goes on",
+            hint="bring the group's data up to date in another way (a snapshot of the "
+            "table), then set its offset with cdc.consumer.move",
         )
 
     def _refuse_other_topic(self, place: Place, kept: Committed) -> None:
         topic_id = self._topic_ids[place[0]]
         if kept.topic_id not in (None, topic_id):
             raise TopicRecreatedError(
-                f"topic {place[0]} is not the one that group {self._spec.group} has read",
+                f"topic {place[0]} was recreated since group {self._spec.group} read it",
                 detail=f"partition {place[1]}, offset {kept.offset} of topic {kept.topic_id}; "
                 f"it is {topic_id} now",
-                hint="cdc.consumer.move sets where the group begins in the new one",
+                hint="set the group's offset in the new topic with cdc.consumer.move",
             )

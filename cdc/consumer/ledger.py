@@ -58,6 +58,6 @@ class AckLedger:
         return True
 
     def pass_over(self, offset: int) -> None:
-        """Notes a record that nobody needs to acknowledge."""
+        """Records that a record needs no acknowledgement."""
         self.take(offset)
         self.ack(offset)

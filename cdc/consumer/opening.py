@@ -77,11 +77,11 @@ def changes(  # noqa: PLR0913
         rules = dict(kafka.columns)
         kafka = kafka.kafka_bootstrap
     if source is None or tables is None:
-        raise ConsumerSpecError("a consumer needs the name of its source, and its tables")
+        raise ConsumerSpecError("a consumer needs a source name and tables")
     if (dsn is None) == (schemas is None):
         raise ConsumerSpecError(
-            "a consumer needs a dsn or schemas, and not both: rows have typed values",
-            hint="schemas={} leaves values in the form in which they travel",
+            "a consumer needs either dsn or schemas, for typed values",
+            hint="schemas={} leaves values in their wire format",
         )
     spec = ConsumerSpec(
         kafka_bootstrap=kafka,

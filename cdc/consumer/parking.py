@@ -52,7 +52,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody wants to be done with a parked key.
+    """What a caller wants to be done with a parked key.
 
     Attributes:
         key: The parked key.

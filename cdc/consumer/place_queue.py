@@ -1,12 +1,11 @@
-"""PlaceQueue: what of one partition waits, is in somebody's hands, or is parked.
+"""PlaceQueue: the pending, delivered and parked records of one partition.
 
-Pure: it is told what was read and what became of it, and says what is to be done next.
+Pure: takes read records and their outcomes, and returns the next actions.
 
-Order is kept for each key. A change is handed out once the one before it, of the same key, is
-acknowledged; so whoever handles changes in several threads keeps the order by doing nothing. While
-a change waits for its next attempt, those of its key wait behind it and all others go on. Once its
-key is parked, the later ones are put on the shelf behind it, and they leave the shelf in the order
-of their offsets.
+Order is kept for each key. A change is delivered once the previous one of its key is acknowledged,
+so handlers in several threads keep the order. While a change waits for its next attempt, those of
+its key wait behind it and all others go on. Once its key is parked, the later ones are put on the
+shelf behind it, and they leave the shelf in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ class PlaceQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether a change of it is in somebody's hands."""
+        """Whether one of its changes is being handled."""
         waiting = {key for _, _, key, item in self._due if self._is_front(key, item)}
         return any(not lane.ready for key, lane in self._lanes.items() if key not in waiting)
 
@@ -160,7 +159,7 @@ class PlaceQueue:
         """Says what is to be done; None while everything waits.
 
         Args:
-            now: The time on the clock by which `failed` was told when to try again.
+            now: The time on the clock that `failed` uses for the retry.
         """
         while self._to_shelve:
             step = self._place(self._to_shelve.popleft())
@@ -189,7 +188,7 @@ class PlaceQueue:
         return True
 
     def failed(self, item: QueuedRecord, due: float) -> bool:
-        """Notes that a change is to be tried again at a time; False if it was not in hand."""
+        """Notes that a change is to be retried at a time; False if it was not in hand."""
         if not self._is_front(item.key, item):
             return False
         item.attempts += 1

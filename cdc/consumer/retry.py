@@ -1,4 +1,4 @@
-"""RetryPolicy: how often and when a change is tried again; Failure: what is kept of an error."""
+"""RetryPolicy: how often and when a change is retried; Failure: what is kept of an error."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TYPE_LENGTH_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRetryPolicy:
-    """How a handler that fails is tried again. Only the change's own key waits for it.
+    """How a handler that fails is retried. Only the change's own key waits for it.
 
     Attributes:
-        attempts_max: Calls of the handler before the key is parked until somebody decides.
+        attempts_max: Calls of the handler before the key is parked until an operator decides.
         wait_initial_s: Wait after the first failure, in seconds.
         wait_max_s: No wait is longer.
         factor: Each wait is so many times the one before.
@@ -43,7 +43,7 @@ class ConsumerRetryPolicy:
     def __post_init__(self) -> None:
         if self.attempts_max < 1 or self.wait_initial_s < 0 or not 0 <= self.jitter <= 1:
             raise ConsumerSpecError(
-                "a retry policy has 1 attempt or more, no negative wait and a jitter of 0 to 1"
+                "a retry policy needs at least 1 attempt, no negative wait and a jitter from 0 to 1"
             )
 
     def wait_s(self, failure: ChangeFailure) -> float | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
-    """A key whose changes wait for somebody's decision.
+    """A key whose changes wait for an operator's decision.
 
     Attributes:
         topic: Where its records come from.

@@ -71,17 +71,19 @@ class ConsumerSpec:
             raise ConsumerSpecError(f"group {self.group} reads no tables")
         if not _GROUP.fullmatch(self.group):
             raise ConsumerSpecError(
-                "a group is named by letters, digits, '_', '.' and '-'",
+                "a group name has only letters, digits, '_', '.' and '-'",
                 detail=f"{self.group!r:.120}",
-                hint="100 characters at most, a letter or digit first",
+                hint="use at most 100 characters, starting with a letter or digit",
             )
         if len(self.parked_topic) > _TOPIC_LENGTH_MAX:
             raise ConsumerSpecError("the names of source and group are too long for a topic")
         if self.records_held_max < 1 or self.bytes_held_max < 1 or self.parked_keys_max < 0:
-            raise ConsumerSpecError("a consumer holds 1 record or more, and parks no fewer than 0")
+            raise ConsumerSpecError(
+                "limits of records and bytes must be positive, and parked_keys_max not negative"
+            )
         if self.session_timeout_s < _SESSION_MIN_S or self.handover_s < 0:
             raise ConsumerSpecError(
-                f"a session is {_SESSION_MIN_S:.0f} seconds or longer, a hand-over not negative"
+                f"session_s must be at least {_SESSION_MIN_S:.0f}, and handover_s not negative"
             )
 
     @property

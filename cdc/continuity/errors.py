@@ -1,4 +1,4 @@
-"""Errors of a capture that cannot go on: changes are missing, or nobody can tell.
+"""Errors of a capture that cannot continue: changes are missing, or may be.
 
 ContinuityError
 ├── SlotDroppedError          HW-C070  the slot is gone
@@ -26,56 +26,56 @@ REPAIR: Final = "headwater source repair --yes"
 
 
 class ContinuityError(PostgresError):
-    """Root of what stops a capture for good: it goes on after a repair only."""
+    """Root of the errors after which a capture needs a repair."""
 
     code = "HW-C07X"
     exit_code = EXIT_UNHEALTHY
 
 
 class SlotDroppedError(ContinuityError):
-    """The slot is gone, and with it the log since the last change that Kafka has."""
+    """The slot was dropped, and the log after the last change in Kafka is lost."""
 
     code = "HW-C070"
 
 
 class SlotInvalidatedError(ContinuityError):
-    """The server gave up the log that the slot should have kept: it grew beyond a limit, or age."""
+    """The server invalidated the slot: its log exceeded a limit of size or age."""
 
     code = "HW-C071"
 
 
 class SlotRecreatedError(ContinuityError):
-    """A slot of this name is there, and it is not the one that was read from."""
+    """The slot was recreated: it is not the one from which the connector read."""
 
     code = "HW-C072"
 
 
 class SlotMovedError(ContinuityError):
-    """The slot stands beyond the last change that Kafka has."""
+    """The slot is ahead of the last change in Kafka."""
 
     code = "HW-C073"
 
 
 class OffsetsGoneError(ContinuityError):
-    """The connector has forgotten how far it came, so nothing vouches for the slot."""
+    """The connector's offsets are lost, so the slot's position cannot be verified."""
 
     code = "HW-C074"
 
 
 class TopicsRecreatedError(ContinuityError):
-    """Topics are gone, made anew, or shorter than they were: Kafka lost what it had."""
+    """Topics were deleted, recreated or truncated: Kafka has lost records."""
 
     code = "HW-C075"
 
 
 class SourceRestoredError(ContinuityError):
-    """The source is at an earlier time: Kafka has changes that it never made on this history."""
+    """The source was restored to an earlier time: Kafka has changes that it does not have."""
 
     code = "HW-C076"
 
 
 class OtherServerError(ContinuityError):
-    """The database is another one than was captured, or does not know that it was."""
+    """The database is not the one that was captured, or has lost the record of its capture."""
 
     code = "HW-C077"
 
@@ -87,12 +87,12 @@ class FailoverWithoutSlotError(ContinuityError):
 
 
 class BeatMissingError(ContinuityError):
-    """Heartbeats are missing in their topic, and with them the changes around them."""
+    """Heartbeats are missing in their topic, so changes may be missing as well."""
 
     code = "HW-C079"
 
 
 class RepairUnfinishedError(ContinuityError):
-    """A repair was begun and not ended; the same command goes on with it."""
+    """A repair is unfinished; the same command continues it."""
 
     code = "HW-C018"

@@ -299,7 +299,7 @@ def _moved(found: SlotStatus, stands: Lsn, reached: Lsn) -> Loss:
         )
     return Loss(
         errors.SlotMovedError,
-        f"somebody moved slot {found.name}: changes since {reached} are missing",
+        f"another client moved slot {found.name}: changes since {reached} are missing",
         f"captured through {reached}, slot stands at {stands}",
     )
 

@@ -1,8 +1,8 @@
 """The guard: lets a connector stream from a slot that is whole, and stops it when changes are lost.
 
 Connect starts a connector's tasks by itself, whatever became of the slot meanwhile. So each task
-asks the source first (`headwater.may_stream`), and the source says yes only where the guard has
-compared slot, offsets and topics while nobody read. Once a task streams, its slot is held and
+first queries the source (`headwater.may_stream`), which permits it only after the guard has
+compared slot, offsets and topics while no connector read. Once a task streams, its slot is held and
 cannot be changed; heartbeats then show that nothing goes missing on the way.
 """
 
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Guard:
-    """Watches over one capture; somebody calls `look` again and again.
+    """Watches one capture; the caller calls `look` repeatedly.
 
     Args:
         spec: What is captured.
@@ -192,6 +192,6 @@ def await_streaming(
             supervision.wait_running(rest, spec.connector, left_s)
     raise ConnectorNotRunningError(
         f"connector {spec.connector} does not stream within {deadline_s:.0f} s",
-        detail=None if found is None else f"slot held by {found.holder or 'nobody'}",
+        detail=None if found is None else f"slot held by {found.holder or 'no process'}",
         hint="headwater logs connect",
     )

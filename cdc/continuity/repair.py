@@ -1,8 +1,8 @@
-"""The repair of a capture that has lost changes: a new slot, a new epoch, every table read anew.
+"""The repair of a capture that has lost changes: a new slot, a new epoch, every table read again.
 
 What was captured before stays where it is: rows that are still there are overwritten by the reads,
 and those that are not were deleted meanwhile and are swept once a table has been read as a whole.
-Each step may be done again, so whoever is killed amid a repair begins it again.
+Each step can be repeated, so a killed repair can be started again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def next_epoch(known: Capture | None, registered: int, spec: CaptureSpec) -> tup
     becomes = max(spec.epoch, begun if begun is not None else epoch + 1)
     if becomes > _EPOCH_MAX:
         raise CaptureSpecError(
-            f"source {spec.name} was captured anew {epoch} times: no epoch is left",
+            f"source {spec.name} has used all {epoch} epochs",
             hint="capture it under another name",
         )
     return epoch, becomes
@@ -125,9 +125,9 @@ def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
 
 def _another_made(spec: CaptureSpec) -> SlotError:
     return SlotError(
-        f"slot {spec.slot} was not made by Headwater",
-        detail="no capture of this database is noted with it",
-        hint=f"give this source another name, or drop it: {slot.dropping(spec.slot)}",
+        f"slot {spec.slot} was not created by Headwater",
+        detail="no recorded capture of this database uses it",
+        hint=f"give this source another name, or drop the slot: {slot.dropping(spec.slot)}",
     )
 
 

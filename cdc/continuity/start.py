@@ -63,7 +63,7 @@ def refuse(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) ->
         What was seen of one that may go on.
 
     Raises:
-        ContinuityError: Changes are missing, or nobody can tell; which of its kinds says why.
+        ContinuityError: Changes are missing, or may be; the subclass names the cause.
         PublicationDriftError: The publication is gone, or has lost a table.
     """
     seen = gather(connection, rest, spec)
@@ -85,7 +85,7 @@ def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> Non
     published = publication.find(connection, spec.publication)
     if published is None:
         raise PublicationDriftError(
-            f"publication {spec.publication} is gone: changes may be missing", hint=REPAIR
+            f"publication {spec.publication} was dropped: changes may be missing", hint=REPAIR
         )
     if published.all_tables:
         return
@@ -94,10 +94,10 @@ def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> Non
     missing = sorted(map(str, read & set(spec.captured) - published.tables))
     if missing:
         raise PublicationDriftError(
-            "tables were taken out of the publication: changes of theirs are missing",
+            "tables were removed from the publication: their changes are missing",
             detail=", ".join(missing),
             hint="; ".join(f"headwater source resnapshot {table}" for table in missing)
-            + ": puts it back and reads it anew",
+            + " adds the table again and takes a snapshot",
         )
 
 

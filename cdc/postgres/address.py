@@ -1,8 +1,8 @@
 """Where the source database is, for programs that do not read DSNs as libpq does.
 
 libpq completes an address from the environment, a service file and a passfile, and chooses one of
-several servers. Whoever needs the parts takes them from a session (`resolve`), so that the
-connector reaches the same server as the same role with the same password as everything else.
+several servers. Other code takes the parts from a session (`resolve`), so that the connector
+reaches the same server as the same role with the same password as everything else.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ def over_tcp(connection: Connection[Any], dsn: str) -> DatabaseAddress:
             return DatabaseAddress.of(other, tcp)
     except PostgresError as error:
         raise HostUnknownError(
-            "the connector reaches Postgres over TCP alone, and this DSN names a socket",
+            "the connector needs TCP, and the DSN names a Unix socket",
             detail=f"{_LOOPBACK}, same role: {error.message}",
-            hint="name a host and a password in dsn, or in capture_dsn for the connector alone",
+            hint="set a host and password in dsn, or in capture_dsn for the connector only",
         ) from None
 
 

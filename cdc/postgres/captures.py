@@ -1,7 +1,7 @@
 """Captures: which incarnation of a source is captured, from which slot of which server.
 
 One row for each source, in the source itself, written with the slot. A copy of the source, a
-restored one and a slot made by somebody else all contradict it.
+restored one and a slot made by another process all contradict it.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def mark_lost(connection: Connection[Any], source: str, code: str, detail: str |
 
 
 def begin_repair(connection: Connection[Any], capture: Capture) -> None:
-    """Notes that a capture is being made anew; until it is, nothing streams.
+    """Notes that a capture is being recreated; until it is, nothing streams.
 
     Args:
         connection: To the source.

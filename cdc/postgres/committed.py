@@ -36,7 +36,7 @@ _ABORTED: Final = "aborted"
 
 
 def everything(connection: Connection[Any], source: str) -> PositionToken:
-    """Returns a token of everything that was committed so far, by whomever.
+    """Returns a token of everything committed so far, by any writer.
 
     Args:
         connection: To the source; its own transaction has to be over.
@@ -44,13 +44,13 @@ def everything(connection: Connection[Any], source: str) -> PositionToken:
 
     Raises:
         TransactionOpenError: The connection is in a transaction, whose commit is yet to come.
-        NotCapturedError: Nobody captures the source.
+        NotCapturedError: The source is not captured.
     """
     # a connection that is not in autocommit is in a transaction of ours after the first question
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise TransactionOpenError(
             "a transaction has no position before its commit",
-            hint="commit first, then ask for the token",
+            hint="commit first, then request the token",
         )
     try:
         return PositionToken(source, captured(connection, source).epoch, _end(connection))
@@ -72,7 +72,7 @@ def of_transaction(connection: Connection[Any], source: str, number: int) -> Pos
     Raises:
         TransactionOpenError: It is not over.
         TransactionAbortedError: It was rolled back, or is not of this server.
-        NotCapturedError: Nobody captures the source.
+        NotCapturedError: The source is not captured.
     """
     _require_committed(connection, number)
     return PositionToken(source, captured(connection, source).epoch, _end(connection))
@@ -88,25 +88,28 @@ def check(connection: Connection[Any], token: PositionToken, source: str) -> Cap
         TokenForeignError: It is of another source.
         TokenOutdatedError: It is of an earlier incarnation.
         TokenFutureError: It is of a later one, or its position is beyond the end of the log.
-        NotCapturedError: Nobody captures the source.
+        NotCapturedError: The source is not captured.
     """
     if token.source != source:
         raise TokenForeignError(
-            "this token is of another source", detail=f"of {token.source:.63}, not of {source}"
+            "the token belongs to another source",
+            detail=(f"token of {token.source:.63}, expected {source}"),
         )
     capture = captured(connection, source)
     if token.epoch < capture.epoch:
         raise TokenOutdatedError(
-            "this token is from before the source was restored or its capture repaired",
-            detail=f"of epoch {token.epoch}, now it is {capture.epoch}",
-            hint="write again if the write is gone, and take a new token",
+            "the token is older than a restore of the source or a repair of its capture",
+            detail=f"token of epoch {token.epoch}, the epoch is now {capture.epoch}",
+            hint="repeat the write if it was lost, and take a new token",
         )
     end = _end(connection)
     if token.epoch > capture.epoch or token.lsn > end:
         raise TokenFutureError(
-            "the source's log has not come to the position of this token",
+            "the token's position is beyond the end of the source's log",
             detail=f"epoch {token.epoch}, {token.lsn}; the log ends at {capture.epoch}, {end}",
-            hint="it is of another database, or this one was restored to an earlier time",
+            hint=(
+                "the token belongs to another database, or this one was restored to an earlier time"
+            ),
         )
     return capture
 
@@ -115,13 +118,13 @@ def captured(connection: Connection[Any], source: str) -> Capture:
     """Returns what is noted of a source's capture.
 
     Raises:
-        NotCapturedError: Nobody captures it.
+        NotCapturedError: It is not captured.
     """
     capture = captures.find(connection, source)
     if capture is None:
         raise NotCapturedError(
-            f"nobody captures source {source}",
-            hint="headwater up, or headwater apply, begins to capture it",
+            f"source {source} is not captured",
+            hint="headwater up or headwater apply starts the capture",
         )
     return capture
 
@@ -138,7 +141,7 @@ def _require_committed(connection: Connection[Any], number: int) -> None:
         )
     if status == _ABORTED:
         raise TransactionAbortedError(
-            "nothing of this transaction was committed", detail=f"transaction {number}"
+            "the transaction was not committed", detail=f"transaction {number}"
         )
     # a very old one has no status any more: it is over, whichever way
 

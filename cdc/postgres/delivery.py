@@ -35,7 +35,7 @@ class DeliverySample:
         at: The server's clock.
         beat_at: When the connector last wrote the heartbeat row; None if it never did.
         confirmed_flush_lsn: Up to where the reader has everything; None without a slot.
-        sender_pid: The server process that sends; None while nobody reads.
+        sender_pid: The server process that sends; None while no reader is active.
         sent_lsn: How far it has read the log; None if this may not be seen.
         decoded_bytes: Bytes that were decoded for the slot so far.
         wait_event: What the sender waits for; None while it works.

@@ -24,13 +24,13 @@ class PostgresError(CdcError):
 
 
 class HostUnknownError(PostgresError):
-    """The host of the DSN has no address, or no way leads there."""
+    """The host of the DSN cannot be resolved or reached."""
 
     code = "HW-C010"
 
 
 class PostgresRefusedError(PostgresError):
-    """The host refuses the port, or what listens there is no Postgres."""
+    """The host refuses the connection, or the server on the port is not Postgres."""
 
     code = "HW-C011"
 
@@ -42,26 +42,26 @@ class DatabaseMissingError(PostgresError):
 
 
 class CredentialsError(PostgresError):
-    """The server does not let this user in with this password."""
+    """The server rejects this user or password."""
 
     code = "HW-C013"
 
 
 class PostgresUnavailableError(PostgresError):
-    """The server is there and cannot answer now: starting, stopping, full, or too slow."""
+    """The server cannot answer now: it is starting, stopping, full or too slow."""
 
     code = "HW-C014"
     retriable = True
 
 
 class PreflightError(PostgresError):
-    """The database cannot be captured as it is; the detail lists every reason."""
+    """The database cannot be captured; the detail lists every reason."""
 
     code = "HW-C015"
 
 
 class PublicationDriftError(PostgresError):
-    """The publication is not what Headwater made; it is shown, not changed."""
+    """The publication was not created by Headwater, or was changed; it is left as it is."""
 
     code = "HW-C016"
 
@@ -77,7 +77,7 @@ class SlotExistsError(SlotError):
 
 
 class SchemaOwnerError(PostgresError):
-    """The schema `headwater` holds triggers, rules or functions that Headwater did not make.
+    """The schema `headwater` contains triggers, rules or functions of other origin.
 
     An administrator who writes to it would run them with his own rights.
     """

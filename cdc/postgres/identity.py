@@ -216,7 +216,7 @@ def _later(schema: TableSchema, leaf: Any) -> Iterator[TableFault]:
             FaultKind.REFUSED,
             "has no primary key: Postgres refuses UPDATE and DELETE on partitions made later",
             f"ALTER TABLE {quoted} ADD PRIMARY KEY (…);",
-            "a new partition does not take over the replica identity of the others",
+            "a new partition does not inherit the replica identity of the others",
         )
     elif schema.key and set(schema.key) != set(leaf.root_primary):
         yield TableFault(

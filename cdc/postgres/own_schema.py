@@ -312,9 +312,9 @@ def ensure(connection: Connection[Any]) -> list[str]:
     row = connection.execute(_ANOTHERS, (list(TABLES),)).fetchone()
     if row and row[0]:
         raise SchemaOwnerError(
-            "schema headwater holds what Headwater did not make",
+            "schema headwater contains objects that Headwater did not create",
             detail=", ".join(row[0]),
-            hint="ALTER SCHEMA headwater RENAME TO another name: Headwater needs this one",
+            hint="rename it with ALTER SCHEMA headwater RENAME TO; Headwater needs this name",
         )
     if there and connection.execute(_CURRENT).fetchone() == (True,):
         return []  # a role without CREATE may run it when an owner has prepared the schema
@@ -333,7 +333,7 @@ def made(connection: Connection[Any]) -> None:
             connection.execute(SQL)
     except InsufficientPrivilege as error:
         raise SchemaOwnerError(
-            "schema headwater is another role's, and lacks something",
+            "schema headwater belongs to another role and is incomplete",
             detail=error.diag.message_primary,
-            hint="an administrator runs what headwater source role prints",
+            hint="an administrator must run the SQL that headwater source role prints",
         ) from error

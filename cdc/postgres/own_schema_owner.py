@@ -95,7 +95,7 @@ def take(connection: Connection[Any]) -> None:
         connection.execute(TAKE.encode())
     except Error as error:
         raise SchemaOwnerError(
-            "schema headwater holds what Headwater did not make",
+            "schema headwater contains objects that Headwater did not create",
             detail=error.diag.message_primary or error.sqlstate,
             hint=error.diag.message_hint,
         ) from error

@@ -191,7 +191,7 @@ def _slot(connection: Connection[Any], source: str, slot: str) -> Iterator[Check
         yield Check("slot", CheckState.FAIL, f"{slot} has lost its log", detail, hint)
     elif not known and not captures.intended(connection, source, slot):
         message = f"{slot} was not made by Headwater"
-        detail = "no capture of this database is noted with it"
+        detail = "no recorded capture of this database uses it"
         yield Check("slot", CheckState.FAIL, message, detail, hint)
     else:
         used = f"in use by process {active_pid}" if active_pid else "not in use"

@@ -182,7 +182,7 @@ def _alter(
     found, tables = change
     if not found.ours:
         raise PublicationDriftError(
-            f"publication {name} is not changed: Headwater did not make it with this role",
+            (f"publication {name} was not created by Headwater with this role, and is not changed"),
             hint=by_hand(connection, name, tables) or None,
         )
     _run(connection, name, statement, tables)
@@ -210,8 +210,8 @@ def _run(
         connection.execute(_statement(connection, name, statement, tables))
     except Error as error:
         raise PublicationDriftError(
-            f"publication {name} cannot be made as it must be",
+            f"publication {name} cannot be created as required",
             detail=error.diag.message_primary or error.sqlstate,
-            hint="CREATE PUBLICATION needs CREATE on the database and ownership of the tables; "
-            "an administrator may make it beforehand",
+            hint="CREATE PUBLICATION needs CREATE on the database and ownership of the "
+            "tables; an administrator can create it beforehand",
         ) from error

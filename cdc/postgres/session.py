@@ -237,5 +237,5 @@ def _named(error: psycopg.OperationalError, where: str) -> PostgresError:
     return PostgresUnavailableError(
         "cannot connect to Postgres now",
         detail=f"{where}: {text.strip().splitlines()[-1][:200]}",
-        hint="look at the server's log; a server that starts or is full answers later",
+        hint="see the server's log; a starting or full server may answer later",
     )

@@ -40,7 +40,7 @@ class SlotStatus:
 
     Attributes:
         name: Its name.
-        active: Somebody reads from it.
+        active: A connector reads from it.
         active_pid: The server process that does.
         database: The database it decodes; None for a physical slot.
         plugin: Its output plugin; None for a physical slot.
@@ -48,7 +48,7 @@ class SlotStatus:
         confirmed_flush_lsn: Up to where its reader has everything.
         wal_status: `reserved`, `extended`, `unreserved` or `lost`.
         retained_bytes: Bytes of log that it keeps.
-        holder: What reads from it calls itself; empty if nobody does.
+        holder: Application name of its reader; empty if it has none.
         safe_wal_bytes: Bytes of log until the server gives the slot up; None without a limit.
         invalidation: Why the server gave it up (Postgres 17 and later); None if it did not.
         inactive_since: When its last reader let go (Postgres 17 and later).
@@ -140,13 +140,13 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
         made = connection.execute(_MAKE_HANDED_ON if handed_on else _MAKE, (name,)).fetchone()
     except errors.DuplicateObject:
         raise SlotExistsError(
-            f"there is a slot {name} already", hint=f"drop it: {dropping(name)}"
+            f"slot {name} already exists", hint=f"drop the slot: {dropping(name)}"
         ) from None
     except Error as error:
         raise SlotError(
-            f"slot {name} cannot be made",
+            f"slot {name} cannot be created",
             detail=error.diag.message_primary,
-            hint="transactions that stay open are in the way (pg_stat_activity), or "
+            hint="open transactions block it (see pg_stat_activity), or "
             "max_replication_slots is reached",
         ) from None
     finally:
@@ -158,15 +158,16 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
     """Drops a slot once its reader has let go; returns whether there was one.
 
     Raises:
-        SlotError: Somebody still reads from it, or it is another database's or plugin's: the
-            server would drop that all the same.
+        SlotError: A connector still reads from it, or it belongs to another database or plugin: the
+            server would drop it nevertheless.
     """
     found = status(connection, name)
     if found is not None and not found.decodes(connection.info.dbname):
         raise SlotError(
-            f"slot {name} is of another database or plugin",
+            f"slot {name} belongs to another database or plugin",
             detail=f"database {found.database}, plugin {found.plugin}",
-            hint="give this source another name; its owner may drop the slot: " + dropping(name),
+            hint="give this source another name, or let the slot's owner drop it: "
+            + dropping(name),
         )
     held: errors.ObjectInUse | None = None
     for _ in looks(deadline_s, _POLL_S):
@@ -181,7 +182,7 @@ def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bo
     raise SlotError(
         f"slot {name} is in use",
         detail=held.diag.message_primary if held else None,
-        hint="stop the connector that reads from it",
+        hint="stop the connector that reads from the slot",
     ) from held
 
 

@@ -1,4 +1,4 @@
-"""Checks of the tables themselves: what is refused, what is left out, and what is said of it."""
+"""Checks of the tables themselves: what is refused, what is left out, and why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Transactions that have written and are still open: a slot keeps the log since the oldest began.
 
-Reading a table waits for those that write to it. A forgotten one, prepared or idle, keeps both
-from coming further, so that whoever waits has to be told of it by name.
+Reading a table waits for those that write to it. A forgotten transaction, prepared or idle, blocks
+both, so the error names it.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def checks(connection: Connection[Any], tables: Iterable[TableName]) -> list[Che
             "renamed",
             CheckState.FAIL,
             f"{old} is called {new} now: its changes have not been captured since",
-            hint=f"declare {new} instead of {old} in the file of views, then headwater up:"
-            " the table is read again, and its views go on",
+            hint=f"declare {new} instead of {old} in the views module, then run headwater up: "
+            "the table is snapshotted again, and its views continue",
         )
         for old, new in history.renamed(connection, tables).items()
     ]

@@ -43,8 +43,8 @@ class SchemaChange:
         needs_read: Whether rows that are there look otherwise now without a record in the log, so
             that they must be read again.
         computed: Whether Postgres wrote a value of its own into each row that was there.
-        looked: Whether it was only found by looking: nobody knows what else there was in between,
-            so that rows must be read again whatever it is.
+        looked: Whether it was found by comparison only: other changes may have happened in between,
+            so the table must be snapshotted again.
         number: The column's number; 0 of what is no matter of one column.
     """
 

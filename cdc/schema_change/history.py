@@ -70,7 +70,7 @@ def of_tables(
 ) -> dict[TableName, TableHistory]:
     """Returns what is known of each table, also of one that has another name by now.
 
-    A table that nobody has seen yet has no entry.
+    A table without a recorded shape has no entry.
 
     Args:
         connection: To the source database.

@@ -33,7 +33,7 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
     if trigger.allowed(connection):
         yield Check(_NAME, CheckState.OK, "will be made anew")
         return
-    hint = "an administrator runs what headwater source role prints"
+    hint = "an administrator must run the SQL that headwater source role prints"
     if not own_schema_owner.trusted(connection):
         message = "the owner of schema headwater could run statements as a superuser by them"
         detail = "those of this version write nothing then, and changes are found by looking"

@@ -131,11 +131,11 @@ class ShapeVersion:
     Attributes:
         id: Number of the note.
         lsn: Every change of a row at this position or later has this shape, until the next one.
-        seen_after: Where the change was only found by looking: it lies between this position and
-            `lsn`, nobody knows where. None where the source noted it itself.
+        seen_after: Set if the change was found by comparison only: it is somewhere between this
+            position and `lsn`. None where the source noted it itself.
         shape: The shape; None from when the table is gone.
         command: Tag of the command, such as `ALTER TABLE`; `BASELINE` for the first sight.
-        rewritten: Whether rows got values that are not in the log; None if nobody knows.
+        rewritten: Whether rows got values that are not in the log; None if unknown.
         noted_at: When.
     """
 

@@ -1,12 +1,12 @@
 """Trial of a migration: what it would make of captured tables, tried on empty copies of them.
 
-The source stays as it is, and nobody waits. Each captured table, and each other one that the
+The source is not changed, and no session waits. Each captured table, and each other one that the
 migration names, is copied without its rows into a schema of its own that comes first in the search
 path; names that carry their schema are turned to the copies. There the migration is run, and all of
 it is rolled back. A second session holds the tables themselves as a writer does, so a statement
 that reaches for one of them all the same is refused instead of having everybody wait.
 
-What a migration does to rows is not tried: as a change of the log it needs nobody to foresee it.
+Effects on rows are not tried: they arrive as changes of the log.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _CONCURRENTLY: Final = re.compile(r"\bCONCURRENTLY\b", re.IGNORECASE)
 
 
 class MigrationError(CdcError):
-    """A migration cannot be tried, or fails on the tables as they are."""
+    """A migration cannot be tested, or fails on the present tables."""
 
     code = "HW-C088"
 
@@ -162,7 +162,7 @@ def _wanted(connection: Connection, tables: set[TableName], migration: str) -> d
 
 @contextmanager
 def _held(holder: Connection, tables: Iterable[TableName]) -> Iterator[None]:
-    """Holds tables as a writer does, which keeps out whoever would change them."""
+    """Locks tables as a writer does, which blocks DDL on them."""
     with holder.transaction(force_rollback=True):
         holder.execute(f"SET LOCAL lock_timeout = {LOCK_WAIT_MS}".encode())
         for table in tables:
@@ -174,8 +174,8 @@ def _held(holder: Connection, tables: Iterable[TableName]) -> Iterator[None]:
                 continue  # a role that may not write may not change the table either
             except psycopg.errors.LockNotAvailable:
                 raise MigrationError(
-                    f"table {table} is being changed at this moment",
-                    hint="try again when that has ended",
+                    f"table {table} is being altered now",
+                    hint="retry after the change",
                 ) from None
         yield
 
@@ -186,17 +186,17 @@ def _told(migration: str) -> Iterator[None]:
         yield
     except psycopg.errors.LockNotAvailable:
         raise MigrationError(
-            "the migration reaches for a table itself, not for its copy",
-            detail="nothing was changed, and nobody waited",
-            hint="name tables as they are, without SET search_path, and leave out what drops"
-            " schemas, types or extensions with all that hangs on them",
+            "the migration touches a real table, not its copy",
+            detail="nothing was changed, and no session waited",
+            hint="name tables as usual, without SET search_path, and leave out statements "
+            "that drop schemas, types or extensions with CASCADE",
         ) from None
     except psycopg.Error as error:
         said = error.diag.message_primary or type(error).__name__
         raise MigrationError(
-            "the migration fails on the tables as they are",
+            "the migration fails on the present tables",
             detail=f"{error.sqlstate}{_line(error, migration)}: {said}",
-            hint="it was tried on copies without rows; nothing was changed",
+            hint="it ran on copies without rows; nothing was changed",
         ) from None
 
 

@@ -4,8 +4,8 @@ The lock of an ALTER keeps every other writer out until its transaction ends. So
 at which the note is written, all changes of rows of that table before it have the old shape, and
 all after it the new one, within that transaction too.
 
-A note that cannot be written must never keep somebody's DDL from happening: it becomes a warning,
-and the change is found by the next look (`history.observe`).
+If the record cannot be written, the trigger raises a warning and never blocks the DDL; the next
+comparison finds the change (`history.observe`).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def drop(connection: Connection[Any]) -> bool:
 
 
 def drop_all(connection: Connection[Any]) -> bool:
-    """Takes our triggers away, whoever is captured; returns whether there were any."""
+    """Removes Headwater's triggers; returns whether there were any."""
     names = existing(connection)
     with connection.transaction():
         for name in names:

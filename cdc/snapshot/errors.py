@@ -16,34 +16,34 @@ from foundation.errors import EXIT_USAGE
 
 
 class SnapshotError(CdcError):
-    """A table cannot be read."""
+    """A table cannot be snapshotted."""
 
     code = "HW-C060"
 
 
 class WritersInTheWayError(SnapshotError):
-    """Transactions that write to a table stay open; what they write could not be placed."""
+    """Transactions that write to a table stay open; the snapshot has to wait for them."""
 
     code = "HW-C061"
     retriable = True
 
 
 class ReadRefusedError(SnapshotError):
-    """What is asked for cannot be read: no such table, key or condition."""
+    """The requested table, key or condition cannot be read."""
 
     code = "HW-C062"
     exit_code = EXIT_USAGE
 
 
 class ReadUnknownError(SnapshotError):
-    """There is no such read, or it has ended already."""
+    """The snapshot does not exist, or has already ended."""
 
     code = "HW-C063"
     exit_code = EXIT_USAGE
 
 
 class SourceWentBackError(SnapshotError):
-    """The source's log is behind a position at which it was read: it was restored, or failed over.
+    """The source's log is behind a snapshot's position: it was restored or failed over.
 
     Rows that carry the greater position would win over every change to come.
     """
@@ -52,14 +52,14 @@ class SourceWentBackError(SnapshotError):
 
 
 class TableChangedError(SnapshotError):
-    """A table has become another one while it was read; the read begins anew."""
+    """A table was altered or recreated during its snapshot; the snapshot restarts."""
 
     code = "HW-C065"
     retriable = True
 
 
 class ReadDelayedError(SnapshotError):
-    """A table cannot be read now; it is tried again."""
+    """A table cannot be snapshotted now; the snapshot is retried."""
 
     code = "HW-C066"
     retriable = True

@@ -23,7 +23,7 @@ def named(read: Read, error: Exception) -> CdcError:
         return error
     if not isinstance(error, psycopg.Error):  # its text is not ours, and may show a value
         return ReadDelayedError(
-            f"table {read.table} cannot be read now", detail=type(error).__name__
+            f"table {read.table} cannot be snapshotted now", detail=type(error).__name__
         )
     said = error.diag.message_primary or type(error).__name__
     if isinstance(error, psycopg.DataError):
@@ -33,11 +33,11 @@ def named(read: Read, error: Exception) -> CdcError:
     else:
         passing = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
     if passing:
-        return ReadDelayedError(f"table {read.table} cannot be read now", detail=said)
+        return ReadDelayedError(f"table {read.table} cannot be snapshotted now", detail=said)
     return SnapshotError(
-        f"table {read.table} cannot be read",
+        f"table {read.table} cannot be snapshotted",
         detail=said,
-        hint=f"remove the cause, then headwater source resnapshot {read.table}",
+        hint=f"remove the cause, then run headwater source resnapshot {read.table}",
     )
 
 
@@ -46,7 +46,7 @@ def writers(table: TableName, in_the_way: Sequence[OpenTransaction]) -> WritersI
     return WritersInTheWayError(
         f"transactions that write to {table} stay open",
         detail="; ".join(map(str, in_the_way)),
-        hint="end them (pg_terminate_backend, ROLLBACK PREPARED); the read goes on by itself",
+        hint="end them (pg_terminate_backend, ROLLBACK PREPARED); the snapshot then continues",
     )
 
 

@@ -16,7 +16,7 @@ class KeyRange:
     Attributes:
         above: Keys after this one; None from the first.
         through: Up to this one; None up to the last.
-        at: The last key whose row is in the topic; None before the first. Of a list of keys, how
+        at: The last key whose row is in the topic; None before the first. For a list of keys: how
             many of them have been read, as text.
         done: Whether all of its rows are.
     """

@@ -1,12 +1,12 @@
 """The position of a read of a table without a key: it must be exact, for nothing can be compared.
 
 Rows without a key are told apart by where they come from, so a row that is both read and streamed
-is there twice. The read has to see exactly the changes before its position and none behind it. That
-holds if nobody was writing to the table when the snapshot was taken, and it can be seen without
-holding anybody up: take the snapshot and then the position; a transaction that the snapshot does
-not see and that wrote before the position either still holds its lock, or has ended within the few
-microseconds since, and both show. Where writers leave no such moment they are held up for one, by
-a lock that waits for them briefly and is let go at once; without the right to it the read waits.
+is there twice. The read has to see exactly the changes before its position and none behind it. This
+holds if no transaction was writing to the table when the snapshot was taken, and it can be checked
+without blocking writers: take the snapshot and then the position; a transaction that the snapshot
+does not see and that wrote before the position either still holds its lock, or has ended within the
+few microseconds since, and both show. Where writers leave no such moment they are held up for one,
+by a lock that waits for them briefly and is let go at once; without the right to it the read waits.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _held(reader: Connection[Any], other: Connection[Any], facts: TableFacts) ->
         writers = transaction.described(other, read_point.writers(other, facts.oid))
         seen = [error.diag.message_primary or type(error).__name__, *map(str, writers)]
         raise WritersInTheWayError(
-            f"table {facts.schema.table} has no key, and is never without a writer",
+            f"table {facts.schema.table} has no key, and always has an active writer",
             detail="; ".join(seen),
             hint="give it a primary key, stop its writers for a moment, or let the role lock it "
             f"(GRANT MAINTAIN ON {facts.schema.table})",

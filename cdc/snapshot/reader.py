@@ -1,8 +1,8 @@
 """The reader: sends the rows of tables that are to be read, several ranges at once.
 
 One thread decides what comes next and notes how far each range is; a few workers read and send.
-What a worker has sent is noted only after Kafka has acknowledged it. So whoever is killed, at any
-moment, is followed by somebody who sends at most the chunks under way again.
+What a worker has sent is noted only after Kafka has acknowledged it. So after a kill at any moment,
+the next reader sends at most the current chunks again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(
 ) -> int:
     """Does every read of a source that is asked for and not done; returns how many were done.
 
-    A read that somebody else is at is left to them.
+    A read that another process is at is left to them.
 
     Args:
         spec: The source.
@@ -74,7 +74,7 @@ def run(
 def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None:
     """Does every read that is asked for, now and later, until told to stop.
 
-    What fails is tried again: a database or broker that is away for a while delays it only.
+    What fails is retried: a database or broker that is away for a while delays it only.
     """
     stop = stop or threading.Event()
     while not stop.is_set():
@@ -140,7 +140,7 @@ class _Reader:
         self._looked_at = time.monotonic()
         name, epoch = self._spec.name, self._spec.epoch
         if reads.epoch_of(self._connection, name, epoch) != epoch:
-            raise ReadDelayedError("the source is captured anew: its tables are read anew")
+            raise ReadDelayedError("the source has a new epoch: its tables are snapshotted again")
         found = {read.id: read for read in reads.open_reads(self._connection, name, epoch)}
         for number, reading in list(self._readings.items()):
             if number not in found and not reading.busy:
@@ -186,9 +186,12 @@ class _Reader:
         before, point = reading.read.read_lsn, reading.point
         if before is not None and point is not None and point.position <= before:
             raise SourceWentBackError(
-                f"the source's log ends before the position that {reading.read.table} was read at",
-                detail=f"read at {before}, the log is at {point.position}",
-                hint="headwater source repair: the source was restored or has failed over",
+                (
+                    "the source's log ends before the position of the snapshot of "
+                    f"{reading.read.table}"
+                ),
+                detail=f"snapshot at {before}, end of the log at {point.position}",
+                hint="the source was restored or failed over; run headwater source repair",
             )
 
     def _say_waiting(self, reading: SnapshotRun) -> None:
@@ -329,7 +332,7 @@ class _Reader:
             if reading.stage is SnapshotStage.PLACING and reading.point is not None:
                 in_the_way = reading.point.in_the_way()
                 self._failure = self._failure or failure.writers(reading.read.table, in_the_way)
-        self._failure = self._failure or WritersInTheWayError("tables were not read in time")
+        self._failure = self._failure or WritersInTheWayError("tables were not snapshotted in time")
 
     def _drop(self, reading: SnapshotRun) -> None:
         reading.stage = SnapshotStage.OVER

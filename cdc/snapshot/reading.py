@@ -87,14 +87,14 @@ class SnapshotRun:
         return kind, self.read.rows_expected or 0, self.read.id
 
     def next_part(self) -> int | None:
-        """Returns a range that nobody is at and that is not done; None if there is none."""
+        """Returns an unfinished range without a reader; None if there is none."""
         if self.stage is not SnapshotStage.READING:
             return None
         free = (n for n, part in enumerate(self.parts) if not part.done and n not in self.busy)
         return next(free, None)
 
     def failed(self) -> None:
-        """Notes a failure after which it is tried again: the more in a row, the later."""
+        """Notes a failure after which it is retried: the more in a row, the later."""
         self.failures += 1
         pause_s = min(PAUSE_MAX_S, _PAUSE_FIRST_S * 2 ** (self.failures - 1))
         self.not_before = time.monotonic() + pause_s

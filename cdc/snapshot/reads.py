@@ -1,7 +1,7 @@
 """Reads: what of a source is to be read, under way, or done; in `headwater.snapshots`.
 
-A read stands for one position from the moment it begins, whoever carries it on. Only a table that
-has become another one meanwhile, and a table without a key, is begun anew, with a new position.
+A read has one position from its beginning, whichever process continues it. Only a table that has
+become another one meanwhile, and a table without a key, is restarted, with a new position.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Read:
         asked_at: When it was asked for.
         begun_at: When its position was taken.
         ended_at: When it was done, given up or cancelled.
-        resumed_at: When the reader that is at it now took it over.
+        resumed_at: When its present reader adopted it.
         rows_resumed: Rows that had been sent by then.
     """
 
@@ -232,7 +232,7 @@ def find(connection: Connection[Any], source: str, number: int) -> Read | None:
 def ask_initial(
     connection: Connection[Any], source: str, epoch: int, tables: Iterable[TableName]
 ) -> list[TableName]:
-    """Asks for a whole read of every table that has had none, nor is having one.
+    """Requests a whole-table snapshot of every table that has none, done or running.
 
     Returns:
         Those tables.
@@ -306,7 +306,7 @@ def unread_topics(connection: Connection[Any], source: str) -> frozenset[str]:
 
 
 def whole_reads(connection: Connection[Any], source: str) -> dict[str, WholeRead]:
-    """Returns the newest whole read of each table that has one done, by the table's topic."""
+    """Returns the newest finished whole-table snapshot of each table, by topic."""
     found = {}
     for schema, name, number, epoch, lsn, ends in connection.execute(_WHOLE, (source,)).fetchall():
         offsets = {int(partition): end for partition, end in (ends or {}).items()}
@@ -318,7 +318,7 @@ def whole_reads(connection: Connection[Any], source: str) -> dict[str, WholeRead
 def whole_spans(
     connection: Connection[Any], source: str, topics: Collection[str]
 ) -> list[tuple[ChangePosition, datetime, datetime]]:
-    """Returns what every whole read that is done of some tables stands for, its begin and end."""
+    """Returns begin and end of every finished whole-table snapshot of some tables."""
     return [
         (ChangePosition.of_read(epoch, Lsn.parse(lsn)), begun, ended)
         for schema, name, epoch, lsn, begun, ended in connection.execute(
@@ -371,7 +371,7 @@ def advance(connection: Connection[Any], read: Read, place: int, part: KeyRange,
     """Notes rows of one range that Kafka has acknowledged, and where to go on after them.
 
     Returns:
-        False if the read was cancelled, or begun anew by somebody else.
+        False if the read was cancelled, or restarted by another process.
     """
     values = {
         "id": read.id,

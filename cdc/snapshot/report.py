@@ -27,16 +27,16 @@ class ReadReport:
     """How far one read is.
 
     Attributes:
-        id: Its number; None of a table for which nobody has asked yet.
+        id: Its number; None if no snapshot of the table was requested.
         table: The table.
         what: `table`, `keys` or `where`.
         state: `unread`, `waiting`, `reading`, `done`, `failed` or `cancelled`.
         rows_read: Rows in the topic.
         rows_expected: As many as the server believes there are, exact when it is done; None if
-            nobody knows.
-        percent: Of the rows expected; None if nobody knows.
-        rows_per_s: Since somebody began or took it up; None while nobody reads.
-        remaining_s: Until the end at this rate; None if nobody knows.
+            unknown.
+        percent: Of the rows expected; None if unknown.
+        rows_per_s: Since its start or continuation; None while no reader is active.
+        remaining_s: Until the end at this rate; None if unknown.
         failure: Why it failed, or what it waits for.
         read_lsn: Position that its rows stand for; None before it began.
         asked_at: When it was asked for.
@@ -61,7 +61,8 @@ class ReadReport:
 def report(spec: CaptureSpec) -> list[ReadReport]:
     """Returns how the tables of a source are read.
 
-    Of each table that is its newest whole read, and all others that are open or failed after it.
+    For each table these are its newest whole-table snapshot, and all later ones that are open or
+    failed.
     """
     with session.connect(spec.dsn) as connection:
         return of_tables(connection, spec)

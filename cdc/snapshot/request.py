@@ -55,11 +55,11 @@ def ask(
 ) -> Asked:
     """Asks for a read of a captured table: the whole of it unless keys or a condition are given.
 
-    Rows come into the table's topic at the position at which the read begins, beside the stream
-    of changes: they repair what a view has of them, and lose to every later change. A key that has
-    no row is told as deleted. A whole read lets views drop rows that are gone; a condition cannot
-    tell which rows do not satisfy it any more. A table that somebody took out of the publication
-    is put back by a whole read.
+    Rows come into the table's topic at the position at which the read begins, beside the stream of
+    changes: they repair what a view has of them, and lose to every later change. A key without a
+    row is sent as a delete. A snapshot of the whole table lets views drop rows that are gone; a
+    condition cannot tell which rows do not satisfy it any more. A snapshot of the whole table adds
+    a table to the publication again.
 
     Args:
         spec: The source.
@@ -77,17 +77,18 @@ def ask(
         raise ReadRefusedError(
             f"table {table} is not captured",
             detail="captured: " + ", ".join(sorted(map(str, spec.tables))),
-            hint="declare it in the source, then headwater up: it is read by itself",
+            hint="declare it in the source, then run headwater up, which takes a snapshot",
         )
     if keys is not None and where is not None:
         raise ReadRefusedError(
-            "a read is of keys or of a condition, not of both",
-            hint="ask for two reads: one with --key, one with --where",
+            "a snapshot takes keys or a condition, not both",
+            hint="request two snapshots: one with --key, one with --where",
         )
     with session.connect(spec.dsn) as state:
         if not own_schema.exists(state):
             raise ReadRefusedError(
-                f"source {spec.name} was never captured", hint="headwater up captures and reads it"
+                f"source {spec.name} was never captured",
+                hint=("headwater up captures the source and takes its snapshots"),
             )
         changes = _publish(state, spec, table) if keys is None and where is None else []
         spec = replace(spec, epoch=reads.epoch_of(state, spec.name, spec.epoch))
@@ -102,19 +103,21 @@ def cancel(spec: CaptureSpec, number: int) -> Read:
     Raises:
         ReadUnknownError: There is no such read, or it has ended.
         ReadRefusedError: It has begun, and its table has no key: what it has sent would be there
-            twice until the next whole read.
+            twice until the next whole-table snapshot.
     """
     with session.connect(spec.dsn) as state:
         found = reads.find(state, spec.name, number)
         if found is not None and found.state == "reading" and _keyless(state, found.table):
             raise ReadRefusedError(
-                f"read {number} of {found.table} has begun, and the table has no key",
-                hint="let it end: views drop what they had before, and nothing is there twice",
+                f"snapshot {number} of {found.table} has begun, and the table has no key",
+                hint=(
+                    "let it end: views then remove their former rows, so that no row is duplicated"
+                ),
             )
         if not reads.cancel(state, spec.name, number):
             raise ReadUnknownError(
-                f"read {number} is not under way",
-                detail=f"it is {found.state}" if found else "there is none of that number",
+                f"snapshot {number} is not running",
+                detail=f"its state is {found.state}" if found else "no snapshot has this number",
             )
         return _found(state, spec, number)
 
@@ -145,12 +148,12 @@ def wait(
             told(found)
         else:
             raise SnapshotError(
-                f"read {number} is not done after {deadline_s:.0f} s",
+                f"snapshot {number} is not done after {deadline_s:.0f} s",
                 detail=found.failure or f"{found.rows_read:,} rows read",
-                hint="headwater source status shows how far it is",
+                hint="headwater source status shows its progress",
             )
     if not found.done:
-        raise SnapshotError(f"read {number} is {found.state}", detail=found.failure)
+        raise SnapshotError(f"snapshot {number} is {found.state}", detail=found.failure)
     return found
 
 
@@ -176,8 +179,8 @@ def _checked(
             facts = look(connection, wish.table, spec.publication, spec.columns)
             if not facts.key and (keys is not None or wish.predicate is not None):
                 raise ReadRefusedError(
-                    f"table {wish.table} has no key: its rows cannot be told apart",
-                    hint="read the whole of it, or give it a primary key",
+                    f"table {wish.table} has no key, so single rows cannot be selected",
+                    hint="request a snapshot of the whole table, or add a primary key",
                 )
             if keys is not None:
                 canonical = _keys(connection, facts, keys)
@@ -190,7 +193,9 @@ def _checked(
             raise ReadRefusedError(
                 f"the {'condition' if conditional else 'table'} cannot be read",
                 detail=error.diag.message_primary,
-                hint=_CONDITION if conditional else "headwater doctor says what the role lacks",
+                hint=_CONDITION
+                if conditional
+                else ("headwater doctor names the privileges that the role lacks"),
             ) from None
 
 
@@ -203,7 +208,10 @@ def _keys(
         raise ReadRefusedError(
             "no keys are given" if not texts else "too many keys",
             detail=f"{len(texts):,}, {KEYS_MAX:,} at most",
-            hint=f"headwater source resnapshot {facts.schema.table} reads the whole of it",
+            hint=(
+                f"headwater source resnapshot {facts.schema.table} takes a snapshot of the "
+                "whole table"
+            ),
         )
     # as the types print them, so that equal keys are one
     columns = sql.SQL(", ").join(
@@ -224,9 +232,9 @@ def _keys(
     except DataError as error:
         types = ", ".join(f"{name} {facts.schema.by_name[name].type_name}" for name in names)
         raise ReadRefusedError(
-            f"a key is none of table {facts.schema.table}",
+            f"a key does not fit table {facts.schema.table}",
             detail=type(error).__name__,
-            hint=f"give it as Postgres reads it: {types}",
+            hint=f"use Postgres' input format: {types}",
         ) from None
 
 
@@ -254,14 +262,14 @@ def _text(value: Any) -> str:
 
 def _other_key(names: Sequence[str], given: Sequence[str]) -> ReadRefusedError:
     return ReadRefusedError(
-        "a key has other columns than the table's",
+        "a key has other columns than the table's key",
         detail=f"given: {', '.join(given)}; the key is {', '.join(names)}",
-        hint='one value, or all of them: {"a": 1, "b": "x"}',
+        hint='give one value, or all columns as JSON: {"a": 1, "b": "x"}',
     )
 
 
 def _found(state: Connection[Any], spec: CaptureSpec, number: int) -> Read:
     found = reads.find(state, spec.name, number)
     if found is None:
-        raise ReadUnknownError(f"there is no read {number} of source {spec.name}")
+        raise ReadUnknownError(f"source {spec.name} has no snapshot {number}")
     return found

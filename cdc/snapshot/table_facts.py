@@ -111,14 +111,14 @@ def look(
     root = oid(connection, table)
     schema = catalog.describe(connection, [table], rules).get(table)
     if root is None or schema is None:
-        raise SnapshotError(f"there is no table {table} to read")
+        raise SnapshotError(f"table {table} does not exist")
     found = connection.execute(_FACTS, {"root": root, "publication": publication}).fetchone()
     plain, files, timeline, pages, published = found or (True, "", "", 0, False)
     if not published:
         raise SnapshotError(
             f"table {table} is not in the publication: its changes would be missing",
             detail=f"publication {publication}",
-            hint=f"headwater source resnapshot {table} adds it and reads it anew",
+            hint=f"headwater source resnapshot {table} adds the table and takes a snapshot",
         )
     relation = _relation(table, plain=plain)
     key = _key(connection, root, schema)

@@ -37,7 +37,7 @@ class SnapshotStart:
     Attributes:
         facts: The table.
         ranges: What it is cut into.
-        rows_expected: Its rows, about; None if nobody knows.
+        rows_expected: Its rows, about; None if unknown.
     """
 
     facts: TableFacts
@@ -168,10 +168,10 @@ class Worker:
         facts = look(connection, read.table, self._spec.publication, self._spec.columns)
         begun = read.progress
         if begun is None or facts.identity != begun.identity:
-            raise TableChangedError(f"table {read.table} was truncated or made anew")
+            raise TableChangedError(f"table {read.table} was truncated or recreated")
         kept = facts.of_shape(begun.shape)
         if kept is None:
-            raise TableChangedError(f"columns of table {read.table} were changed")
+            raise TableChangedError(f"columns of table {read.table} were altered")
         return kept
 
     def _target(self, read: Read) -> ChunkTarget:
@@ -190,7 +190,7 @@ class Worker:
                 treatment.prepare(connection, self._spec.salt)
             except Error as error:
                 raise SnapshotError(
-                    "a session cannot be set up to read", detail=error.diag.message_primary
+                    "a session for the snapshot cannot be set up", detail=error.diag.message_primary
                 ) from None
             self._connection = connection
         return self._connection

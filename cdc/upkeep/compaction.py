@@ -1,8 +1,8 @@
 """What compaction asks of a table: its topic keeps the latest record of every key, and no other.
 
 An update that leaves a large value as it was does not log it again: the value is in an older record
-of the key. Once that one is compacted away, the value is in no record any more. A store that holds
-the row still has it; whoever begins with the topic alone never gets it.
+of the key. Once that one is compacted away, the value is in no record any more. A store with the
+row still has it; a reader that starts from the topic alone never gets it.
 """
 
 from __future__ import annotations

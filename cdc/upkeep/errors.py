@@ -12,24 +12,24 @@ from cdc.errors import CdcError
 
 
 class UpkeepError(CdcError):
-    """Root of what can be wrong with a capture as it is kept."""
+    """Root of the errors of operating a capture."""
 
     code = "HW-C05X"
 
 
 class CaptureStalledError(UpkeepError):
-    """The connector says that it runs, nothing moves, and restarts have not helped."""
+    """The connector reports that it runs, no change arrives, and restarts did not help."""
 
     code = "HW-C050"
 
 
 class LogLostError(UpkeepError):
-    """A consumer wants records that its topic has dropped already."""
+    """A consumer needs records that its topic has already deleted."""
 
     code = "HW-C052"
 
 
 class RemovalError(UpkeepError):
-    """Something that a capture has made at its source, or that only looks so, is not removed."""
+    """A part of a capture cannot be removed, or may not belong to Headwater."""
 
     code = "HW-C054"

@@ -1,4 +1,4 @@
-"""Whether changes flow, judged by what moves and not by what is said.
+"""Whether changes flow, by measurement and not by the connector's report.
 
 Every heartbeat writes a row that travels the whole way: through the log, the sender, the connector,
 into its topic. So an idle source moves too, and what does not move for long is stalled, whatever
@@ -58,7 +58,7 @@ class Sight:
 
     @property
     def halted(self) -> bool:
-        """Whether somebody told the connector to stop."""
+        """Whether the connector was paused on request."""
         return self.worker is not None and self.worker.connector.state in _HALTED
 
     @property
@@ -103,7 +103,7 @@ class Sight:
         if self.delivery is not None:
             sender = self.delivery.sender_pid
             parts.append(f"confirmed through {self.delivery.confirmed_flush_lsn}")
-            parts.append(f"sender {sender}" if sender else "nobody reads from the slot")
+            parts.append(f"sender {sender}" if sender else "no connector reads from the slot")
             if self.delivery.beat_at is not None:
                 parts.append(f"heartbeat written {_time(self.delivery.beat_at)}")
         if self.arrival is not None:

@@ -114,8 +114,8 @@ class Keeper:
         connection = self._connected()
         if publication.find(connection, self._spec.publication) is None:
             raise PublicationDriftError(
-                f"publication {self._spec.publication} is gone: changes are missing",
-                hint="headwater source status; headwater plan says what repairs it",
+                f"publication {self._spec.publication} was dropped: changes are missing",
+                hint="see headwater source status; headwater plan names the repair",
             )
         try:
             found = tuple(reconcile.drift(connection, self._rest, self._spec))

@@ -78,7 +78,7 @@ def drift(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> 
 
 
 def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
-    """Returns the tables whose rows nobody was asked to read in this epoch yet."""
+    """Returns the tables without a requested snapshot in this epoch."""
     asked = set()
     if own_schema.exists(connection):
         found = reads.of_source(connection, spec.name, spec.epoch)
@@ -216,7 +216,7 @@ def _topic(bootstrap: str, have: TopicSpec, want: TopicSpec) -> Iterator[Reconci
             str(have.partitions),
             str(want.partitions),
             repaired=False,
-            hint="keys would move between partitions: declare as many as there are",
+            hint="keys would move between partitions: declare the present number",
         )
         yield ReconcileStep((refused,), list)
     if differences:

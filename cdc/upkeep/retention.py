@@ -87,10 +87,12 @@ class PartitionReader:
 def lost(name: str, topic: str, partition: int, wanted: int, earliest: int) -> LogLostError:
     """Returns the error of a reader whose next record is gone."""
     return LogLostError(
-        f"{name} wants records that topic {topic} has dropped",
+        f"{name} needs records that topic {topic} has deleted",
         detail=f"partition {partition}, wanted offset {wanted}, earliest {earliest}: "
         f"{earliest - wanted} records are missing",
-        hint="headwater source resnapshot reads its tables anew; raise topic_retention_hours",
+        hint=(
+            "take new snapshots with headwater source resnapshot, and raise topic_retention_hours"
+        ),
     )
 
 

@@ -91,9 +91,9 @@ class StallWatch:
         still_s = round(self.stalled_s)
         if self.restarts >= RESTARTS_MAX:
             raise CaptureStalledError(
-                f"capture by {self._name} is stalled: nothing moves for {still_s} s",
+                f"capture by {self._name} is stalled: no progress for {still_s} s",
                 detail=sight.facts(),
-                hint="headwater logs connect; headwater down and headwater up start it anew",
+                hint="see headwater logs connect; headwater down and headwater up restart it",
             )
         _log.warning("capture is stalled", connector=self._name, for_s=still_s, seen=sight.facts())
         self._restart()

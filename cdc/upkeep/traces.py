@@ -99,7 +99,7 @@ def find(connection: Connection[Any], source: str) -> list[CaptureRemnant]:
 
 
 def left_behind(connection: Connection[Any], source: str) -> list[str]:
-    """Returns names of other sources of which there are traces, and from whose slot nobody reads.
+    """Returns names of other sources with traces, from whose slot no connector reads.
 
     They are of an earlier trial, or of a project that is down.
     """
@@ -120,13 +120,15 @@ def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> lis
 
     Raises:
         RemovalError: It is not removable, something else depends on it, or the server refuses.
-        SlotError: Somebody still reads from the slot.
+        SlotError: A connector still reads from the slot.
     """
     now = next((each for each in find(connection, source) if each.part is trace.part), None)
     if now is None:
         return []
     if not now.removable:
-        raise RemovalError(f"{now.part} {now.name} stays", detail=now.why, hint=now.statement)
+        raise RemovalError(
+            f"{now.part} {now.name} was not removed", detail=now.why, hint=now.statement
+        )
     try:
         return _drop(connection, source, now)
     except Error as error:
@@ -187,7 +189,7 @@ def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[
         why = "no capture of this database is noted with it: it may be another's"
         yield CaptureRemnant(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
         return
-    read = f"read by {found.holder or 'a process'}" if found.active else "read by nobody"
+    read = f"read by {found.holder or 'a process'}" if found.active else "no reader"
     why = f"{read}, holds {found.retained_bytes / 1024 / 1024:.1f} MiB of the source's log"
     yield CaptureRemnant(TracePart.SLOT, name, True, why, statement, found.retained_bytes)
 

@@ -50,9 +50,10 @@ def handles(method: _F, /) -> _F: ...
 def handles(*given: Any) -> Any:
     """Marks a method that decides commands.
 
-    It takes a command and returns an event, several, or None; or yields events; or raises
-    `Rejected`. Which commands is said here, or else by the annotation of its argument. A further
-    argument is a tuple of the events that the command's boundary has; see `EventStore.handle`.
+    The method takes a command and returns an event, several events or None, yields events, or
+    raises `Rejected`. The command classes are the arguments, or by default the annotation of its
+    parameter. A second parameter receives a tuple of the events of the command's boundary; see
+    `EventStore.handle`.
     """
     return _marked(_HANDLES, given)
 
@@ -62,10 +63,10 @@ def evolves(*events: type) -> Callable[[_F], _F]: ...
 @overload
 def evolves(method: _F, /) -> _F: ...
 def evolves(*given: Any) -> Any:
-    """Marks a method that takes events into the state.
+    """Marks a method that applies events to the state.
 
-    It changes `self`, or returns the next state. Which events is said here, or else by the
-    annotation of its argument.
+    The method modifies `self`, or returns the next state. The event classes are the arguments, or
+    by default the annotation of its parameter.
     """
     return _marked(_EVOLVES, given)
 
@@ -80,20 +81,20 @@ def aggregate(  # noqa: PLR0913  # each is one thing that a class can want
     ignores: Iterable[type] = (),
     state_name: str | None = None,
 ) -> Callable[[type[_T]], type[_T]]:
-    """Makes a class a decider, which is its attribute `decider` afterwards.
+    """Declares a class as a decider, available as its attribute `decider`.
 
     Args:
         category: Category of its streams.
-        identity: Name of the commands' attribute that has the id of the stream, or a function that
-            takes a command and returns it.
+        identity: Name of the commands' attribute with the stream's id, or a function that returns
+            it for a command.
         version: See `Decider`.
         snapshot_every: See `Decider`.
         ignores: Events that do not change the state.
         state_name: See `Decider`.
 
     Raises:
-        UndeclaredError: The class cannot be made without arguments, a method does not say what it
-            takes, two methods take the same, or a command has no such attribute.
+        UndeclaredError: The class needs constructor arguments, a method does not declare what it
+            handles, two methods handle the same class, or a command lacks the attribute.
         WrongKindError: A method, or `identity`, is async.
     """
 
@@ -146,14 +147,14 @@ class _AggregateDecider(Decider[Any, Any, Any]):
 
 
 def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any] | None]) -> Any:
-    """Takes an event into a state that nobody else has."""
+    """Applies an event to a state that the caller owns."""
     try:
         method = methods[event.__class__]
     except KeyError:
         raise UndeclaredError(
-            f"{type(state).__qualname__} does not say what an event does to it",
+            f"{type(state).__qualname__} has no method for an event of its stream",
             detail=f"event {type(event).__qualname__}",
-            hint="a method with @evolves, or ignores=(...) in @aggregate",
+            hint=("add a method with @evolves, or list the event in ignores=(...) of @aggregate"),
         ) from None
     following = None if method is None else method(state, event)
     if following is None:
@@ -161,7 +162,7 @@ def _evolved(state: Any, event: object, methods: Mapping[type, Callable[..., Any
     if following.__class__ is not state.__class__:
         check_result(f"{getattr(method, '__qualname__', 'evolves')}", following)
         raise UndeclaredError(
-            f"a method of {type(state).__qualname__} returns something else than the next state",
+            f"a method of {type(state).__qualname__} does not return the next state",
             detail=f"{type(following).__qualname__} for event {type(event).__qualname__}",
         )
     return following
@@ -172,7 +173,7 @@ def _decide_of(cls: type, methods: Mapping[type, Callable[..., Any]]) -> Callabl
         method = methods.get(command.__class__)
         if method is None:
             raise UndeclaredError(
-                f"{cls.__qualname__} does not decide this command",
+                f"{cls.__qualname__} has no method for this command",
                 detail=f"command {type(command).__qualname__}",
             )
         return method(copy.deepcopy(state), command, *seen)
@@ -191,9 +192,9 @@ def _check_identity(cls: type, identity: Identity, commands: Iterable[type]) -> 
         known = {name for base in command.__mro__ for name in getattr(base, "__annotations__", {})}
         if identity not in known and not hasattr(command, identity):
             raise UndeclaredError(
-                f"a command of {cls.__qualname__} does not say which stream it is about",
+                f"a command of {cls.__qualname__} does not identify its stream",
                 detail=f"command {command.__qualname__} has no attribute {identity!r:.80}",
-                hint="name the attribute that all its commands have, or give a function",
+                hint="name an attribute that all its commands have, or pass a function",
             )
 
 
@@ -202,7 +203,7 @@ def _check_initial_state(cls: type) -> None:
         cls()
     except TypeError:
         raise UndeclaredError(
-            f"a stream without events has no state: {cls.__qualname__}() needs arguments",
+            f"{cls.__qualname__}() needs arguments, so an empty stream has no state",
             hint="give every field a default",
         ) from None
 
@@ -214,7 +215,8 @@ def _marked(mark: str, given: tuple[Any, ...]) -> Any:
         return given[0]
     if not given or not all(isinstance(each, type) for each in given):
         raise UndeclaredError(
-            f"@{mark.rpartition('_')[2]} takes classes, or stands above a method without brackets"
+            f"@{mark.rpartition('_')[2]} takes classes as arguments, or decorates a method "
+            "without parentheses"
         )
 
     def mark_method(method: _F) -> _F:
@@ -235,8 +237,10 @@ def _methods(cls: type, mark: str, names: Mapping[str, Any]) -> dict[type, Calla
         for each in taken or _annotated(cls, method, names):
             if each in found:
                 raise UndeclaredError(
-                    f"two methods of {cls.__qualname__} take the same",
-                    detail=f"{found[each].__name__} and {method.__name__} take {each.__qualname__}",
+                    f"two methods of {cls.__qualname__} handle the same class",
+                    detail=(
+                        f"{found[each].__name__} and {method.__name__} handle {each.__qualname__}"
+                    ),
                 )
             found[each] = method
     return found
@@ -259,7 +263,7 @@ def _annotated(cls: type, method: types.FunctionType, names: Mapping[str, Any]) 
     kinds = typing.get_args(hint) if union else (hint,)
     if not all(isinstance(kind, type) and kind is not type(None) for kind in kinds):
         raise UndeclaredError(
-            f"a method of {cls.__qualname__} does not say what it takes",
+            f"a method of {cls.__qualname__} does not declare what it handles",
             detail=f"method {method.__name__}",
             hint="name the classes in the decorator: @handles(PlaceOrder), @evolves(OrderPlaced)",
         )

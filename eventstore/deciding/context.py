@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known about an append or a command besides its events.
+    """Metadata of an append or a command.
 
     Attributes:
-        correlation_id: The business flow that it belongs to.
+        correlation_id: The business flow to which it belongs.
         causation_id: The message that caused it.
-        actor: Who does it.
-        occurred_at: When it happened, by the source's clock, with an offset; now if not given.
+        actor: The user or program that performs it.
+        occurred_at: When it happened, by the source's clock, with a UTC offset; default: now.
     """
 
     correlation_id: str | None = None
@@ -38,7 +38,7 @@ class Context:
 
     @classmethod
     def caused_by(cls, event: RecordedEvent | StoredEvent, *, actor: str | None = None) -> Context:
-        """Returns the context of what is done because of an event.
+        """Returns the context of a command or append caused by an event.
 
         Args:
             event: The cause. Its flow goes on; if it has none, it begins one.
@@ -53,14 +53,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """An event with what is known about it alone, for an append of facts from elsewhere.
+    """An event with metadata of its own, for an append of facts from another system.
 
     Attributes:
         event: The event.
-        event_id: Its identity at the source; a new one if not given. An append of events that are
-            stored already, under the same ids, answers what it answered first.
-        occurred_at: When it happened, with an offset; the context's instant if not given.
-        tags: What it is about, besides what its type says.
+        event_id: Its identity at the source; default: a new one. An append of events that are
+            already stored under the same ids returns its first result.
+        occurred_at: When it happened, with a UTC offset; default: the context's time.
+        tags: Tags in addition to those of its type.
     """
 
     event: object
@@ -98,7 +98,9 @@ def check_instant(what: str, instant: datetime | None) -> datetime | None:
         BatchRefusedError: It has no offset, so it is no instant.
     """
     if instant is not None and instant.utcoffset() is None:
-        raise BatchRefusedError("an instant needs an offset", detail=what, hint="datetime.now(UTC)")
+        raise BatchRefusedError(
+            "an instant needs a UTC offset", detail=what, hint="datetime.now(UTC)"
+        )
     return instant
 
 

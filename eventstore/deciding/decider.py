@@ -52,21 +52,21 @@ class Decider(Generic[C, E, S]):
 
     Attributes:
         category: Category of its streams: `order` for `order-42`.
-        decide: Takes a command and the state; returns events, or None, or raises `Rejected`. If it
-            takes a third argument, that is a tuple of the events that the boundary has which the
-            command is handled with, and without one the command is refused.
-        evolve: Takes the state and an event; returns the next state and changes neither.
+        decide: Takes a command and the state; returns events or None, or raises `Rejected`. A third
+            parameter receives a tuple of the events of the command's boundary; a command without a
+            boundary is then refused.
+        evolve: Takes the state and an event; returns the next state and modifies neither argument.
         initial_state: Returns the state of a stream without events.
         commands: Classes of the commands that it decides.
         stream_id: Takes a command and returns the id part of its stream's name.
-        version: Of the fold. Raise it when what `evolve` does changes: what was saved by another
-            version is not read any more. A change of the state's type is seen without it.
+        version: Version of the fold. Increase it when `evolve` changes: states saved by another
+            version are ignored. A change of the state's type is detected automatically.
         snapshot_every: Saves the state whenever a command takes the stream past a multiple of this
-            many events; None never.
+            number of events; None: never.
         state_type: Type of the state, by which a saved one is read; what `initial_state` is
             annotated to return if not given.
-        state_name: Stands for the names of the state's class and of `evolve` in saved states. Give
-            it the old name when the class is renamed and states that it has saved must be read.
+        state_name: Replaces the names of the state's class and of `evolve` in saved states. Set it
+            to the old name if the class is renamed, so that saved states can still be read.
     """
 
     category: str
@@ -108,13 +108,13 @@ class Decider(Generic[C, E, S]):
         """
         if type(identity) not in _ID_TYPES:
             raise NameRefusedError(
-                f"the id of a stream of {self.category} is a text, an integer or a UUID",
+                f"the id of a stream of {self.category} must be a str, int or UUID",
                 detail=type(identity).__qualname__,
             )
         return check_stream(f"{self.category}-{identity}")
 
     def stream_of(self, command: C) -> str:
-        """Returns the name of the stream that a command is about.
+        """Returns the name of a command's stream.
 
         Raises:
             NameRefusedError: It cannot have this name.
@@ -122,11 +122,11 @@ class Decider(Generic[C, E, S]):
         return self.stream(self.stream_id(command))
 
     def boundary_arguments(self, command: C) -> Arguments:  # noqa: ARG002  # a subclass asks
-        """Returns whether `decide` takes the events of a boundary for a command."""
+        """Returns whether `decide` needs the events of a boundary for a command."""
         return arguments_of(self.decide, 3)
 
     def decided(self, command: C, state: S, seen: tuple[Any, ...] | None = None) -> tuple[E, ...]:
-        """Returns the events that a command leads to, all of them; none if it changes nothing.
+        """Returns all events that result from a command; none if it changes nothing.
 
         Args:
             command: The command.
@@ -157,7 +157,7 @@ class Decider(Generic[C, E, S]):
         return state
 
     def fold_into(self, state: S, events: Iterable[E]) -> S:
-        """Returns the state after further events; the state before is given up for it."""
+        """Returns the state after further events; may modify the given state."""
         return self.fold(state, events)
 
 
@@ -182,12 +182,12 @@ def check_boundary(arguments: Arguments, command: object, *, given: bool) -> Non
     name = type(command).__qualname__
     if given and arguments is Arguments.REFUSED:
         raise UndeclaredError(
-            f"command {name} is handled with a boundary that its decider does not look at",
-            hint="let the method, or decide, take the boundary's events as a further argument",
+            f"command {name} was sent with a boundary that its decider does not use",
+            hint="add a parameter for the boundary's events to the method, or to decide",
         )
     if not given and arguments is Arguments.NEEDED:
         raise UndeclaredError(
-            f"command {name} is decided by the events of a boundary, and there is none",
+            f"command {name} needs the events of a boundary, and none is given",
             hint="store.handle(command, boundary=tagged(...))",
         )
 
@@ -202,6 +202,6 @@ def decider_of(declared: Any) -> Decider[Any, Any, Any]:
     if isinstance(found, Decider):
         return found
     raise UndeclaredError(
-        "this is neither a decider nor a class declared by aggregate",
+        "the object is neither a Decider nor a class declared with @aggregate",
         detail=f"{getattr(declared, '__qualname__', type(declared).__qualname__)}",
     )

@@ -4,7 +4,7 @@
         scenario(Order).given(OrderPlaced("o1")).when(PlaceOrder("o1")).then_rejected(AlreadyPlaced)
 
 Nothing but the decider's own functions is called: no store, no waiting. The command is decided when
-the expectation is said; a `when` that no `then` follows asserts nothing, and gives a
+the expectation is given. A `when` without a `then` asserts nothing and gives a
 `ForgottenExpectation` warning, which pytest shows and this turns into a failure:
 
     filterwarnings = ["error"]
@@ -30,11 +30,11 @@ S = TypeVar("S")
 
 
 class ForgottenExpectation(UserWarning):
-    """A command was given to a scenario, and nothing was said of what should follow."""
+    """A scenario has a command but no expectation."""
 
 
 def scenario(decider: Decider[Any, Any, S] | type[S]) -> Given[S]:
-    """Returns a scenario of a stream without events.
+    """Returns a scenario that starts with an empty stream.
 
     Args:
         decider: A decider, or a class declared by `aggregate`.
@@ -65,7 +65,7 @@ class Given(Generic[S]):
         """
         if type(command) not in self._decider.commands:
             raise UndeclaredError(
-                f"decider {self._decider.category} does not take this command",
+                f"decider {self._decider.category} does not handle this command",
                 detail=f"command {type(command).__qualname__}",
             )
         seen = None if boundary is None else tuple(boundary)
@@ -85,7 +85,7 @@ class Given(Generic[S]):
         return self
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: it asserts by itself, without assert")
+        raise AssertionError("a scenario cannot be used with assert: it asserts by itself")
 
 
 class When(Generic[S]):
@@ -184,12 +184,12 @@ class When(Generic[S]):
         return decided
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: say what follows with then(...)")
+        raise AssertionError("a scenario cannot be used as a condition: call then(...)")
 
     def __del__(self) -> None:
         place = getattr(self, "_place", None)
         if place is not None:
-            what = f"nothing was said of what follows on {type(self._command).__qualname__}"
+            what = f"no expectation was given for {type(self._command).__qualname__}"
             warnings.warn_explicit(what, ForgottenExpectation, *place)
 
 

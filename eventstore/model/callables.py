@@ -1,4 +1,4 @@
-"""Checks of what a caller hands over to be called: a function that nobody awaits is refused.
+"""Checks of callables that a caller passes: sync, async, instances.
 
 `async def` gives a coroutine, and calling it runs nothing. Where the caller of a function does not
 await it, the function would never run, and what it should have done would count as done. So it is
@@ -45,9 +45,9 @@ def check_function(what: str, function: object) -> None:
     check_callable(what, function)
     if is_async(function):
         raise WrongKindError(
-            f"{what} is async, and nothing would await it",
+            f"{what} is async, but is called synchronously",
             detail=_kind(function),
-            hint="write it with def; what has to wait belongs outside of it",
+            hint="declare it with def, and do asynchronous work outside it",
         )
 
 
@@ -62,7 +62,7 @@ def check_callable(what: str, function: object) -> None:
         WrongKindError: It cannot be called.
     """
     if not callable(function):
-        raise WrongKindError(f"{what} is a function", detail=_kind(function))
+        raise WrongKindError(f"{what} must be a function", detail=_kind(function))
 
 
 def check_async_function(what: str, function: object) -> None:
@@ -79,9 +79,9 @@ def check_async_function(what: str, function: object) -> None:
     check_callable(what, function)
     if not is_async(function):
         raise WrongKindError(
-            f"{what} is not async, and its connection is for asyncio",
+            f"{what} is not async, but its connection is an AsyncConnection",
             detail=_kind(function),
-            hint="write it with async def, and await what it does with the connection",
+            hint="declare it with async def, and await its calls on the connection",
         )
 
 
@@ -100,9 +100,9 @@ def check_result(what: str, result: object) -> None:
     if inspect.iscoroutine(result):
         result.close()  # it is never awaited, and nothing else should say so
     raise WrongKindError(
-        f"{what} returned something to be awaited, and nothing awaits it",
+        f"{what} returned an awaitable, which is not awaited",
         detail=_kind(result),
-        hint="write it with def; what has to wait belongs outside of it",
+        hint="declare it with def, and do asynchronous work outside it",
     )
 
 
@@ -119,9 +119,9 @@ def check_instance(what: str, given: object, methods: Iterable[str] = ()) -> Non
     """
     if isinstance(given, type):
         raise WrongKindError(
-            f"{what} is an object, not a class",
+            f"{what} must be an instance, not a class",
             detail=f"class {given.__qualname__}",
-            hint=f"make one: {given.__qualname__}(...)",
+            hint=f"create an instance: {given.__qualname__}(...)",
         )
     missing = [name for name in methods if not callable(getattr(given, name, None))]
     if missing:
@@ -146,13 +146,13 @@ def check_log(log: Any, *, asynchronous: bool) -> None:
     kinds = {is_async(getattr(log, name)) for name in _LOG_METHODS}
     if asynchronous and kinds == {False}:
         raise WrongKindError(
-            "an AsyncEventStore needs a log for asyncio",
+            "an AsyncEventStore needs an asyncio log",
             detail=f"an object of {type(log).__qualname__}",
             hint="such as AsyncPostgresEventLog(dsn) or AsyncMemoryEventLog()",
         )
     if not asynchronous and True in kinds:
         raise WrongKindError(
-            "an EventStore needs a log that blocks, not one for asyncio",
+            "an EventStore needs a synchronous log, not an asyncio log",
             detail=f"an object of {type(log).__qualname__}",
             hint="such as PostgresEventLog(dsn); AsyncEventStore is the store for asyncio",
         )

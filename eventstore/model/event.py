@@ -59,17 +59,17 @@ class StoredEvent(NamedTuple):
     A tuple because a million of them are made in one catch-up read.
 
     Attributes:
-        global_position: Place in the whole log; ascending, with gaps.
+        global_position: Position in the whole log; ascending, with gaps.
         tenant: Whose it is.
         stream: Name of its stream.
-        stream_position: Place in its stream, from 1, without gaps.
+        stream_position: Position in its stream, from 1, without gaps.
         type: Name of its type.
         schema_version: Version of its type that `data` is in.
         event_id: Identity, given by the writer.
         data: Payload, JSON.
         metadata: Further headers, JSON; None if there are none.
         tags: What it is about, for queries across streams.
-        correlation_id: The business flow that it belongs to.
+        correlation_id: The business flow to which it belongs.
         causation_id: The message that caused it.
         actor: Who did it.
         occurred_at: When it happened, by the writer's clock; with offset.
@@ -99,7 +99,7 @@ class StoredEvent(NamedTuple):
 
     @property
     def system(self) -> bool:
-        """Whether the store wrote it for itself."""
+        """Whether the store itself wrote it."""
         return self.type.startswith(SYSTEM_PREFIX)
 
 
@@ -137,7 +137,7 @@ class NewEvent:
             raise EventRefusedError(
                 f"event {self.type} has no such schema version",
                 detail=f"{self.schema_version!r:.80}",
-                hint="versions are counted from 1",
+                hint="versions start at 1",
             )
         if len(self.data) > EVENT_BYTES_MAX:
             raise EventRefusedError(
@@ -159,10 +159,10 @@ def _check_time(type_: str, occurred_at: datetime) -> None:
             return
     except OverflowError:
         raise EventRefusedError(
-            f"event {type_} has a time outside of the years 1 to 9999 in UTC", detail="occurred_at"
+            f"event {type_} has a time outside the years 1 to 9999 in UTC", detail="occurred_at"
         ) from None
     raise EventRefusedError(
-        f"event {type_} has a time without an offset",
+        f"event {type_} has a time without a UTC offset",
         detail="occurred_at",
         hint="datetime.now(UTC)",
     )
@@ -173,7 +173,7 @@ def _check_tags(type_: str, tags: tuple[str, ...]) -> None:
         check_tag(tag)
     if len(tags) > TAGS_MAX or len(set(tags)) < len(tags):
         raise EventRefusedError(
-            f"event {type_} has more than {TAGS_MAX} tags, or one twice",
+            f"event {type_} has more than {TAGS_MAX} tags, or a duplicate tag",
             detail=f"{len(tags)} tags",
         )
 
@@ -198,9 +198,9 @@ class StreamAppend:
         for event in self.events:
             if event.type == SNAPSHOT_TYPE:
                 raise NameRefusedError(
-                    "a type that starts with $ belongs to the store",
+                    "types that start with $ are reserved for the store",
                     detail=SNAPSHOT_TYPE,
-                    hint="compaction writes it; an application never does",
+                    hint="use another name; only compaction writes such events",
                 )
 
 
@@ -228,14 +228,14 @@ class Idempotency:
 
 @dataclass(frozen=True, slots=True)
 class IntegrationEvent:
-    """A public event for others, sent through the outbox table by the captured log.
+    """A public event for other applications, sent through the transactional outbox.
 
     Attributes:
         type: Its public name.
         payload: JSON.
-        stream: Key of the message, so that its order holds per stream.
+        stream: Key of the message; messages of one stream stay in order.
         version: Version of the public contract.
-        message_id: Identity of the message, for those who receive it twice.
+        message_id: Identity of the message, by which receivers skip duplicates.
         topic: Part of the topic's name; the category of `stream` if empty.
     """
 
@@ -252,9 +252,9 @@ class IntegrationEvent:
         topic = self.topic or category_of(self.stream)
         if not _TOPIC.fullmatch(topic):
             raise NameRefusedError(
-                "a topic is named by letters, digits, '_' and '-', 128 at most",
+                "a topic name has at most 128 letters, digits, '_' and '-'",
                 detail=f"{topic!r:.160}",
-                hint="it becomes part of the name of a Kafka topic",
+                hint="the name becomes part of a Kafka topic's name",
             )
         if not 1 <= len(self.payload) <= EVENT_BYTES_MAX:
             raise EventRefusedError(
@@ -301,11 +301,11 @@ class AppendRequest:
         if len(self.appends) == 1:
             return
         if not self.appends:
-            raise BatchRefusedError("an append names a stream")
+            raise BatchRefusedError("an append needs a stream")
         names = {append.stream for append in self.appends}
         if len(names) < len(self.appends) or len(names) > STREAMS_MAX:
             raise BatchRefusedError(
-                f"an append names {STREAMS_MAX} streams at most, each once",
+                f"an append has at most {STREAMS_MAX} streams, each once",
                 detail=f"{len(self.appends)} appends to {len(names)} streams",
             )
 
@@ -313,35 +313,35 @@ class AppendRequest:
         if any(not append.events for append in self.appends) and self.idempotency is None:
             raise BatchRefusedError(
                 "an append without events has no effect",
-                hint="do not call append when there is nothing to say",
+                hint="do not call append without events",
             )
         count = sum(len(append.events) for append in self.appends)
         if count > EVENTS_MAX:
             raise BatchRefusedError(
-                f"an append takes {EVENTS_MAX:,} events at most", detail=f"{count:,} events"
+                f"an append has at most {EVENTS_MAX:,} events", detail=f"{count:,} events"
             )
         if count > 1:
             ids = {event.event_id for append in self.appends for event in append.events}
             if len(ids) < count:
                 raise BatchRefusedError(
-                    "an append has two events with one id", detail=f"{count - len(ids)} too many"
+                    "an append has two events with one id", detail=f"{count - len(ids)} duplicates"
                 )
         size = sum(len(event.data) for append in self.appends for event in append.events)
         if count > 1 and size > APPEND_BYTES_MAX:
             raise BatchRefusedError(
-                f"an append takes {APPEND_BYTES_MAX:,} bytes at most", detail=f"{size:,} bytes"
+                f"an append has at most {APPEND_BYTES_MAX:,} bytes", detail=f"{size:,} bytes"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did.
+    """The result of an append.
 
     Attributes:
         versions: Version of each stream afterwards, in the order of the request.
-        token: Waits for views to have the events.
-        repeated: Whether the idempotency key had been used: nothing was written now, this is what
-            was written then.
+        token: Position token of the events, for views and waits.
+        repeated: Whether the idempotency key had been used before: nothing was written, and this is
+            the first result.
     """
 
     versions: tuple[int, ...]

@@ -28,9 +28,9 @@ def check_expected_version(expected_version: int) -> int:
     # bool is an int in Python; True for 1 is a slip, never a meaning
     if type(expected_version) is not int or not STREAM_EXISTS <= expected_version <= VERSION_MAX:
         raise BatchRefusedError(
-            "an expected version is ANY, NO_STREAM, STREAM_EXISTS or the version of a stream",
+            "an expected version must be ANY, NO_STREAM, STREAM_EXISTS or a stream version",
             detail=f"{expected_version!r:.80}",
-            hint="the version is the number of the stream's last event, counted from 1",
+            hint="a stream's version is the number of its last event, starting at 1",
         )
     return expected_version
 

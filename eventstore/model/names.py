@@ -46,9 +46,11 @@ def check_stream(stream: str) -> str:
     category, dash, identity = stream.partition("-")
     if not _CATEGORY.fullmatch(category) or (dash and not identity) or "/" in stream:
         raise NameRefusedError(
-            "a stream is named category-id",
+            "a stream name has the form category-id",
             detail=f"{stream!r:.100}",
-            hint="such as order-42; the category in letters, digits and _, no slash anywhere",
+            hint=(
+                "use a name such as order-42: letters, digits and _ in the category, and no slash"
+            ),
         )
     if len(_known_streams) >= _KNOWN_STREAMS_MAX:
         _known_streams.clear()
@@ -69,7 +71,7 @@ def check_category(category: str) -> str:
     _check_text("category", category, _NAME_BYTES_MAX)
     if not _CATEGORY.fullmatch(category):
         raise NameRefusedError(
-            "a category is made of letters, digits and _", detail=f"{category!r:.100}"
+            "a category has only letters, digits and _", detail=f"{category!r:.100}"
         )
     return category
 
@@ -82,9 +84,9 @@ def check_tenant(tenant: str) -> str:
     """
     if type(tenant) is not str or not _TENANT.fullmatch(tenant):
         raise NameRefusedError(
-            "a tenant is named by letters, digits, '_', '.' and '-'",
+            "a tenant name has only letters, digits, '_', '.' and '-'",
             detail=f"{tenant!r:.100}",
-            hint="63 characters at most, a letter or digit first",
+            hint="use at most 63 characters, starting with a letter or digit",
         )
     return tenant
 
@@ -98,7 +100,7 @@ def check_type(name: str) -> str:
     _check_text("event type", name, _NAME_BYTES_MAX)
     if not _TYPE.fullmatch(name):
         raise NameRefusedError(
-            "an event type is named by words joined with '.', '-' or '_'",
+            "an event type has words joined by '.', '-' or '_'",
             detail=f"{name!r:.100}",
             hint="such as order.placed",
         )
@@ -134,20 +136,24 @@ def check_label(what: str, label: str) -> str:
 
 def _check_text(what: str, name: str, bytes_max: int) -> str:
     if type(name) is not str:
-        raise NameRefusedError(f"a {what} is named by a str", detail=type(name).__name__)
+        raise NameRefusedError(f"a {what} must be a str", detail=type(name).__name__)
     if not name or name != name.strip():
-        raise NameRefusedError(f"a {what} is neither empty nor padded", detail=f"{name!r:.100}")
+        raise NameRefusedError(
+            f"a {what} must not be empty or have surrounding spaces", detail=f"{name!r:.100}"
+        )
     if name.startswith(SYSTEM_PREFIX):
         raise NameRefusedError(
-            f"a {what} that starts with $ belongs to the store", detail=f"{name!r:.100}"
+            f"a {what} that starts with $ is reserved for the store", detail=f"{name!r:.100}"
         )
     if not name.isascii():
         _check_unicode(what, name)
     elif not name.isprintable():
-        raise NameRefusedError(f"a {what} has no control characters", detail=f"{name!r:.100}")
+        raise NameRefusedError(
+            f"a {what} must not contain control characters", detail=f"{name!r:.100}"
+        )
     if len(name.encode()) > bytes_max:
         raise NameRefusedError(
-            f"a {what} takes {bytes_max} bytes at most", detail=f"{len(name.encode())} bytes"
+            f"a {what} has at most {bytes_max} bytes", detail=f"{len(name.encode())} bytes"
         )
     return name
 
@@ -157,18 +163,18 @@ def _check_unicode(what: str, name: str) -> None:
     scripts = {unicodedata.name(c, "").partition(" ")[0] for c in own if c.isalpha()}
     if len(scripts & _ALIKE) > 1:
         raise NameRefusedError(
-            f"a {what} does not mix letters of scripts that look alike",
+            f"a {what} must not mix letters of similar scripts",
             detail=f"{name!a:.100} has {', '.join(sorted(scripts & _ALIKE)).lower()} letters",
         )
     strange = next((c for c in name if unicodedata.category(c) in _INVISIBLE), None)
     if strange is not None:
         raise NameRefusedError(
-            f"a {what} has only visible characters",
+            f"a {what} must contain only visible characters",
             detail=f"U+{ord(strange):04X} in {name!r:.100}",
         )
     if unicodedata.normalize("NFC", name) != name:
         raise NameRefusedError(
-            f"a {what} is written in Unicode's composed form",
+            f"a {what} must be in Unicode's composed form (NFC)",
             detail=f"{name!a:.100}",
             hint="unicodedata.normalize('NFC', name)",
         )

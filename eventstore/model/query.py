@@ -18,7 +18,7 @@ class QueryItem:
 
     Attributes:
         types: Event types; empty means every type.
-        tags: Tags; empty means no tag is asked for.
+        tags: Tags; empty means no tag is required.
     """
 
     types: frozenset[str] = frozenset()
@@ -31,13 +31,13 @@ class QueryItem:
             check_tag(tag)
 
     def matches(self, type_: str, tags: frozenset[str]) -> bool:
-        """Returns whether an event of this type and these tags is meant."""
+        """Returns whether an event of this type with these tags matches."""
         return (not self.types or type_ in self.types) and self.tags <= tags
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Events that any of its items means; no items means every event.
+    """A query for events that match any of its items; without items, for every event.
 
     Attributes:
         items: Alternatives.
@@ -56,7 +56,7 @@ class Query:
             check_category(self.category)
 
     def matches(self, category: str, type_: str, tags: frozenset[str]) -> bool:
-        """Returns whether such an event is meant."""
+        """Returns whether such an event matches."""
         if self.category is not None and category != self.category:
             return False
         return not self.items or any(item.matches(type_, tags) for item in self.items)
@@ -72,14 +72,14 @@ def tagged(*tags: str, types: tuple[str, ...] = ()) -> Query:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An append is refused if an event that `query` means came after `after`.
+    """A condition of an append: no event matches `query` after position `after`.
 
-    The dynamic consistency boundary: what a decision depends on is a query, not a stream. Every
-    item needs a tag, because a tag is what writers are held back by for the moment of the check.
+    The dynamic consistency boundary: a decision depends on a query instead of a stream. Every item
+    needs a tag, because writers are serialised by tag during the check.
 
     Attributes:
-        query: What the decision has looked at.
-        after: Global position up to which it has looked.
+        query: The events that the decision read.
+        after: Global position up to which it read them.
     """
 
     query: Query
@@ -88,13 +88,13 @@ class Condition:
     def __post_init__(self) -> None:
         if not self.query.items or any(not item.tags for item in self.query.items):
             raise BatchRefusedError(
-                "each item of an append's condition names a tag",
-                hint="tag the events with what the rule is about, such as course:c1",
+                "each item of an append condition needs a tag",
+                hint="tag the events with the subject of the rule, such as course:c1",
             )
         if self.query.category is not None:
-            raise BatchRefusedError("an append's condition is about tags, not about a category")
+            raise BatchRefusedError("an append condition takes tags, not a category")
         if type(self.after) is not int or self.after < 0:
             raise BatchRefusedError(
-                "a condition looks at events after a global position",
+                "a condition needs a global position of 0 or more",
                 detail=f"{self.after!r:.80}",
             )

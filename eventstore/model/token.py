@@ -13,12 +13,13 @@ _TEXT: Final = re.compile(r"hw1\.(\d{1,19})\.(\d{1,20})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Token:
-    """A place in the log.
+    """A position in the log.
 
     Attributes:
-        global_position: Of the last event written; a view that has applied it has all before it.
-        transaction_id: Of the database transaction that wrote it (`xid8`), which the captured log
-            names too; 0 where there is none.
+        global_position: Position of the last event written; a view that has applied it has applied
+            all earlier events.
+        transaction_id: Id of the database transaction that wrote it (`xid8`), which the captured
+            log also names; 0 if there is none.
     """
 
     global_position: int
@@ -29,12 +30,12 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Reads a token as `str()` writes it.
+        """Parses the text of a token, as returned by `str()`.
 
         Raises:
             BatchRefusedError: It is none.
         """
         found = _TEXT.fullmatch(text)
         if found is None:
-            raise BatchRefusedError("this is no position token", detail=f"{text!r:.80}")
+            raise BatchRefusedError("the text is not a position token", detail=f"{text!r:.80}")
         return cls(int(found[1]), int(found[2]))

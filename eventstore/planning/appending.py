@@ -77,8 +77,8 @@ def wanted_of(appends: Any) -> Wanted:
         ]
     except (TypeError, ValueError):
         raise BatchRefusedError(
-            "an append to several streams is a mapping from stream to events, "
-            "or a list of stream, events and expected version"
+            "an append to several streams takes a mapping from stream to events, or a list "
+            "of (stream, events, expected version)"
         ) from None
 
 
@@ -119,9 +119,9 @@ def appending(access: Access, wanted: Wanted, terms: Terms) -> Plan[Appended]:
             stopped = attempt == ATTEMPTS_MAX or (yield pause_after(attempt))
             if stopped:
                 raise ContentionError(
-                    "an append with personal fields lost against faster writers",
+                    "an append with personal fields lost repeatedly to concurrent writers",
                     detail=f"{attempt} attempts",
-                    hint="give an exact expected version, or append it again",
+                    hint="pass an exact expected version, or append again",
                 ) from error
     raise AssertionError
 
@@ -187,7 +187,7 @@ def request_of(
     Events of a public type are sent to others as well, as they are stored: sealed fields stay so.
 
     Raises:
-        EventRefusedError: An event would not read back as it was given.
+        EventRefusedError: An event would not read back unchanged.
         UndeclaredError: An event is of no declared type.
         BatchRefusedError: The append contradicts itself.
     """

@@ -52,14 +52,14 @@ ATTEMPTS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What a command led to.
+    """The result of a command.
 
     Attributes:
-        events: Its events; none if it changed nothing.
+        events: Its events; empty if it changed nothing.
         version: Version of its stream afterwards.
-        token: Waits for views to have the events.
-        repeated: Whether its idempotency key had been used: nothing was written now, this is what
-            was written then.
+        token: Position token of the events, for views and waits.
+        repeated: Whether its idempotency key had been used before: nothing was written, and this is
+            the first result.
     """
 
     events: tuple[Any, ...]
@@ -94,7 +94,7 @@ class Instruction:
         check_expected_version(self.expected_version)
         if type(self.attempts_max) is not int or self.attempts_max < 1:
             raise BatchRefusedError(
-                "a command is attempted once or more",
+                "attempts_max must be 1 or more",
                 detail=f"attempts_max {self.attempts_max!r:.80}",
             )
         if self.boundary is not None:
@@ -178,9 +178,12 @@ def _give_up(
     )
     if lost:
         raise ContentionError(
-            f"command {type(instruction.command).__qualname__} lost against faster writers",
+            (
+                f"command {type(instruction.command).__qualname__} lost repeatedly to concurrent "
+                "writers"
+            ),
             detail=f"{attempts} attempts",
-            hint="send it again, or let fewer writers decide on one stream",
+            hint="send the command again, or reduce the writers of the stream",
         ) from error
     raise error
 
@@ -293,9 +296,9 @@ def _refuse_unfoldable(
             if isinstance(error, UndeclaredError):
                 raise
             raise EventRefusedError(
-                f"decider {decider.category} cannot fold an event that it has decided",
+                f"decider {decider.category} cannot fold an event that it returned",
                 detail=f"{type(error).__qualname__} for event {type(event).__qualname__}",
-                hint="nothing was stored: evolve takes every event that decide returns",
+                hint="nothing was stored; evolve must accept every event that decide returns",
             ) from error
 
 

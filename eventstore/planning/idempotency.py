@@ -52,8 +52,8 @@ def command_digest(codec: Codec, tenant: str, command: Any) -> bytes:
     fault = fault_of(command, command)
     if fault is not None:
         raise BatchRefusedError(
-            f"command {type(command).__qualname__} with an idempotency key "
-            "is made of values that JSON can hold",
+            f"command {type(command).__qualname__} has an idempotency key and a value that "
+            "JSON cannot represent",
             detail=f"{fault.path.removeprefix('.')} {fault.rule}".strip(),
         )
     return _digest(codec, tenant, command, written(command, _counts))
@@ -108,8 +108,8 @@ def _digest(codec: Codec, tenant: str, command: Any, fields: bytes) -> bytes:
     key = None if ring is None else ring.key_of(tenant, _COMMANDS, create=True)
     if key is None:
         raise SubjectKeyError(
-            f"command {name} has personal fields and an idempotency key, which need a key ring",
-            hint="give the store a keyring, such as PostgresKeyRing",
+            f"command {name} has personal fields and an idempotency key, and needs a key ring",
+            hint="pass a keyring to the store, such as PostgresKeyRing",
         )
     return hmac.digest(key.secret, data, hashlib.sha256)
 
@@ -139,7 +139,7 @@ def check_same(known: Repeated, digest: bytes, earlier: Iterable[bytes] = ()) ->
         raise IdempotencyConflictError(
             "the idempotency key was used for another payload",
             detail=f"at global position {known.appended.token.global_position}",
-            hint="a key names one intention; take a new key for a new one",
+            hint="use a new key for a new command",
         )
 
 

@@ -32,7 +32,7 @@ class State(Generic[S]):
 
     Attributes:
         value: The state.
-        version: The stream's version then; 0 if there is no stream.
+        version: The stream's version at that time; 0 if the stream does not exist.
     """
 
     value: S
@@ -104,10 +104,10 @@ def loading(
         base, found = _without_originals(access.codec, decider, live, at_version), live
     if base is None:
         raise CompactionError(
-            f"the beginning of stream {stream} is gone",
-            detail=f"it has reached {seen}, and event 1 is not there",
-            hint="it was compacted by another fold, and its archive removed; "
-            "where the state's class has only another name, give state_name the old one",
+            f"the beginning of stream {stream} is missing",
+            detail=f"its version is {seen}, and event 1 is missing",
+            hint="the stream was compacted with another fold and its archive was dropped; if "
+            "only the state class was renamed, set state_name to its old name",
         )
     version = _version(base, found)
     if at_version is not None and version < at_version:
@@ -162,10 +162,10 @@ def _version(base: Base, found: list[StoredEvent]) -> int:
 
 def _check_time(at_version: int | None, as_of: datetime | None) -> None:
     if at_version is not None and as_of is not None:
-        raise BatchRefusedError("a state is asked for at a version or at an instant, not at both")
+        raise BatchRefusedError("give a version or an instant, not both")
     if at_version is not None and not (type(at_version) is int and 0 <= at_version <= VERSION_MAX):
         raise BatchRefusedError(
-            "the version of a stream is counted from 1; at 0 there is no event",
+            "stream versions start at 1",
             detail=f"{at_version!r:.80}",
         )
     check_instant("as_of", as_of)

@@ -73,7 +73,7 @@ class Access:
 
     Attributes:
         codec: Encodes and decodes.
-        tenant: Whose streams.
+        tenant: The tenant of its streams.
         connection: The caller's transaction, if one is joined.
     """
 

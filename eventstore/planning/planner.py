@@ -67,11 +67,11 @@ class Planner:
     Args:
         codec: Encodes and decodes its events.
         deciders: Deciders, or classes declared by `aggregate`.
-        tenant: Whose streams.
+        tenant: The tenant of its streams.
 
     Raises:
-        UndeclaredError: Two deciders take the same command, or fold one category differently.
-        NameRefusedError: The tenant cannot have this name.
+        UndeclaredError: Two deciders handle the same command, or fold one category differently.
+        NameRefusedError: The tenant's name is invalid.
     """
 
     def __init__(self, codec: Codec, deciders: Iterable[Any], tenant: str) -> None:
@@ -84,7 +84,7 @@ class Planner:
             self._check_fold(self._by_category.setdefault(decider.category, decider), decider)
             for command in decider.commands:
                 if self.deciders.setdefault(command, decider) is not decider:
-                    raise UndeclaredError(f"two deciders take command {command.__qualname__}")
+                    raise UndeclaredError(f"two deciders handle command {command.__qualname__}")
 
     def for_tenant(self, tenant: str) -> Self:
         """Returns the same planner for another tenant."""
@@ -151,12 +151,12 @@ class Planner:
         name = type(command).__name__
         known = sorted({kind.__name__ for kind in self.deciders})
         raise UndeclaredError(
-            f"no decider takes command {name}",
+            f"no decider handles command {name}",
             detail=f"{len(known)} commands are declared",
             hint=did_you_mean(
                 name,
                 known,
-                "EventStore(log, deciders=[...]) names the deciders whose commands it takes",
+                "pass the decider in EventStore(log, deciders=[...])",
             ),
         )
 
@@ -177,8 +177,8 @@ class Planner:
         raise UndeclaredError(
             f"two deciders of category {own.category} fold its events differently",
             detail=f"{names[0]} and {names[1]}",
-            hint="let them share evolve and initial_state; "
-            "to look at the same events in another way, give the other decider to state() only",
+            hint="let them share evolve and initial_state; for another fold of the same "
+            "events, pass the other decider to state() only",
         )
 
     def _access(self, connection: Any) -> Access:

@@ -70,7 +70,7 @@ def encode_state(decider: Decider[Any, Any, S], state: S) -> bytes:
 
     Raises:
         EventRefusedError: It does not.
-        UndeclaredError: The state's type cannot be told from JSON.
+        UndeclaredError: The state's type cannot be determined from JSON.
     """
     read_state = _reader(decider)
     try:
@@ -84,9 +84,9 @@ def encode_state(decider: Decider[Any, Any, S], state: S) -> bytes:
             return data
         rule = f"{fault.path} {fault.rule}"
     raise EventRefusedError(
-        f"a state of {decider.category} would not read back as it was",
+        f"a state of {decider.category} would not read back unchanged",
         detail=rule.strip(),
-        hint="make the state of values that JSON can hold, and name its type: state_type=...",
+        hint=("use values that JSON can represent in the state, and name its type: state_type=..."),
     )
 
 
@@ -96,7 +96,7 @@ def decode_state(decider: Decider[Any, Any, S], data: bytes) -> S:
     Raises:
         UpcastError: It does not fit the state's type any more, or only with fields left out or
             filled up with defaults.
-        UndeclaredError: The state's type cannot be told from JSON.
+        UndeclaredError: The state's type cannot be determined from JSON.
     """
     read_state = _reader(decider)
     try:
@@ -106,7 +106,7 @@ def decode_state(decider: Decider[Any, Any, S], data: bytes) -> S:
         what = described(error)[1] if isinstance(error, msgspec.MsgspecError) else None
         raise _misfit(decider, what or type(error).__qualname__) from None
     if not same:
-        raise _misfit(decider, "its fields are not those of the state")
+        raise _misfit(decider, "its fields differ from those of the state")
     return state
 
 
@@ -114,7 +114,7 @@ def _misfit(decider: Decider[Any, Any, Any], what: str) -> UpcastError:
     return UpcastError(
         f"a saved state of {decider.category} does not fit the type of its state",
         detail=what,
-        hint="raise the decider's version when the type of its state changes",
+        hint="increase the decider's version when the type of its state changes",
     )
 
 

@@ -20,7 +20,7 @@ def waiting(token: Token, timeout_s: float) -> Plan[None]:
     """Waits until every event up to a token's is readable, and none can come before it any more.
 
     Args:
-        token: The place in the log.
+        token: The position in the log.
         timeout_s: How long at most, in seconds.
 
     Raises:
@@ -35,8 +35,8 @@ def waiting(token: Token, timeout_s: float) -> Plan[None]:
         left_s = deadline - time.monotonic()
         if left_s <= 0 or (yield Pause(min(pause_s, left_s))):
             raise WaitTimeoutError(
-                "the log did not become complete up to a position in time",
+                "the log did not become complete up to the position in time",
                 detail=f"it is complete up to {mark}, not yet up to {token.global_position}",
-                hint="a writer's transaction is open for longer than that; wait longer",
+                hint="a writer's transaction is open longer than the timeout; wait longer",
             )
         pause_s = min(2 * pause_s, _PAUSE_S_MAX)

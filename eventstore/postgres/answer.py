@@ -54,7 +54,7 @@ def of_range(
 
 def _foreign() -> StoreUnavailableError:
     return StoreUnavailableError(
-        "the database answered something else than what was asked",
+        "the database returned the answer to another query",
         detail="the events are of another stream, tenant or part of the log",
-        hint="does another process or thread use the same connection?",
+        hint="check whether another process or thread uses the same connection",
     )

@@ -1,4 +1,4 @@
-"""AsyncPostgresEventLog: the event log on Postgres for asyncio; same statements, same answers."""
+"""AsyncPostgresEventLog: the event log on Postgres for asyncio, with the same statements."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class AsyncPostgresEventLog:
 
     Args:
         dsn: The database; never shown.
-        connections_max: Size of the pool; more tasks than this wait for each other.
-        page: Events that one statement of a log read fetches.
+        connections_max: Size of the connection pool; further tasks wait.
+        page: Number of events that one statement of a log read fetches.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class AsyncPostgresEventLog:
         return self._mark
 
     async def head(self) -> int:
-        """Returns the last global position that was given out, committed or not."""
+        """Returns the last assigned global position, committed or not."""
         return int((await self._row(statement.HEAD))[0])
 
     async def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:

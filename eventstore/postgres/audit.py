@@ -1,4 +1,4 @@
-"""PostgresAudit: seals and verifies the log on Postgres; the chain is in `upkeep.audit`."""
+"""PostgresAudit: seals and verifies the log on Postgres; `upkeep.audit` describes the chain."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class PostgresAudit:
     """An `Audit` of the log on one Postgres database.
 
     Args:
-        dsn: The database, as a role that row-level security does not hold; never shown.
+        dsn: The database, as a role that bypasses row-level security; never shown.
         block: Events of one seal; at most `BLOCK`.
     """
 

@@ -1,4 +1,4 @@
-"""PostgresCompactor: compacts streams on Postgres; what moves them is in `50_compaction.sql`."""
+"""PostgresCompactor: compacts streams on Postgres, by the functions of `50_compaction.sql`."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class PostgresCompactor:
 
     Args:
         dsn: The database, as the owner of the event store's tables; never shown.
-        events_max: Originals that one transaction may move.
+        events_max: Maximum number of originals that one transaction moves.
     """
 
     def __init__(self, dsn: str, *, events_max: int = EVENTS_MAX) -> None:
@@ -155,7 +155,7 @@ class PostgresCompactor:
 def extents(
     connection: Connection[Any], tenant: str, category: str
 ) -> Iterator[tuple[StreamExtent, str, datetime]]:
-    """Yields a category's streams by name, each with the type and instant of its last row."""
+    """Yields a category's streams by name, each with the type and time of its last row."""
     after = ""
     while page := connection.execute(_STREAMS, (tenant, category, after, STREAMS)).fetchall():
         for row in page:
@@ -170,15 +170,15 @@ def entomb(
     events_max: int,
     tomb: bytes = TOMBSTONE,
 ) -> int:
-    """Puts a `$snapshot` without a state in the place of a whole stream; the head stays its head.
+    """Replaces a whole stream with a `$snapshot` without a state; the stream keeps its version.
 
-    No fold reads it: a fold of the stream reads its originals.
+    No fold uses it: a fold of the stream reads its originals.
 
     Args:
         connection: Of the owner.
         tenant: Whose stream.
         extent: The stream, up to its head.
-        events_max: Originals that one transaction may move.
+        events_max: Maximum number of originals that one transaction moves.
         tomb: Payload of the `$snapshot`.
 
     Returns:
@@ -186,7 +186,7 @@ def entomb(
 
     Raises:
         CompactionError: The stream has a `$snapshot` with a state, which would be lost.
-        ContentionError: A writer or an older transaction does not end.
+        ContentionError: A writer or an older transaction stays open.
     """
     place = tenant, extent.stream
     for step in steps(extent.compacted, extent.head, events_max):
@@ -197,8 +197,8 @@ def entomb(
                 first = next(rows, None)
             if first is not None and _compacted(first) and not _is_tomb(first.data):
                 raise CompactionError(
-                    f"stream {extent.stream} has a $snapshot with a state, which would be lost",
-                    hint="give the fold of the category",
+                    f"stream {extent.stream} has a $snapshot with a state that would be lost",
+                    hint="pass the fold of the category",
                 )
             _move(connection, (*place, first and first.event_id, step.through, tomb))
     return extent.head - extent.compacted
@@ -207,16 +207,16 @@ def entomb(
 def bury(
     connection: Connection[Any], tenant: str, stream: str, events_max: int, tomb: bytes
 ) -> None:
-    """Puts a `$snapshot` without a state in the place of a whole stream, whatever it had.
+    """Replaces a whole stream with a `$snapshot` without a state.
 
     Raises:
-        CompactionError: There is no such stream.
-        ContentionError: A writer or an older transaction does not end.
+        CompactionError: The stream does not exist.
+        ContentionError: A writer or an older transaction stays open.
     """
     place = tenant, stream
     extent = _extent(connection, *place)
     if not extent.head:
-        raise CompactionError(f"there is no stream {stream}", detail=f"tenant {tenant}")
+        raise CompactionError(f"stream {stream} does not exist", detail=f"tenant {tenant}")
     ends = [step.through for step in steps(extent.compacted, extent.head, events_max)]
     for end in ends or [extent.head]:
         with connection.transaction():
@@ -250,7 +250,8 @@ def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Comp
     if forgotten is not None:
         raise forgotten
     raise ContentionError(
-        f"stream {stream} is compacted by others again and again", hint="let one of them do it"
+        f"stream {stream} is repeatedly compacted by other processes",
+        hint="compact the stream from one process only",
     )
 
 
@@ -336,17 +337,17 @@ def _wait_for_snapshots(
 
 
 def lock_stream(connection: Connection[Any], tenant: str, stream: str) -> None:
-    """Makes the writers of a stream wait until the transaction ends.
+    """Blocks the writers of a stream until the transaction ends.
 
     Raises:
-        ContentionError: One of them is under way for too long.
+        ContentionError: A writer stays open for too long.
     """
     connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
     try:
         connection.execute(_STREAM.in_transaction, (tenant, stream))
     except postgres.LockNotAvailable as error:
         raise ContentionError(
-            f"a writer of stream {stream} does not end",
+            f"a writer of stream {stream} stays open",
             detail=f"waited for {LOCK_TIMEOUT_MS:,} ms",
             hint="SELECT * FROM eventstore.writers_under_way",
         ) from error

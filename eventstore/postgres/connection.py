@@ -288,7 +288,7 @@ def _driver_connection(handle: Any) -> Any:
 
 def _not_joinable(handle: Any) -> BatchRefusedError:
     return BatchRefusedError(
-        "an append joins a transaction of psycopg 3 or of SQLAlchemy over psycopg 3",
+        "an append can join only a transaction of psycopg 3, or of SQLAlchemy with psycopg 3",
         detail=f"{type(handle).__module__}.{type(handle).__qualname__}",
     )
 
@@ -297,7 +297,7 @@ def _check_transaction(connection: psycopg.BaseConnection[Any]) -> None:
     idle = connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     if connection.autocommit and idle:
         raise BatchRefusedError(
-            "the connection has no transaction open that an append could join",
+            "the connection has no open transaction to join",
             detail="it is in autocommit mode",
-            hint="with connection.transaction(): …, or leave connection out",
+            hint="use `with connection.transaction():`, or omit connection",
         )

@@ -57,7 +57,7 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
     """
     if isinstance(error, CONTENTION) or violated(error) in _LOST:
         return ContentionError(
-            "the transaction lost against another",
+            "the transaction conflicted with another",
             detail=type(error).__name__,
             hint="run the whole transaction again",
         )
@@ -71,15 +71,17 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
         return _refused_here(error)
     if isinstance(error, postgres.InsufficientPrivilege):
         return AccessRefusedError(
-            "this role may not do that in this tenant",
+            "the role lacks the privilege for this tenant",
             detail=error.diag.message_primary,
             hint="headwater db grant ROLE [--tenant TENANT]",
         )
     if isinstance(error, _CONTENT):
         return EventRefusedError(
-            "a value is not what Postgres takes",
+            "Postgres rejects a value",
             detail=type(error).__name__,
-            hint="payload and metadata are JSON without NUL, nested less than a thousand deep",
+            hint=(
+                "payload and metadata must be JSON without NUL, nested less than a thousand levels"
+            ),
         )
     return _unavailable(error, writing=writing)
 
@@ -87,20 +89,20 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
 def _refused_here(error: psycopg.Error) -> PrimaryNeededError:
     if error.sqlstate == _REFUSED_HERE:
         return PrimaryNeededError(
-            error.diag.message_primary or "the log cannot be read here",
+            error.diag.message_primary or "the log cannot be read on this server",
             hint=error.diag.message_hint,
         )
     return PrimaryNeededError(
-        "this server, or this session, is read-only",
+        "the server or the session is read-only",
         detail="a standby, or default_transaction_read_only",
-        hint="connect to the primary: target_session_attrs=read-write in the DSN finds it",
+        hint="connect to the primary; target_session_attrs=read-write in the DSN selects it",
     )
 
 
 def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
     if isinstance(error, postgres.OutOfMemory):
         return StoreUnavailableError(
-            "the server has no room left for the locks of this transaction",
+            "the server's lock table is full",
             detail=error.diag.message_primary,
             hint="append to fewer streams and with fewer different tags in one transaction, "
             "or raise max_locks_per_transaction",
@@ -113,12 +115,12 @@ def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
         cut = False  # nothing was sent
     if writing and cut:
         return ResultUnknownError(
-            "the connection broke while a commit was under way",
+            "the connection broke during a commit",
             detail=type(error).__name__,
-            hint="repeat it with the same idempotency key; the answer is the first one's",
+            hint="repeat the call with the same idempotency key; it returns the first result",
         )
     return StoreUnavailableError(
-        "the database did not do it now",
+        "the database is unavailable",
         detail=f"{type(error).__name__} {error.sqlstate or ''}".strip(),
-        hint="look at the server's log; a full pool asks for fewer threads or more connections",
+        hint=("see the server's log; if the pool is full, use fewer threads or more connections"),
     )

@@ -64,7 +64,7 @@ def grant(dsn: str, role: str, *, tenant: str | None = None) -> list[str]:
             return _grant(connection, role, tenant)
     except psycopg.errors.InsufficientPrivilege as error:
         raise AccessRefusedError(
-            "this role may not grant the use of the event store",
+            "the role may not grant access to the event store",
             detail=error.diag.message_primary,
             hint="run it as the owner of the event store",
         ) from error
@@ -98,14 +98,14 @@ def _check_role(connection: Connection[Any], role: str, tenant: str | None) -> N
     can_log_in, unheld = found
     if unheld:
         raise AccessRefusedError(
-            "row-level security does not hold this role to a tenant",
+            "the role bypasses row-level security",
             detail="it is a superuser, has BYPASSRLS, or owns the event store",
-            hint="applications use a role of their own: CREATE ROLE … LOGIN PASSWORD …",
+            hint="create a separate role for the application: CREATE ROLE … LOGIN PASSWORD …",
         )
     if tenant is not None and not can_log_in:
         raise AccessRefusedError(
-            "only a role that logs in can belong to a tenant",
-            hint="bind the logins, each with headwater db grant LOGIN --tenant TENANT",
+            "only a login role can be bound to a tenant",
+            hint="bind each login role with headwater db grant LOGIN --tenant TENANT",
         )
 
 
@@ -114,7 +114,7 @@ def _bind(connection: Connection[Any], role: str, tenant: str) -> None:
     bound = connection.execute(_BOUND, (role,)).fetchone()
     if bound != (tenant,):
         raise AccessRefusedError(
-            "the role belongs to another tenant, for good",
+            "the role is permanently bound to another tenant",
             detail=f"tenant {bound[0] if bound else ''}",
-            hint="another role for this tenant",
+            hint="use another role for this tenant",
         )

@@ -1,4 +1,4 @@
-"""PostgresKeyRing: the keys of subjects in a schema of their own, wrapped by a master key."""
+"""PostgresKeyRing: subject keys in a separate schema, wrapped by a master key."""
 
 from __future__ import annotations
 
@@ -88,21 +88,21 @@ class _Cached(NamedTuple):
 
 
 class PostgresKeyRing:
-    """A `KeyRing` in a Postgres database: that of the events, or better another one.
+    """A `KeyRing` in a Postgres database: the one of the events, or preferably another.
 
-    What is destroyed by `shred` is gone from the table. Until vacuum it is in dead rows, until they
-    are recycled in the write-ahead log, and in the backups of this database as long as they are
-    kept: keep them for a short time. Whoever has one of these needs a master key as well.
+    `shred` removes the key from the table. The key remains in dead rows until vacuum, in the
+    write-ahead log until its files are recycled, and in backups of this database: keep them for a
+    short time. Reading it there also requires a master key.
 
     Args:
         dsn: The database; never shown.
-        master_keys: What the keys are wrapped by.
-        cache_s: How long a key is held in memory, in seconds; what another process shreds can be
-            read here for so long. 0 asks the database each time.
-        clock: Seconds that never go back.
+        master_keys: The keys that wrap the subject keys.
+        cache_s: Seconds for which a key is cached. A key that another process destroys can be used
+            here for that time. With 0, each use queries the database.
+        clock: Monotonic seconds.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class PostgresKeyRing:
     ) -> None:
         if not 0 <= cache_s <= CACHE_S_MAX:
             raise SubjectKeyError(
-                f"keys are held in memory for {CACHE_S_MAX:g} seconds at most",
+                f"keys may be cached for at most {CACHE_S_MAX:g} seconds",
                 detail=f"cache_s is {cache_s!r:.40}",
-                hint="so long, other processes can read what was shredded",
+                hint="a process can use a destroyed key until its cache expires",
             )
         check_address(dsn)
         self._sessions = Sessions(dsn, CONNECTIONS_MAX)
@@ -162,7 +162,7 @@ class PostgresKeyRing:
         return key
 
     def shred(self, tenant: str, subject: str) -> bool:
-        """See `KeyRing.shred`; saved states in the same database go as well."""
+        """See `KeyRing.shred`; also deletes saved states in the same database."""
         try:
             with self._session(tenant) as connection:
                 return bool(_only(connection.execute(_SHRED, (tenant, subject)).fetchone()))
@@ -213,7 +213,7 @@ class PostgresKeyRing:
             self._forget(tenant, subject)
 
     def rotate(self, master_keys: MasterKeys) -> int:
-        """See `KeyRing.rotate`; the role must own the table, as it works for every tenant.
+        """See `KeyRing.rotate`; the role must own the table.
 
         Processes that still wrap by the old key may add to what is to be done: call it again after
         they have the new one, until it returns 0.
@@ -240,9 +240,9 @@ class PostgresKeyRing:
             after = rows[-1][:2]
         if failed:
             raise SubjectKeyError(
-                "some keys cannot be unwrapped, and stay as they are",
-                detail=f"{failed:,} failed, {done:,} were wrapped anew",
-                hint="their rows were altered, or a master key of that name was another one",
+                "some keys cannot be unwrapped, and were left unchanged",
+                detail=f"{failed:,} failed, {done:,} were wrapped again",
+                hint=("their rows were altered, or the master key of that name is a different one"),
             )
         return done
 
@@ -295,24 +295,24 @@ def _only(row: tuple[Any, ...] | None) -> Any:
 
 def _too_soon(subject: str) -> SubjectKeyError:
     return SubjectKeyError(
-        "a subject was forgotten only just now",
+        "the subject's key was destroyed moments ago",
         detail=f"subject {subject:.100}, less than {CACHE_S_MAX:g} seconds ago",
-        hint="try again when every process has let go of the old key",
+        hint="retry when no process caches the old key any more",
     )
 
 
 def _check_rotation(connection: psycopg.Connection[Any], master_keys: MasterKeys) -> None:
     if _only(connection.execute(_HELD).fetchone()):
         raise AccessRefusedError(
-            "a rotation of the master key needs to see the keys of every tenant",
+            "a rotation of the master key needs access to the keys of every tenant",
             hint="run it as the owner of eventstore_keys.subject_keys",
         )
     missing = {row[0] for row in connection.execute(_MASTERS)} - set(master_keys.keys)
     if missing:
         raise SubjectKeyError(
-            "keys are wrapped by a master key that is not given",
+            "keys are wrapped by an unknown master key",
             detail=f"master key {', '.join(sorted(missing))}",
-            hint="give the old ones beside the new one until the rotation is done",
+            hint="provide the old keys beside the new one until the rotation is done",
         )
 
 

@@ -1,4 +1,4 @@
-"""PostgresEventLog: the event log on Postgres; its rules are in the functions of the schema."""
+"""PostgresEventLog: the event log on Postgres; functions in the schema enforce its rules."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class PostgresEventLog:
 
     Args:
         dsn: The database; never shown.
-        connections_max: Size of the pool; more writers than this wait for each other.
-        page: Events that one statement of a log read fetches.
+        connections_max: Size of the connection pool; further writers wait.
+        page: Number of events that one statement of a log read fetches.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class PostgresEventLog:
             return self._mark
 
     def head(self) -> int:
-        """Returns the last global position that was given out, committed or not."""
+        """Returns the last assigned global position, committed or not."""
         return int(self._row(statement.HEAD)[0])
 
     def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:

@@ -74,7 +74,7 @@ class PostgresRetention:
 
     Args:
         dsn: The database, as the owner of the event store's tables; never shown.
-        events_max: Originals that one transaction may archive.
+        events_max: Maximum number of originals that one transaction archives.
     """
 
     def __init__(self, dsn: str, *, events_max: int = EVENTS_MAX) -> None:

@@ -1,4 +1,4 @@
-"""The schema's version: found, compared with the one this code needs, and moved."""
+"""The version of the schema: read, check, upgrade, downgrade."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UPGRADE: Final = "headwater db upgrade"
 
 
 def current(dsn: str) -> str | None:
-    """Returns the revision that a database is at; None if it has no event store.
+    """Returns the revision of a database; None if it has no event store.
 
     Raises:
         StoreUnavailableError: The database does not answer.
@@ -44,10 +44,10 @@ def current(dsn: str) -> str | None:
 
 
 def check(dsn: str) -> None:
-    """Makes sure that a database has the event store that this code works with.
+    """Checks that a database has the event store version that this program needs.
 
     Raises:
-        SchemaMissingError: It has none, an older or a newer one.
+        SchemaMissingError: It has no event store, or an older or newer version.
         StoreUnavailableError: The database does not answer.
     """
     found = current(dsn)
@@ -56,29 +56,29 @@ def check(dsn: str) -> None:
     if found is None:
         raise SchemaMissingError("the database has no event store", hint=_UPGRADE)
     if not (folder() / "versions" / f"{found}.py").is_file():
-        raise _unknown(f"it is at {found}, the latest known is {LATEST}")
+        raise _unknown(f"its version is {found}, the latest known is {LATEST}")
     raise SchemaMissingError(
-        "the event store in the database is of an older version",
-        detail=f"it is at {found}, this code works with {LATEST}",
+        "the event store in the database has an older version",
+        detail=f"its version is {found}, this program needs {LATEST}",
         hint=_UPGRADE,
     )
 
 
 def upgrade(dsn: str) -> list[str]:
-    """Brings a database to the latest revision, in one transaction.
+    """Upgrades a database to the latest revision, in one transaction.
 
-    Who comes while another upgrade runs waits for it. Other schemas are left alone.
+    A concurrent upgrade waits for this one. Other schemas are not changed.
 
     Args:
         dsn: `postgresql://…`, or libpq's `key=value` form. Its role needs CREATE on the database,
             and will own the event store.
 
     Returns:
-        The revisions that were run, oldest first; none if it was at the latest already.
+        The applied revisions, oldest first; empty if the database was up to date.
 
     Raises:
-        SchemaMissingError: The database is at a revision that this code does not know.
-        AccessRefusedError: The role may not do it.
+        SchemaMissingError: The database has a revision unknown to this program.
+        AccessRefusedError: The role lacks a privilege.
         StoreUnavailableError: The database does not answer, or not in time.
     """
     return _migrate(dsn, "upgrade", "head")
@@ -91,21 +91,21 @@ def downgrade(dsn: str) -> list[str]:
         dsn: See `upgrade`; the role owns the event store.
 
     Returns:
-        The revisions that were taken back, newest first; none if there was no event store.
+        The reverted revisions, newest first; empty if there was no event store.
 
     Raises:
-        SchemaMissingError: The database is at a revision that this code does not know.
-        AccessRefusedError: The role may not do it.
+        SchemaMissingError: The database has a revision unknown to this program.
+        AccessRefusedError: The role lacks a privilege.
         StoreUnavailableError: The database does not answer, or not in time.
     """
     return _migrate(dsn, "downgrade", "base")
 
 
 def upgrade_script(dsn: str) -> str:
-    """Returns the SQL that `upgrade` would run on a database; empty if it would run none.
+    """Returns the SQL that `upgrade` would run; empty if the database is up to date.
 
     Raises:
-        SchemaMissingError: The database is at a revision that this code does not know.
+        SchemaMissingError: The database has a revision unknown to this program.
         StoreUnavailableError: The database does not answer.
     """
     found = current(dsn)
@@ -165,7 +165,7 @@ def folder() -> Path:
 
 def _unknown(detail: str) -> SchemaMissingError:
     return SchemaMissingError(
-        "the event store in the database is of a version that this code does not know",
+        "the event store in the database has a version unknown to this program",
         detail=detail,
         hint="pip install --upgrade headwater",
     )

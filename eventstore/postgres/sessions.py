@@ -1,8 +1,8 @@
 """Sessions: the store's own connections, each acting for the tenant that is asked for.
 
 Directly at the server, a session says once for whom it acts. A pooler may give each transaction
-another session of the server, so there it is said within each transaction, and nothing is left
-behind in a session that other clients use as well.
+another session of the server, so the store names the tenant within each transaction, and leaves
+nothing behind in a shared session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ACT_FOR_NOW: Final = "SELECT set_config('eventstore.tenant', %s, true)"
 class Sessions:
     """A pool of connections; a forked child gets one of its own when it first asks.
 
-    Threads: may be used from several at once.
+    Threads: may be used concurrently.
 
     Args:
         dsn: The database; never shown.
@@ -150,7 +150,7 @@ def _abandon(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> None:
 def _check_process(connection: StoreConnection | AsyncStoreConnection) -> None:
     if connection.process != os.getpid():
         raise StoreUnavailableError(
-            "this connection belongs to another process",
-            detail="the process was forked past Python, so the store could not connect anew",
-            hint="make the store after the fork",
+            "the connection belongs to another process",
+            detail="the process was forked outside Python, so the store could not reconnect",
+            hint="create the store after the fork",
         )

@@ -286,7 +286,7 @@ def _appended_anything(request: AppendRequest, row: Sequence[Any]) -> Appended:
         raise wrong_version(request, actual, number - 1)
     if outcome == "condition_failed":
         raise ConditionFailedError(
-            "an event came in that the decision had not seen",
+            "an event was added that the decision did not read",
             detail=f"after global position {request.condition.after if request.condition else 0}",
             hint="read the boundary again, decide again, append with its condition",
         )
@@ -294,7 +294,7 @@ def _appended_anything(request: AppendRequest, row: Sequence[Any]) -> Appended:
         raise IdempotencyConflictError(
             "the idempotency key was used for another payload",
             detail=f"at global position {position}",
-            hint="a key names one intention; take a new key for a new one",
+            hint="use a new key for a new command",
         )
     return Appended(tuple(versions), Token(position, transaction), outcome == "repeated")
 
@@ -336,9 +336,9 @@ def repeated(request: AppendRequest, found: Sequence[StoredEvent]) -> Appended |
         )
         if not same:
             raise IdempotencyConflictError(
-                "an event with this id is stored already, with other content",
+                "an event with this id is already stored, with other content",
                 detail=f"event id {event.event_id}",
-                hint="an id is given to one event only",
+                hint="give each event its own id",
             )
     versions = tuple(
         max((stored[event.event_id].stream_position for event in append.events), default=0)
@@ -463,9 +463,9 @@ def boundary(rows: Sequence[Sequence[Any]]) -> Boundary:
 
 def _out_of_view() -> IsolationRefusedError:
     return IsolationRefusedError(
-        "a decision across streams is made at isolation level READ COMMITTED",
-        detail="the transaction would not see events that others committed since it began",
-        hint="begin the transaction at READ COMMITTED, or leave connection out",
+        "an append condition needs isolation level READ COMMITTED",
+        detail="the transaction would not see events committed since it began",
+        hint="begin the transaction at READ COMMITTED, or omit connection",
     )
 
 
@@ -504,7 +504,7 @@ def known_snapshot(row: Sequence[Any] | None) -> StateSnapshot | None:
 
 
 def save_snapshot(tenant: str, saved: StateSnapshot) -> Statement:
-    """Returns the statement for `EventLog.save_snapshot`; an older state never wins."""
+    """Returns the statement for `EventLog.save_snapshot`; never replaces a newer state."""
     return Statement(
         "INSERT INTO eventstore.snapshots AS known"
         " (tenant, stream, fold, stream_position, state, digest, subjects)"

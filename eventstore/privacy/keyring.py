@@ -1,4 +1,4 @@
-"""KeyRing: the port behind which the keys of subjects are kept. Postgres is one; memory its twin.
+"""KeyRing: the port for subject keys, implemented in Postgres and in memory.
 
 Guarantees that every implementation gives:
 
@@ -35,7 +35,7 @@ class SubjectKey(NamedTuple):
 
     Attributes:
         secret: 32 bytes.
-        generation: 1 for its first key; one more each time the subject was re-admitted.
+        generation: 1 for the first key; incremented whenever the subject is readmitted.
     """
 
     secret: bytes
@@ -46,12 +46,12 @@ class SubjectKey(NamedTuple):
 
 
 class KeyRing(Protocol):
-    """Where the keys of subjects are kept. The module's text says what is guaranteed."""
+    """Stores the keys of subjects. The module's documentation states the guarantees."""
 
     def key_of(
         self, tenant: str, subject: str, *, create: bool = False, generation: int = 1
     ) -> SubjectKey | None:
-        """Returns a subject's key; None if the subject is forgotten.
+        """Returns a subject's key; None if it was destroyed.
 
         Args:
             tenant: Whose subject.
@@ -66,7 +66,7 @@ class KeyRing(Protocol):
         ...
 
     def shred(self, tenant: str, subject: str) -> bool:
-        """Destroys a subject's key, and with it every personal value it has encrypted.
+        """Destroys a subject's key, and with it every personal value that it encrypted.
 
         A subject that never had a key is forgotten as well, from now on.
 
@@ -76,7 +76,7 @@ class KeyRing(Protocol):
         ...
 
     def readmit(self, tenant: str, subject: str) -> bool:
-        """Lets a forgotten subject have a new key. What was forgotten stays so.
+        """Allows a new key for a forgotten subject. Erased values stay erased.
 
         Returns:
             Whether it was forgotten.
@@ -84,7 +84,7 @@ class KeyRing(Protocol):
         ...
 
     def rotate(self, master_keys: MasterKeys) -> int:
-        """Wraps every key by the current one of these master keys.
+        """Wraps every key with the current master key.
 
         It may be interrupted and called again, and the ring stays in use meanwhile.
 
@@ -94,7 +94,7 @@ class KeyRing(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives back what the ring holds open."""
+        """Closes the ring's connections."""
         ...
 
 
@@ -155,14 +155,14 @@ class MemoryKeyRing:
 
 
 def refuse_unknown(subject: str) -> NoReturn:
-    """Says that there is no key where there should be one.
+    """Raises the error for a missing key.
 
     Raises:
         SubjectKeyError: Always.
     """
     raise SubjectKeyError(
-        "a subject has no key, and nothing says that it was shredded",
+        "the subject has no key, and no record of its destruction",
         detail=f"subject {subject:.100}",
-        hint="is this the ring that the events were written with? "
-        "If its key is lost for good, shred the subject to have its fields read as redacted",
+        hint="check that this is the key ring with which the events were written; if the key "
+        "is permanently lost, shred the subject to read its fields as redacted",
     )

@@ -33,14 +33,14 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MasterKeys:
-    """The master key in use, and those that were.
+    """The current master key, and earlier ones.
 
-    To rotate: give every process the new key beside the old one, then let them use it as
-    `current`, then call `KeyRing.rotate`, then take the old one away.
+    To rotate, add the new key in every process, then make it `current` in every process, then call
+    `KeyRing.rotate`, then remove the old key.
 
     Attributes:
-        current: Id of the key that wraps from now on.
-        keys: 32 bytes for each id, the current one and every one that still wraps something.
+        current: Id of the key that wraps new keys.
+        keys: 32 bytes for each id, for the current key and every key that still wraps others.
     """
 
     current: str
@@ -50,12 +50,12 @@ class MasterKeys:
         for name, key in self.keys.items():
             if not _ID.fullmatch(name):
                 raise SubjectKeyError(
-                    "a master key is named by letters, digits, '_', '.' and '-'",
+                    "a master key's name has only letters, digits, '_', '.' and '-'",
                     hint="such as 2026-01",
                 )
             if type(key) is not bytes or len(key) != KEY_BYTES:
                 raise SubjectKeyError(
-                    f"a master key has {KEY_BYTES} bytes", detail=f"key {name} has not"
+                    f"a master key has {KEY_BYTES} bytes", detail=f"key {name} has another length"
                 )
         if self.current not in self.keys:
             raise SubjectKeyError(
@@ -80,7 +80,7 @@ class MasterKeys:
         return nonce + AESGCM(self.keys[self.current]).encrypt(nonce, key, bound_to)
 
     def unwrap(self, wrapped: bytes, key_id: str, bound_to: bytes) -> bytes:
-        """Returns the key that `wrap` was given.
+        """Returns the key that `wrap` encrypted.
 
         Raises:
             SubjectKeyError: The master key is not among these, or what is stored was altered or
@@ -89,9 +89,9 @@ class MasterKeys:
         master = self.keys.get(key_id)
         if master is None:
             raise SubjectKeyError(
-                "a subject's key is wrapped by a master key that is not given",
+                "a subject's key is wrapped by an unknown master key",
                 detail=f"master key {key_id}",
-                hint="give it beside the current one, and rotate before it is taken away",
+                hint="provide it beside the current key, and rotate before you remove it",
             )
         try:
             return AESGCM(master).decrypt(wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES:], bound_to)
@@ -113,13 +113,13 @@ def master_key_line(keys: MasterKeys, key_id: str) -> str:
 
 
 def read_master_keys(path: Path) -> MasterKeys:
-    """Reads a key file: on each line an id and the key in base64, the current one first.
+    """Reads a key file: an id and the key in base64 on each line, the current key first.
 
-    Empty lines and those that start with `#` do not count.
+    Empty lines and lines that start with `#` are ignored.
 
     Raises:
-        SubjectKeyError: The file cannot be read, others than its owner may read or write it, or a
-            line of it is none.
+        SubjectKeyError: The file cannot be read, other users can read or write it, or a line is
+            invalid.
     """
     lines = [line.strip() for line in _private_text(path).splitlines()]
     keys: dict[str, bytes] = {}
@@ -128,11 +128,11 @@ def read_master_keys(path: Path) -> MasterKeys:
             name, key = _parsed(line, number)
             if name in keys:
                 raise SubjectKeyError(
-                    "a master key file names a key twice", detail=f"line {number}"
+                    "the master key file names a key twice", detail=f"line {number}"
                 )
             keys[name] = key
     if not keys:
-        raise SubjectKeyError("a master key file has no key", detail=str(path))
+        raise SubjectKeyError("the master key file has no key", detail=str(path))
     return MasterKeys(next(iter(keys)), keys)
 
 
@@ -143,7 +143,7 @@ def _private_text(path: Path) -> str:
             state = os.fstat(file.fileno())
             if stat.S_IMODE(state.st_mode) & _OTHERS:
                 raise SubjectKeyError(
-                    "a master key file is open to others than its owner",
+                    "the master key file is accessible to other users",
                     detail=f"{path} has mode {stat.S_IMODE(state.st_mode):04o}",
                     hint=f"chmod 600 {path}",
                 )
@@ -153,7 +153,7 @@ def _private_text(path: Path) -> str:
             "a master key file cannot be read", detail=f"{path}: {error.strerror}"
         ) from error
     except UnicodeDecodeError:
-        raise SubjectKeyError("a master key file is plain text", detail=str(path)) from None
+        raise SubjectKeyError("the master key file must be plain text", detail=str(path)) from None
 
 
 def _parsed(line: str, number: int) -> tuple[str, bytes]:
@@ -162,5 +162,6 @@ def _parsed(line: str, number: int) -> tuple[str, bytes]:
         return name, base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
         raise SubjectKeyError(
-            "a line of a master key file is an id and a key in base64", detail=f"line {number}"
+            "each line of the master key file must be an id and a key in base64",
+            detail=f"line {number}",
         ) from None

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """Stands where a personal value was whose key is destroyed.
+    """Replaces a personal value whose key was destroyed.
 
     Attributes:
-        subject: The person who is forgotten, by the name that the events keep.
+        subject: The subject, by the name that the events record.
     """
 
     subject: str

@@ -76,14 +76,14 @@ def hashed(tag: PersonalTag, tenant: str, keyring: KeyRing | None) -> str:
     """
     if type(tag.value) is not str:
         raise EventRefusedError(
-            f"the value of personal tag {tag.name} is a text",
+            f"the value of personal tag {tag.name} must be a str",
             detail=f"of type {type(tag.value).__qualname__}",
         )
     key = None if keyring is None else keyring.key_of(tenant, TAGS_SUBJECT, create=True)
     if key is None:
         raise SubjectKeyError(
-            f"personal tag {tag.name} needs a key ring that has the tenant's key for tags",
-            hint="give the store a keyring, such as PostgresKeyRing",
+            f"personal tag {tag.name} needs a key ring with the tenant's key for tags",
+            hint="pass a keyring to the store, such as PostgresKeyRing",
         )
     text = f"{len(tag.name)}:{tag.name}{tag.value}".encode()
     return f"{tag.name}:~{hmac.new(key.secret, text, hashlib.sha256).hexdigest()[:_HASH_DIGITS]}"
@@ -111,9 +111,9 @@ def check_tags(
     dependent = set() if others is None else set(plain) - set(others)
     if dependent or any(_has_text(tag, declared, event) for tag in unknown):
         raise EventRefusedError(
-            f"a tag of event {declared.name} has a personal value in it",
-            detail="tags are never encrypted, and stay when the person is forgotten",
-            hint="tag it with personal_tag(name, value), or by an id of the person",
+            f"a tag of event {declared.name} contains a personal value",
+            detail="tags are not encrypted, and remain when the subject's key is destroyed",
+            hint="use personal_tag(name, value), or an id of the person",
         )
 
 

@@ -108,9 +108,12 @@ def open_field(
         found = _decode_field(sealed)
     except msgspec.DecodeError:
         raise SubjectKeyError(
-            "a personal field is not sealed",
+            "a personal field is not encrypted",
             detail=f"field {field} of {place.type} at {place.stream} {place.stream_position}",
-            hint="if an older version had it in plain text, its upcaster names its personal fields",
+            hint=(
+                "if an older version stored it in plain text, its upcaster must name its "
+                "personal fields"
+            ),
         ) from None
     key = keyring.key_of(place.tenant, found.subject, generation=found.key)
     if key is None or found.key < key.generation:
@@ -120,14 +123,16 @@ def open_field(
         if plain is not None:
             return plain
     raise SubjectKeyError(
-        "a personal field does not open",
+        "a personal field cannot be decrypted",
         detail=f"field {field} of {place.type} at {place.stream} {place.stream_position}",
-        hint="it was altered, moved from another place, or sealed by a key that is not in the ring",
+        hint=(
+            "it was altered, moved from another event, or encrypted with a key that the ring lacks"
+        ),
     )
 
 
 def confirmation_of(plain: bytes, key: SubjectKey, type_: str, field: str) -> bytes:
-    """Returns a digest of a personal value that nobody can make without the subject's key."""
+    """Returns a digest of a personal value that cannot be computed without the subject's key."""
     derived = hmac.digest(key.secret, b"headwater digest of a personal field", hashlib.sha256)
     return hmac.digest(derived, unambiguous(type_, field) + plain, hashlib.sha256)
 
@@ -154,9 +159,9 @@ def seal_state(
     present = [(name, key) for name, key in keys if key is not None]
     if len(present) < len(keys):
         raise SubjectKeyError(
-            "a state has personal fields of a subject that is forgotten",
+            "a state has personal fields of a subject whose key was destroyed",
             detail=f"stream {stream}",
-            hint="fold the stream again: what is forgotten is redacted now",
+            hint="fold the stream again; the fields are redacted now",
         )
     generations = [(name, key.generation) for name, key in present]
     bound_to = _bound_to_state(tenant, stream, generations)
@@ -178,7 +183,7 @@ def open_state(
     try:
         found = _decode_state(sealed)
     except msgspec.DecodeError:
-        raise SubjectKeyError("a saved state is not sealed", detail=f"stream {stream}") from None
+        raise SubjectKeyError("a saved state is not encrypted", detail=f"stream {stream}") from None
     keys: list[SubjectKey] = []
     for name, generation in found.subjects:
         key = keyring.key_of(tenant, name, generation=generation)
@@ -191,9 +196,11 @@ def open_state(
         if state is not None:
             return state
     raise SubjectKeyError(
-        "a saved state does not open",
+        "a saved state cannot be decrypted",
         detail=f"stream {stream}",
-        hint="it was altered or belongs elsewhere; throw it away, the events have it all",
+        hint=(
+            "it was altered or belongs to another stream; delete it, the state can be folded again"
+        ),
     )
 
 

@@ -50,11 +50,11 @@ _SUBJECT_TYPES: Final = (str, int, UUID)
 class Codec:
     """Encodes events for a log, and decodes them.
 
-    Threads: may be used from several at once.
+    Threads: may be used concurrently.
 
     Args:
-        types: Which events there are.
-        keyring: Keys of the persons in personal fields; None where no event has any.
+        types: Registry of the event types.
+        keyring: Keys of subjects, for personal fields; None if no event has any.
     """
 
     def __init__(self, types: EventTypes, keyring: KeyRing | None = None) -> None:
@@ -244,7 +244,7 @@ class Codec:
         if self.types.sealed_fields(made.type, made.schema_version):
             raise EventRefusedError(
                 f"event {made.type} has personal fields, which a plain dict does not encrypt",
-                hint="give an object of its class",
+                hint="pass an object of its class",
             )
         at = made.occurred_at
         stored = StoredEvent(
@@ -268,7 +268,7 @@ class Codec:
             self.decode(stored)
         except UpcastError as error:
             raise EventRefusedError(
-                f"event {made.type} could not be read as what it is declared to be",
+                f"event {made.type} could not be decoded by its declaration",
                 detail=error.detail,
             ) from None
 
@@ -280,9 +280,9 @@ class Codec:
         key = self._ring(place.type).key_of(place.tenant, subject, create=True)
         if key is None:
             raise SubjectKeyError(
-                f"event {place.type} has personal fields of a subject that is forgotten",
+                f"event {place.type} has personal fields of a subject whose key was destroyed",
                 detail=f"subject {subject:.100}",
-                hint="readmit the subject if that is meant; what was forgotten stays so",
+                hint="readmit the subject if that is intended; erased values stay erased",
             )
         sealed = {
             name: seal_field(plain, subject, key, place, name) for name, plain in personal.items()
@@ -302,7 +302,7 @@ class Codec:
         if self.keyring is None:
             raise SubjectKeyError(
                 f"event {type_} has personal fields, and there is no key ring",
-                hint="give the store a keyring, such as PostgresKeyRing",
+                hint="pass a keyring to the store, such as PostgresKeyRing",
             )
         return self.keyring
 
@@ -317,7 +317,7 @@ class Codec:
 def _untyped(event: EventData) -> bytes:
     if type(event.data) is not dict or any(type(key) is not str for key in event.data):
         raise EventRefusedError(
-            "the payload of an event without a class is a dict with texts as keys"
+            "the payload of an event without a class must be a dict with str keys"
         )
     try:
         return exactly(event.type, event.data, decoded)[0]
@@ -348,9 +348,14 @@ def _place(
 ) -> EventAddress:
     if type(stream_position) is not int or stream_position < 1:
         raise EventRefusedError(
-            f"event {declared.name} has personal fields, which are bound to their place",
+            (
+                f"event {declared.name} has personal fields, which are bound to their stream "
+                "position"
+            ),
             detail=f"stream position {stream_position!r:.80}",
-            hint="append it with an exact expected version, or let the store find the place",
+            hint=(
+                "append it with an exact expected version, or let the store determine the position"
+            ),
         )
     return EventAddress(tenant, stream, stream_position, declared.name)
 
@@ -359,7 +364,7 @@ def _subject_of(declared: EventType, event: object) -> str:
     value = getattr(event, declared.subject or "")
     if type(value) not in _SUBJECT_TYPES:
         raise EventRefusedError(
-            f"the subject of event {declared.name} is a text, an integer or a UUID",
+            f"the subject of event {declared.name} must be a str, int or UUID",
             detail=f"{declared.subject} is of type {type(value).__qualname__}",
         )
     return check_label("subject", str(value))
@@ -369,8 +374,8 @@ def _distinct(type_: str, *groups: Iterable[str]) -> tuple[str, ...]:
     for group in groups:
         if isinstance(group, str):
             raise EventRefusedError(
-                f"the tags of event {type_} are one text, not several",
-                hint="put it into a list",
+                f"the tags of event {type_} are a str, not a list",
+                hint="use a list",
             )
     return tuple(dict.fromkeys(tag for group in groups for tag in group))
 
@@ -382,7 +387,7 @@ def _unreadable(stored: StoredEvent, error: Exception) -> UpcastError:
     else:
         what = f"its class raised {cause_of(error)}"
     return UpcastError(
-        f"event {stored.type} is not what its class declares",
+        f"event {stored.type} does not fit its class",
         detail=f"{what}; version {stored.schema_version}, global position {stored.global_position}",
-        hint="a class that changed needs a new version and an upcaster from the old one",
+        hint="a changed class needs a new version, and an upcaster from the old one",
     )

@@ -4,8 +4,8 @@ JSON has no dates, no decimals, no bytes. A typed event has them because its cla
 text is. Whatever does not survive that is refused before it is stored: it would be another fact.
 
 Equal means the same type and the same value, all the way down: `Decimal("1.10")` is not
-`Decimal("1.1")`, `5` is not `5.0`, a list is not a tuple. Of an instant the moment and the offset
-are kept, the name of its time zone is not. The order of a dict's keys is not part of it.
+`Decimal("1.1")`, `5` is not `5.0`, a list is not a tuple. A datetime keeps its instant and UTC
+offset, not the name of its time zone. The order of a dict's keys is not part of it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _instant(given: datetime, read: object, _: int) -> Inexactness | None:
         return None if given == read else Inexactness("", _OTHER_VALUE)
     offset = given.utcoffset()
     if offset is None:
-        return Inexactness("", "is a time without an offset")
+        return Inexactness("", "is a time without a UTC offset")
     if read.__class__ is not datetime:
         return _read_as(given, read)
     # two zones never call an instant in a repeated hour equal, so the parts are compared

@@ -21,25 +21,24 @@ _UNREAD: Final[Any] = object()
 
 @dataclass(frozen=True, slots=True)
 class CompactedPrefix:
-    """Stands for the first events of a stream that was compacted.
+    """The payload of a `$snapshot` event: the compacted first events of a stream.
 
     `StreamPart(archived=True)` reads the events themselves.
 
     Attributes:
-        through: Stream position of the last of them.
+        through: Stream position of the last compacted event.
     """
 
     through: int
 
 
 class RecordedEvent:
-    """An event of the log, decoded when it is first asked for.
+    """An event of the log, decoded at the first access.
 
-    Equal to another one if the log holds the same about both. An event of one iterator belongs to
-    the thread that reads it.
+    Two are equal if the log stores the same for both. An event belongs to the thread that reads it.
 
     Attributes:
-        stored: The event as the log holds it.
+        stored: The event as the log stores it.
     """
 
     __slots__ = ("_codec", "_event", "stored")
@@ -79,13 +78,13 @@ class RecordedEvent:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """What `metadata` says, as JSON values; empty if there is none."""
+        """`metadata` as JSON values; empty if there is none."""
         metadata = self.stored.metadata
         return {} if metadata is None else msgspec.json.decode(metadata)
 
     @property
     def global_position(self) -> int:
-        """Place in the whole log; ascending, with gaps."""
+        """Position in the whole log; ascending, with gaps."""
         return self.stored.global_position
 
     @property
@@ -105,7 +104,7 @@ class RecordedEvent:
 
     @property
     def stream_position(self) -> int:
-        """Place in its stream, from 1, without gaps."""
+        """Position in its stream, from 1, without gaps."""
         return self.stored.stream_position
 
     @property
@@ -125,7 +124,7 @@ class RecordedEvent:
 
     @property
     def data(self) -> bytes:
-        """Payload as it was written, JSON; personal fields are encrypted."""
+        """Payload as written, JSON; personal fields are encrypted."""
         return self.stored.data
 
     @property
@@ -165,7 +164,7 @@ class RecordedEvent:
 
     @property
     def system(self) -> bool:
-        """Whether the store wrote it for itself."""
+        """Whether the store itself wrote it."""
         return self.stored.system
 
     def __eq__(self, other: object) -> bool:

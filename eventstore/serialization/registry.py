@@ -87,7 +87,7 @@ class EventType:
 class EventTypes:
     """A registry of event types and upcasters.
 
-    Threads: declare while modules are imported; look up from anywhere.
+    Threads: declare types while modules are imported; look-ups are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class EventTypes:
         return declare
 
     def untyped(self, name: str, *, version: int = 1, public: bool = False) -> EventType:
-        """Declares an event type without a class: it is written and read as `EventData`.
+        """Declares an event type without a class, written and read as `EventData`.
 
         Raises:
             NameRefusedError: It cannot have this name.
@@ -159,7 +159,7 @@ class EventTypes:
     def upcaster(
         self, name: str, from_version: int, *, personal: Iterable[str] | None = None
     ) -> Callable[[_F], _F]:
-        """Declares how one version of a type becomes the next; see `serialization.upcasting`.
+        """Declares the upcaster from one version of a type to the next.
 
         Args:
             name: The event type.
@@ -176,7 +176,7 @@ class EventTypes:
             check_function(f"the upcaster from version {from_version} of {name}", function)
             if (name, from_version) in self._upcasters:
                 raise UndeclaredError(
-                    f"two upcasters take version {from_version} of {name}",
+                    f"two upcasters convert version {from_version} of {name}",
                     hint="versions form one chain: 1 to 2, 2 to 3",
                 )
             sealed = None if personal is None else tuple(personal)
@@ -195,8 +195,8 @@ class EventTypes:
         found = self._by_class.get(cls)
         if found is None:
             raise UndeclaredError(
-                f"class {cls.__qualname__} is no declared event",
-                hint='put @event("name") above the class, in the registry that the store uses',
+                f"class {cls.__qualname__} is not a declared event",
+                hint=('declare the class with @event("name"), in the registry that the store uses'),
             )
         return found
 
@@ -224,7 +224,7 @@ class EventTypes:
         if version > found.version:
             raise UndeclaredError(
                 f"version {version} of {name} is newer than this program's {found.version}",
-                hint="a newer program wrote it: run that one here too",
+                hint="a newer program wrote the event; deploy that program here as well",
             )
         return found
 
@@ -238,23 +238,23 @@ class EventTypes:
         missing = [v for v in range(version, latest) if (name, v) not in self._upcasters]
         if missing:
             raise UndeclaredError(
-                f"no upcaster takes version {missing[0]} of {name}",
+                f"no upcaster converts version {missing[0]} of {name}",
                 detail=f"the latest version is {latest}",
                 hint=f'@types.upcaster("{name}", {missing[0]})',
             )
         return tuple(self._upcasters[name, v] for v in range(version, latest))
 
     def sealed_fields(self, name: str, version: int) -> tuple[str, ...]:
-        """Returns which fields are sealed in events of this version."""
+        """Returns the fields that are encrypted in events of this version."""
         for upcaster in self.path(name, version):
             if upcaster.personal is not None:
                 return upcaster.personal
         return self.named(name).personal_fields
 
     def check(self) -> list[str]:
-        """Returns what is wrong with the versions, each as a sentence; empty if nothing is."""
+        """Returns the faults of the versions, one sentence each; empty if there are none."""
         wrong = [
-            f"no upcaster takes version {version} of {declared.name}"
+            f"no upcaster converts version {version} of {declared.name}"
             for declared in self
             for version in range(1, declared.version)
             if (declared.name, version) not in self._upcasters
@@ -262,10 +262,10 @@ class EventTypes:
         for name, version in self._upcasters:
             known = self._by_name.get(name)
             if known is None:
-                wrong.append(f"an upcaster takes version {version} of {name}, which is unknown")
+                wrong.append(f"an upcaster converts version {version} of {name}, which is unknown")
             elif version >= known.version:
                 wrong.append(
-                    f"an upcaster takes version {version} of {name}, the latest is {known.version}"
+                    f"an upcaster converts version {version} of {name}, latest is {known.version}"
                 )
         return sorted(wrong)
 
@@ -275,13 +275,13 @@ class EventTypes:
                 f"event type {declared.name} is declared twice",
                 detail=f"by {self._by_name[declared.name].cls.__qualname__} "
                 f"and by {declared.cls.__qualname__}",
-                hint="a new version keeps the class: raise its version and add an upcaster",
+                hint="keep one class per type: increase its version and add an upcaster",
             )
         if declared.cls in self._by_class:
             raise UndeclaredError(
                 f"class {declared.cls.__qualname__} is declared as two event types",
                 detail=f"{self._by_class[declared.cls].name} and {declared.name}",
-                hint="an event is written under one name: declare two classes",
+                hint="declare a class for each event type",
             )
         if declared.cls is not EventData:
             self._by_class[declared.cls] = declared
@@ -327,17 +327,17 @@ def _as_dataclass(name: str, cls: type[_C]) -> type[_C]:
     kind = _other_kind(cls)
     if kind is not None:
         raise UndeclaredError(
-            f"event {name} is declared by a class of another kind than a dataclass",
+            f"event {name} is not a dataclass",
             detail=f"{getattr(cls, '__qualname__', cls)} is {kind}",
-            hint="leave base classes and decorators away: @event makes it a frozen dataclass",
+            hint=("remove base classes and decorators; @event makes the class a frozen dataclass"),
         )
     if "__dataclass_params__" not in cls.__dict__:
         return dataclass(frozen=True, slots=True)(cls)
     if not cls.__dict__["__dataclass_params__"].frozen:
         raise UndeclaredError(
-            f"event {name} could be changed after it happened",
+            f"event {name} is mutable",
             detail=f"class {cls.__qualname__} is a dataclass that is not frozen",
-            hint="@dataclass(frozen=True), or leave @dataclass away",
+            hint="use @dataclass(frozen=True), or omit @dataclass",
         )
     return cls
 
@@ -364,9 +364,9 @@ def _fields_of(name: str, cls: type, names: Mapping[str, Any]) -> Mapping[str, A
         hints = typing.get_type_hints(cls, localns=dict(names), include_extras=True)
     except NameError as error:
         raise UndeclaredError(
-            f"the fields of {name} name a type that is not defined",
+            f"a field of {name} has an undefined type",
             detail=f"{error.name}",
-            hint="define or import it, not only for type checking, above the event",
+            hint="define or import the type above the event, also at run time",
         ) from None
     every: dict[str, Any] = cls.__dataclass_fields__  # type: ignore[attr-defined]
     for each in every.values():
@@ -374,9 +374,9 @@ def _fields_of(name: str, cls: type, names: Mapping[str, Any]) -> Mapping[str, A
             continue
         if not each.init or isinstance(hints.get(each.name), dataclasses.InitVar):
             raise UndeclaredError(
-                f"a field of {name} is not what the class is made from",
+                f"a field of {name} is not a constructor argument",
                 detail=f"field {each.name}",
-                hint="an event has plain fields only, no InitVar and none with init=False",
+                hint="use plain fields only, without InitVar and init=False",
             )
     fields = {each.name: hints[each.name] for each in dataclasses.fields(cls)}
     # resolved here, because later, elsewhere, names of a function's own are out of sight
@@ -391,9 +391,9 @@ def _check_storable(name: str, fields: Mapping[str, Any]) -> None:
             msgspec.json.Decoder(hint)
         except (TypeError, NameError) as error:
             raise UndeclaredError(
-                f"a field of {name} is of types that JSON cannot tell apart",
+                f"a field of {name} has types that JSON cannot distinguish",
                 detail=f"field {field_name}: {error}",
-                hint="a union has one class at most; name the kinds in a field of their own",
+                hint="a union may have one class; store the kind in a separate field",
             ) from None
 
 
@@ -402,15 +402,15 @@ def _check_subject(
 ) -> None:
     if subject is None and personal:
         raise UndeclaredError(
-            f"event {name} has personal fields and does not say whose",
+            f"event {name} has personal fields and no subject",
             detail=", ".join(personal),
             hint='@event(..., subject="customer_id") names the field with the person\'s id',
         )
     if subject is not None and (subject not in fields or subject in personal):
         raise UndeclaredError(
-            f"the subject of event {name} is no field of it that stays readable",
+            f"the subject of event {name} must be a field that is not personal",
             detail=f"subject {subject!r:.80}",
-            hint="name a field that is not personal: it finds the key of the others",
+            hint=("name a field that is not personal; it selects the key of the personal fields"),
         )
 
 
@@ -419,5 +419,5 @@ def _check_version(name: str, version: int) -> None:
         raise UndeclaredError(
             f"event type {name} has no such version",
             detail=f"{version!r:.80}",
-            hint="versions are counted from 1",
+            hint="versions start at 1",
         )

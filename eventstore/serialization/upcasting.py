@@ -84,10 +84,10 @@ def check_redacted(data: dict[str, Any], personal: Container[str], stored: Store
     for name, value in data.items():
         if not (name in personal and isinstance(value, Redacted)) and _has_redacted(value):
             raise UpcastError(
-                f"event {stored.type} cannot be brought to its latest version",
+                f"event {stored.type} cannot be upcast to its latest version",
                 detail=f"an upcaster put a redacted value into field {name}, which is not "
                 f"personal; global position {stored.global_position}",
-                hint="pass Redacted on as it is, or leave the field out",
+                hint="keep Redacted unchanged, or remove the field",
             )
 
 
@@ -110,8 +110,10 @@ def cause_of(error: BaseException) -> str:
 
 def _failed(upcaster: Upcaster, stored: StoredEvent, what: str) -> UpcastError:
     return UpcastError(
-        f"event {stored.type} cannot be brought to its latest version",
+        f"event {stored.type} cannot be upcast to its latest version",
         detail=f"the upcaster from version {upcaster.from_version} {what}; "
         f"global position {stored.global_position}",
-        hint="repair the upcaster and look at the whole log: headwater events upcast --check",
+        hint=(
+            "correct the upcaster, then check the whole log with headwater events upcast --check"
+        ),
     )

@@ -111,7 +111,7 @@ def _unwritable(value: object, error: Exception) -> Inexactness:
 
 def _fault_in(error: Exception) -> Inexactness:
     place, what = described(error)
-    return Inexactness(place, f"is not what its class declares: {what}")
+    return Inexactness(place, f"does not fit its class: {what}")
 
 
 def described(error: Exception) -> tuple[str, str]:
@@ -126,9 +126,9 @@ def described(error: Exception) -> tuple[str, str]:
 def _refused(where: str, path: str, fault: Inexactness) -> EventRefusedError:
     at = f"{path}{fault.path}".removeprefix(".") or "the event"
     return EventRefusedError(
-        f"event {where} would not read back as it was given",
+        f"event {where} would not read back unchanged",
         detail=f"{at} {fault.rule}",
-        hint="events are exact: give a value of the declared type that JSON can hold",
+        hint="use a value of the declared type that JSON can represent",
     )
 
 
@@ -232,13 +232,13 @@ def decoder(name: str, kind: Any) -> Callable[[bytes], Any]:
     """Returns what reads JSON as a type.
 
     Raises:
-        UndeclaredError: The type cannot be told from JSON, such as a union of two classes.
+        UndeclaredError: The type cannot be determined from JSON, such as a union of two classes.
     """
     try:
         return msgspec.json.Decoder(kind).decode
     except (TypeError, NameError) as error:
         raise UndeclaredError(
-            f"the fields of {name} are of types that JSON cannot tell apart",
+            f"the fields of {name} have types that JSON cannot distinguish",
             detail=str(error),
         ) from None
 

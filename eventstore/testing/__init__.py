@@ -1,4 +1,4 @@
-"""Tests for users of the event store, and the promises of an event log as tests.
+"""Test tools for users of the event store, and the contract tests of event logs.
 
 `process_scenario` and `projection_scenario` test a process manager and a view as `scenario` tests a
 decider: given, when, then. `ProcessSimulation` runs a process manager in memory, by a `MovedClock`.

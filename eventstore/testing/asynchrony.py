@@ -36,10 +36,10 @@ ANSWER_TIMEOUT_S: Final = 120.0
 
 
 class BlockingLog:
-    """An `EventLog` over an `AsyncEventLog`, whose event loop runs in a thread of its own.
+    """An `EventLog` over an `AsyncEventLog`, with its event loop in a separate thread.
 
     Args:
-        log: Not used before; belongs to this from now on.
+        log: An unused log, owned by this object from now on.
     """
 
     def __init__(self, log: AsyncEventLog) -> None:
@@ -49,7 +49,7 @@ class BlockingLog:
         self._thread.start()
 
     def run(self, work: Awaitable[_T]) -> _T:
-        """Waits for work that is done in the loop."""
+        """Runs a coroutine in the loop and waits for it."""
 
         async def done() -> _T:
             return await work
@@ -118,7 +118,7 @@ class BlockingLog:
 
 
 class AsyncEventLogContract(EventLogContract):
-    """The same promises; a subclass gives them a fixture `async_log`, a log not used before."""
+    """The same contract for asyncio; a subclass provides the fixture `async_log`, an unused log."""
 
     @pytest.fixture
     def log(self, async_log: AsyncEventLog) -> Iterator[BlockingLog]:

@@ -13,12 +13,12 @@ BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class MovedClock:
-    """Tells the time that a test has set: `MemoryEventLog(clock=clock)`, `ProcessSimulation`.
+    """A clock that a test sets: `MemoryEventLog(clock=clock)`, `ProcessSimulation`.
 
-    Threads: may be used from several at once.
+    Threads: may be used concurrently.
 
     Args:
-        now: What it shows first, with an offset.
+        now: Initial time, with a UTC offset.
     """
 
     def __init__(self, now: datetime = BEGIN) -> None:
@@ -31,7 +31,7 @@ class MovedClock:
         return self._now
 
     def move(self, by: timedelta) -> datetime:
-        """Moves it forward; returns what it shows then.
+        """Moves the clock forward; returns the new time.
 
         Raises:
             EventStoreError: Time would go back.

@@ -50,7 +50,7 @@ def together(work: Callable[[int], _T], count: int = WRITERS) -> list[_T]:
 
 
 class ConcurrencyContract:
-    """Whoever comes at the same time: one order, no gap, no loss, nothing twice."""
+    """A caller that comes at the same time: one order, no gap, no loss, nothing twice."""
 
     def test_one_writer_wins_each_version(self, log: EventLog) -> None:
         rounds = WRITERS * ROUNDS

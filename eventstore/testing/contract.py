@@ -25,7 +25,7 @@ class EventLogContract(
     RefusalContract,
     ConcurrencyContract,
 ):
-    """The promises of `eventstore.log` as tests; a subclass gives them a fixture `log`.
+    """The contract of `eventstore.log` as tests; a subclass provides the fixture `log`.
 
-    Each test wants a log of its own, empty, and closes nothing but what it opened.
+    Each test needs an empty log, and closes only what it opened.
     """

@@ -26,10 +26,10 @@ S = TypeVar("S")
 
 
 def process_scenario(manager: ProcessManager[S]) -> GivenProcess[S]:
-    """Returns a scenario of a process that has taken in nothing.
+    """Returns a scenario of a process without inputs.
 
     Raises:
-        WrongKindError: It is no process manager.
+        WrongKindError: The object is not a process manager.
     """
     check_instance("a process manager", manager, ["evolve", "react"])
     return GivenProcess(manager, ())
@@ -65,7 +65,7 @@ class GivenProcess(Generic[S]):
         return self
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: it asserts by itself, without assert")
+        raise AssertionError("a scenario cannot be used with assert: it asserts by itself")
 
 
 class WhenProcess(Generic[S]):
@@ -118,10 +118,10 @@ class WhenProcess(Generic[S]):
         return found
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: say what follows with then(...)")
+        raise AssertionError("a scenario cannot be used as a condition: call then(...)")
 
     def __del__(self) -> None:
         place = getattr(self, "_place", None)
         if place is not None:
-            what = f"nothing was said of what follows on {type(self._incoming).__qualname__}"
+            what = f"no expectation was given for {type(self._incoming).__qualname__}"
             warnings.warn_explicit(what, ForgottenExpectation, *place)

@@ -39,18 +39,18 @@ def projection_scenario(  # noqa: PLR0913  # each is one thing that a test can w
     keyring: KeyRing | None = None,
     clock: Callable[[], datetime] | None = None,
 ) -> GivenProjection:
-    """Returns a scenario of a view that has seen no event.
+    """Returns a scenario of a projection without events.
 
     Args:
         projection: The view.
         connection: What `apply` is given.
-        types: Which events there are.
+        types: Registry of the event types.
         tenant: Whose they are.
-        keyring: Where events have personal fields.
-        clock: When events are recorded, such as a `MovedClock`.
+        keyring: Needed for events with personal fields.
+        clock: Recording time of events, such as a `MovedClock`.
 
     Raises:
-        WrongKindError: It is no projection, or its `apply` is async.
+        WrongKindError: The object is not a projection, or its `apply` is async.
     """
     check_instance("a projection", projection, ["apply"])
     check_function(f"apply of projection {projection.name}", projection.apply)
@@ -97,4 +97,4 @@ class GivenProjection:
         return self
 
     def __bool__(self) -> NoReturn:
-        raise AssertionError("a scenario is no condition: it asserts by itself, without assert")
+        raise AssertionError("a scenario cannot be used with assert: it asserts by itself")

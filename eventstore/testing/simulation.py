@@ -28,16 +28,15 @@ if TYPE_CHECKING:
 
 
 class ProcessSimulation:
-    """Does what a `ProcessRunner` does, at once and in this thread.
+    """Simulates a `ProcessRunner`, synchronously in this thread.
 
-    What a process reacts to, how refusals come back and what keys its commands have is the runner's
-    own code. Only the journal is in memory, and nothing is retried: what the manager or the store
-    raises comes out of `run`.
+    Reactions, refusals and idempotency keys use the runner's own code. Only the journal is in
+    memory, and nothing is retried: `run` raises the errors of the manager and the store.
 
     Args:
         manager: What to run.
-        store: Has the deciders of the commands; its log is a `MemoryEventLog`.
-        clock: By which timers are due, and the log's own: `MemoryEventLog(clock=clock)`.
+        store: A store with the deciders of the commands and a `MemoryEventLog`.
+        clock: Clock of the timers and of the log: `MemoryEventLog(clock=clock)`.
 
     Attributes:
         timers: When each timer is due, by process and name.
@@ -70,12 +69,12 @@ class ProcessSimulation:
         return {process.process_id for process, kept in self._kept.items() if kept.completed}
 
     def run(self) -> None:
-        """Takes in all events and due timers, and what follows from them, until nothing is left."""
+        """Processes all events and due timers, and their consequences."""
         while self._take_events() or self._fire():
             pass
 
     def move(self, by: timedelta) -> None:
-        """Moves the clock from one due timer to the next, and runs at each."""
+        """Moves the clock from one due timer to the next, and calls `run` at each."""
         until = self._clock() + by
         self.run()
         while due := [at for at in self.timers.values() if at <= until]:

@@ -1,4 +1,4 @@
-"""Audit: a hash chain over the log, sealed behind its writers, compared with a head kept elsewhere.
+"""Audit: a hash chain over the log, verified against a head that is kept outside the database.
 
 An event's hash covers the hash before it and every column of its row, so no event can be edited,
 removed, inserted or exchanged for another without all later hashes being different. Hashes are kept
@@ -43,14 +43,14 @@ class Seal(NamedTuple):
 
     Attributes:
         block: Number, from 1, without gaps.
-        after: Global position that it begins behind; where the block before ends.
-        through: Global position that it ends with. Whatever else appears between the two was not
-            there when it was sealed.
+        after: Global position after which it begins: the end of the previous block.
+        through: Global position with which it ends. Any other event between the two was inserted
+            after the sealing.
         event_total: Events of this block and all before it.
         positions: Of its events, ascending.
         hashes: 32 bytes for each of them.
-        sealed_us: When, in microseconds since 1970 by the database's clock.
-        digest: SHA-256 of the digest before and all of the above.
+        sealed_us: Time of sealing, in microseconds since 1970 by the database's clock.
+        digest: SHA-256 of the previous digest and all of the above.
     """
 
     block: int
@@ -98,9 +98,9 @@ def chained(previous: bytes, contents: Iterable[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class SealedHead:
-    """What to keep outside of the database: the log up to `position` cannot differ unnoticed.
+    """The head to keep outside the database: it detects every change of the log up to `position`.
 
-    Printed it is one line, `hwa1.block.position.event_total.digest.compactions.hash`.
+    Its text is one line, `hwa1.block.position.event_total.digest.compactions.hash`.
 
     Attributes:
         block: Number of the last seal; 0 if there is none.
@@ -126,7 +126,7 @@ class SealedHead:
 
     @classmethod
     def parse(cls, text: str) -> SealedHead:
-        """Reads a head as `str()` writes it; white space around it does not matter.
+        """Parses the text of a head, as returned by `str()`; ignores surrounding white space.
 
         Raises:
             AuditError: It is none.
@@ -134,9 +134,9 @@ class SealedHead:
         found = _HEAD.fullmatch(text.strip())
         if found is None:
             raise AuditError(
-                "this is no sealed head",
+                "the text is not a sealed head",
                 detail=f"{text!r:.80}",
-                hint="one line that begins with hwa1.",
+                hint="a sealed head is one line that begins with hwa1.",
             )
         block, position, total, digest, compactions, compactions_hash = found.groups()
         return cls(
@@ -155,7 +155,7 @@ _HEAD: Final = re.compile(
 
 
 class Tampering(StrEnum):
-    """What is different from what was sealed.
+    """A kind of difference between the log and its seals.
 
     | kind | the position is that of |
     |---|---|
@@ -185,9 +185,9 @@ class Finding(NamedTuple):
     """One difference.
 
     Attributes:
-        kind: What it is.
+        kind: Kind of the difference.
         position: Global position; see `Tampering`.
-        detail: What was compared; never a payload.
+        detail: The compared values; never a payload.
     """
 
     kind: Tampering
@@ -197,14 +197,14 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What a verification found.
+    """The result of a verification.
 
     Attributes:
-        head: What is sealed now; to be kept outside if the report is clean.
+        head: The present sealed head; store it outside the database if the report is clean.
         events: Events that were compared with their hashes.
         dropped: Events that retention has dropped; their hashes are in the seals.
-        unsealed: Events after the last seal, which nothing protects yet.
-        findings: At most one of each comparison, the first in the log first.
+        unsealed: Events after the last seal, which are not protected yet.
+        findings: At most one for each comparison, in log order.
     """
 
     head: SealedHead
@@ -215,11 +215,11 @@ class AuditReport:
 
     @property
     def clean(self) -> bool:
-        """Whether everything is as it was sealed."""
+        """Whether the log matches its seals."""
         return not self.findings
 
     def check(self) -> None:
-        """Does nothing if the report is clean.
+        """Raises an error unless the report is clean.
 
         Raises:
             AuditError: It is not; names the first position.
@@ -227,9 +227,12 @@ class AuditReport:
         if self.findings:
             first = self.findings[0]
             raise AuditError(
-                f"the log is not what was sealed: {first.kind} at global position {first.position}",
+                (
+                    f"the log differs from its seals: {first.kind} at global position "
+                    f"{first.position}"
+                ),
                 detail="; ".join(f"{f.kind} at {f.position}: {f.detail}" for f in self.findings),
-                hint="compare with a backup from before; keep this database as it is",
+                hint="compare with an earlier backup; preserve this database unchanged",
             )
 
 
@@ -237,9 +240,9 @@ class BlockCheck(NamedTuple):
     """One block of the log compared with its seal.
 
     Attributes:
-        events: Events whose hashes are as sealed, from the block's beginning.
-        dropped: Events passed by because retention has dropped them.
-        finding: What is different first.
+        events: Events from the block's beginning whose hashes match the seal.
+        dropped: Events skipped because retention has dropped them.
+        finding: The first difference.
     """
 
     events: int
@@ -258,8 +261,8 @@ def check_block(
     Args:
         seal: The seal.
         previous: Hash of the event before.
-        rows: Global position and canonical encoding of the events that are there, in order; one
-            more than the seal has is enough.
+        rows: Global position and canonical encoding of the present events, in order; one more than
+            in the seal is sufficient.
         dropped: Global positions that may be missing.
     """
     if [row[0] for row in rows] == list(seal.positions) and seal.hashes == b"".join(
@@ -302,12 +305,12 @@ def _inserted(position: int) -> Finding:
 class Audit(Protocol):
     """Seals a log and verifies it.
 
-    Sealing holds up no writer. Several may seal at once: one at a time does, the others go on where
-    it ended. Killed at any moment, it has sealed whole blocks, and the next call does the rest.
+    Sealing blocks no writer. Concurrent calls run one after another and continue where the previous
+    one ended. If it is killed, whole blocks are sealed, and the next call continues.
     """
 
     def seal(self, through: int | None = None) -> SealedHead:
-        """Seals what is not sealed yet, and returns the new head.
+        """Seals the events that are not sealed yet, and returns the new head.
 
         Args:
             through: Up to this global position; never beyond the high-water mark, which is also
@@ -316,7 +319,7 @@ class Audit(Protocol):
         ...
 
     def head(self) -> SealedHead:
-        """Returns what is sealed."""
+        """Returns the sealed head."""
         ...
 
     def verify(self, head: SealedHead | None = None) -> AuditReport:

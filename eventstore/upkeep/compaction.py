@@ -7,8 +7,8 @@ What it means for those who read:
 - *The stream's version* and every event after k stay as they are; expected versions go on.
 - *The log*, subscriptions, tags, and reads of a stream with `archived=True` or `as_of` see the
   original events, in their places, always.
-- *Another fold*: a `$snapshot` is the state of one decider's fold. Whoever cannot read it (another
-  fold or version of it, or state sealed under a forgotten person's key) folds the originals.
+- *Another fold*: a `$snapshot` is the state of one decider's fold. A reader that cannot read it
+  (another fold or version, or a state encrypted with a destroyed key) folds the originals.
 
 Before a prefix is replaced, the state is encoded, decoded, and carried on beside the original fold:
 both must encode alike at every later version that the stream has.
@@ -52,12 +52,12 @@ EVENTS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class CompactionPolicy:
-    """Which streams of a category are compacted, and how far.
+    """The streams of a category to compact, and how far.
 
     Attributes:
         category: Of the streams.
-        larger_than: Streams that take at most this many rows are left alone.
-        keep_events: The last so many events stay as they are; 0 folds the head, too.
+        larger_than: Streams with at most this number of rows are not compacted.
+        keep_events: Number of the last events to keep; 0 folds the head, too.
     """
 
     category: str
@@ -74,7 +74,7 @@ class CompactionPolicy:
                 )
         if self.larger_than < self.keep_events:
             raise CompactionError(
-                "a compaction policy keeps more events than it takes to compact a stream",
+                "a compaction policy keeps more events than its threshold",
                 detail=f"larger_than {self.larger_than:,}, keep_events {self.keep_events:,}",
             )
 
@@ -147,8 +147,8 @@ class StreamFold:
 
     Attributes:
         decider: Its `evolve`, `initial_state`, category and version.
-        codec: Reads the events, and has the key ring.
-        tenant: Whose streams.
+        codec: Decodes the events; has the key ring.
+        tenant: The tenant of its streams.
     """
 
     decider: Decider[Any, Any, Any]
@@ -202,9 +202,11 @@ class Folding:
         """
         if stored.stream_position != self.position + 1 or stored.type == SNAPSHOT_TYPE:
             raise CompactionError(
-                f"stream {self._stream} cannot be folded from its first event on",
-                detail=f"event {self.position + 1} is not there",
-                hint="its originals were dropped, and its $snapshot is of another fold or sealed",
+                f"stream {self._stream} cannot be folded from its first event",
+                detail=f"event {self.position + 1} is missing",
+                hint=(
+                    "its originals were dropped, and its $snapshot has another fold or is encrypted"
+                ),
             )
         event = self._fold.codec.decode(stored)
         self.position += 1
@@ -236,7 +238,7 @@ class Folding:
             raise CompactionError(
                 f"stream {self._stream} folds differently over its $snapshot",
                 detail=f"folded through {self._through}, different at version {self.position}",
-                hint="evolve depends on something that the state does not hold, or changes it",
+                hint="evolve modifies the state, or depends on data outside it",
             )
 
     def _evolved(self, state: Any, event: Any) -> Any:
@@ -250,11 +252,11 @@ class Folding:
 
 
 class Compacted(NamedTuple):
-    """What the compaction of one stream did.
+    """The result of compacting one stream.
 
     Attributes:
         stream: Its name.
-        through: Position of its `$snapshot` now; 0 if it has none.
+        through: Present position of its `$snapshot`; 0 if it has none.
         events: Originals that were archived.
     """
 
@@ -264,7 +266,7 @@ class Compacted(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A stream that was left as it is.
+    """A stream that was not compacted.
 
     Attributes:
         stream: Its name.
@@ -277,12 +279,12 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What the compaction of a category did.
+    """The result of compacting a category.
 
     Attributes:
         streams: Streams that were compacted.
         events: Originals that were archived.
-        refused: Streams that could not be; the others were not held up by them.
+        refused: Streams that could not be compacted; all others were.
     """
 
     streams: int
@@ -291,10 +293,9 @@ class CompactionReport:
 
 
 class Compactor(Protocol):
-    """Compacts streams. Any number may work at once, beside writers and readers.
+    """Compacts streams. Several may run concurrently, beside writers and readers.
 
-    Killed at any moment, it leaves each stream as before or after a step, and a further run does
-    the rest.
+    If it is killed, each stream is as before or after a step, and the next run continues.
     """
 
     def compact(self, fold: StreamFold, stream: str, through: int | None = None) -> Compacted:
@@ -313,5 +314,5 @@ class Compactor(Protocol):
         ...
 
     def compact_category(self, fold: StreamFold, policy: CompactionPolicy) -> CompactionReport:
-        """Compacts every stream of a category that a policy means."""
+        """Compacts every stream of a category to which a policy applies."""
         ...

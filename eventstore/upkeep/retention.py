@@ -1,8 +1,8 @@
-"""Retention: what may be put away or forgotten, per category, once it is old enough.
+"""Retention: rules for archiving and deleting events, per category and age.
 
 - *Closed streams* are compacted: those whose last event is of a closing type and old enough. Their
-  originals are in the archive then. Without a fold, the `$snapshot` holds no state: whoever folds
-  the stream reads its originals.
+  originals are in the archive then. Without a fold, the `$snapshot` has no state: a fold of the
+  stream reads its originals.
 - *Archived originals* are dropped if they are old enough, sealed, and the call allows it. The
   `$snapshot` remains, the seals keep the hashes, and a record says what was dropped.
 - *Idempotency keys* are forgotten. A command that is sent again with one is a new command then.
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """How long the streams of a category are kept as what.
+    """The retention of a category's streams.
 
-    Ages are counted from when an event was recorded, by the database's clock.
+    Ages count from the recording time of an event, by the database's clock.
 
     Attributes:
         category: Of the streams.
-        closing: Types of events after which a stream has nothing more to say.
+        closing: Event types that close a stream.
         compact_closed_after: A stream whose last event is closing, and this old, is compacted.
         drop_archived_after: Archived originals this old are dropped, if the call allows it.
     """
@@ -65,33 +65,34 @@ class RetentionRule:
             check_age(age)
         if bool(self.closing) != (self.compact_closed_after is not None):
             raise CompactionError(
-                "a retention rule names both the closing types and their age, or neither",
+                "a retention rule needs both the closing types and an age, or neither",
                 detail=f"category {self.category}",
             )
 
 
 def check_age(age: timedelta | None) -> timedelta | None:
-    """Returns an age if it is one.
+    """Returns a valid age.
 
     Raises:
         CompactionError: It is negative.
     """
     if age is not None and age.total_seconds() < 0:
-        raise CompactionError("an age is not negative", detail=f"{age}")
+        raise CompactionError("an age must not be negative", detail=f"{age}")
     return age
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """What a rule did.
+    """The result of a retention rule.
 
     Attributes:
         streams: Closed streams that were compacted.
-        archived: Originals of theirs that were archived.
+        archived: Their originals that were archived.
         dropped: Archived originals that were dropped.
-        droppable: Archived originals that are old enough, but the call did not allow it.
-        kept: Streams whose archived originals are old enough but needed: their state is sealed.
-        refused: Streams that could not be dealt with; the others were not held up by them.
+        droppable: Archived originals that are old enough, but that the call did not allow to drop.
+        kept: Streams whose archived originals are old enough but still needed: their state is
+            encrypted.
+        refused: Streams that could not be processed; all others were.
     """
 
     streams: int = 0
@@ -116,20 +117,20 @@ REASON_CHARACTERS: Final = 500
 
 
 def tomb_of(reason: str) -> bytes:
-    """Returns the payload of the `$snapshot` that stands for a deleted stream.
+    """Returns the payload of the `$snapshot` of a deleted stream.
 
     Raises:
-        CompactionError: There is no reason, or it is too long.
+        CompactionError: The reason is missing or too long.
     """
     if type(reason) is not str or not 0 < len(reason.strip()) <= REASON_CHARACTERS:
         raise CompactionError(
-            f"a stream is deleted for a reason, of {REASON_CHARACTERS} characters at most"
+            f"a deletion needs a reason of at most {REASON_CHARACTERS} characters"
         )
     return msgspec.json.encode({"fold": "", "state": None, "deleted": reason})
 
 
 class Retention(Protocol):
-    """Applies rules. Each call may be repeated, and run beside writers and readers."""
+    """Applies retention rules. Each call can be repeated, and runs beside writers and readers."""
 
     def apply(
         self,
@@ -140,11 +141,11 @@ class Retention(Protocol):
         drop_archived: bool = False,
         export: Export | None = None,
     ) -> RetentionReport:
-        """Does what a rule says for one tenant.
+        """Applies a rule for one tenant.
 
         Args:
             rule: The rule.
-            tenant: Whose streams.
+            tenant: The tenant of its streams.
             fold: Of closed streams; None leaves their `$snapshot` without a state.
             drop_archived: Whether originals may be dropped; otherwise they are only counted.
             export: Is given what is about to be dropped, stream by stream, in order. If it raises,
@@ -157,7 +158,7 @@ class Retention(Protocol):
         ...
 
     def delete_stream(self, tenant: str, stream: str, *, reason: str) -> int:
-        """Deletes a stream's events for good; one `$snapshot` with the reason stays in their place.
+        """Deletes a stream's events permanently, and leaves one `$snapshot` with the reason.
 
         The stream keeps its version, and cannot be folded any more: a command for it is refused
         with `CompactionError`. The audit still verifies the log. What views, backups and consumers
@@ -173,12 +174,12 @@ class Retention(Protocol):
 
         Raises:
             CompactionError: There is no such stream or no reason, or it is not sealed yet.
-            ContentionError: A writer or an older transaction does not end.
+            ContentionError: A writer or an older transaction stays open.
         """
         ...
 
     def forget_keys(self, older_than: timedelta, *, tenant: str) -> int:
-        """Forgets idempotency keys, which belong to no category: one may be of many streams.
+        """Deletes idempotency keys, which belong to no category: one may cover many streams.
 
         Args:
             older_than: Keys this old; longer than any caller goes on retrying.

@@ -1,4 +1,4 @@
-"""`headwater alert`: who is told of which rows, what stands, and what nobody has taken yet."""
+"""`headwater alert`: the reported rows of each alert, and the messages that wait to be sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwater.platform.platform import Platform
 if TYPE_CHECKING:
     from projections.definition.alert import Alert
 
-app = Commands(help="Who is told of rows that meet a condition.", no_args_is_help=True)
+app = Commands(help="Alerts on rows that meet a condition.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="ALERT", help="The alert.")]
 
@@ -30,7 +30,7 @@ def list_alerts(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """List the alerts: how many rows stand, and what waits to be told."""
+    """List the alerts, with their open rows and the messages that wait to be sent."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415  # as every command that needs it
 
     platform = options.platform()
@@ -63,7 +63,7 @@ def show(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the rows of which somebody is told, or will be if they stay as they are."""
+    """List the rows that an alert has reported, or will report if they stay unchanged."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415
 
     platform = options.platform()
@@ -85,7 +85,7 @@ def check(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the rows that meet an alert's condition now; nobody is told."""
+    """List the rows that meet an alert's condition now; send nothing."""
     from projections.alerting import evaluator  # noqa: PLC0415
 
     platform = options.platform()
@@ -94,7 +94,7 @@ def check(
     met = evaluator.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
     if met is None:
         hint = "headwater view status"
-        raise UsageError(f"view {alert.view} has nothing to be looked at yet", hint=hint)
+        raise UsageError(f"view {alert.view} has no published rows yet", hint=hint)
     print_rows(
         list(met.rows(met.until.keys()).values()),
         as_json=as_json,
@@ -110,7 +110,7 @@ def send_test(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Send each channel of an alert a message of a row that there is not. Exits 3 if one fails."""
+    """Send a test message to each channel of an alert. Exits 3 if a channel does not accept it."""
     from projections.alerting import channels  # noqa: PLC0415
     from projections.alerting.channels import Post  # noqa: PLC0415
 

@@ -57,7 +57,8 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     """
     app = Commands(
         name="headwater",
-        help="One Postgres is the truth; its log becomes warehouse, search and cache views.",
+        help="Change data capture and event sourcing for Postgres: warehouse, search and "
+        "cache views.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
@@ -87,9 +88,7 @@ def _root(
         bool,
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log what happens, to stderr.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Write logs to stderr.")] = False,
 ) -> None:
     del version  # its callback has answered
     configure(verbose=verbose)
@@ -125,7 +124,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _told(error: Exception, *, as_json: bool) -> int | None:
-    """Prints an error and returns its exit code; None of one that is nobody's but ours."""
+    """Prints an error and returns its exit code; None if only Headwater uses it."""
     if type(error).__module__.startswith(("click", "typer")):
         return _usage(error)
     shown = optional.missing(error) if isinstance(error, ModuleNotFoundError) else error

@@ -22,29 +22,29 @@ from projections.definition.views import Store
 if TYPE_CHECKING:
     from projections.stores.valkey.reader import CacheReader
 
-app = Commands(help="What a view has in the cache.", no_args_is_help=True)
+app = Commands(help="Read views in the cache.", no_args_is_help=True)
 
 _LIMIT = 100
 
 View = Annotated[str, typer.Argument(help="The view.")]
 Name = Annotated[
     str | None,
-    typer.Argument(help="Its pattern with values, such as customer:42:orders; all if left out."),
+    typer.Argument(help="The pattern with its values, such as customer:42:orders; default: all."),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number.")]
 
 
 @app.command("get")
 def get(
     name: View,
-    key: Annotated[list[str], typer.Argument(help="Its key; a value for each column of the key.")],
+    key: Annotated[list[str], typer.Argument(help="The key; one value for each key column.")],
     *,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the row of a key. Exits 1 if there is none.
+    """Show the row of a key. Exits 1 if the view has no such row.
 
     Example: headwater cache get orders 42
     """
@@ -73,7 +73,7 @@ def lookup(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the rows that a lookup names; without a name, the lookups that there are.
+    """Show the rows in a lookup; without a name, list the view's lookups.
 
     Example: headwater cache lookup orders customer:42:orders
     """
@@ -98,7 +98,7 @@ def count(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show what counters say: rows, and the sum of a column's values.
+    """Show counters: the number of rows, and the sum of a column.
 
     Example: headwater cache count orders revenue:42
     """
@@ -120,13 +120,13 @@ def top(
     leaderboard: Name = None,
     *,
     limit: Limit = _LIMIT,
-    lowest: Annotated[bool, typer.Option("--lowest", help="The lowest score first.")] = False,
+    lowest: Annotated[bool, typer.Option("--lowest", help="Lowest score first.")] = False,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the first of a leaderboard; without a name, the leaderboards that there are.
+    """Show the top of a leaderboard; without a name, list the view's leaderboards.
 
     Example: headwater cache top orders largest --limit 10
     """

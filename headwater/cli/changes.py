@@ -11,7 +11,7 @@ def changes(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """List how captured tables have changed, where in the log, and what each view did."""
+    """List schema changes of captured tables: log position and effect on each view."""
     found = options.platform().views.schema_changes()
     rows = [
         {

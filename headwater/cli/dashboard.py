@@ -22,17 +22,20 @@ def register(app: typer.Typer) -> None:
 def dashboard(
     *,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen to; whoever reaches it can read.")
+        str,
+        typer.Option(
+            "--host", help="Address to listen on; everyone who can reach it can read the panels."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", help="Port; 0 takes a free one.", min=0, max=65_535)
+        int, typer.Option("--port", help="Port; 0 selects a free port.", min=0, max=65_535)
     ] = _PORT,
     options: ProjectOptions,
 ) -> None:
     """Serve the page that `dashboard(...)` declares, until Ctrl-C.
 
-    It reads the views' tables and nothing else: no server need run for it. All panels stand at the
-    same transaction boundary, and follow within a second when there is a newer one.
+    The page reads only the views' tables, so no server needs to run. All panels show the same
+    transaction boundary and follow a newer one within a second.
     """
     from headwater.reading.dashboard.answers import Answers  # noqa: PLC0415  # loads the query engine
     from headwater.reading.dashboard.server import DashboardServer  # noqa: PLC0415

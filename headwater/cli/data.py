@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def query_views(
     sql: Annotated[
-        str, typer.Argument(help="A SELECT over views by name; changes are in `changes`.")
+        str, typer.Argument(help="A SELECT over views by name; the archive is the table `changes`.")
     ],
     *,
     as_of: Annotated[
@@ -39,16 +39,16 @@ def query_views(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Answer SQL over every view, all at one transaction boundary, without a JVM.
+    """Run a SQL query over all views at one transaction boundary, without a JVM.
 
-    Published versions are kept for an hour. As of an earlier time, the archive tells what the
-    views of the source were that the statement names; the source has to answer then.
+    Published versions are kept for an hour. For an earlier time, the views of the source that the
+    statement names are computed from the archive; the source must then be available.
 
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
     project = options.project()
     if as_of is not None and at_least is not None:
-        raise UsageError("--as-of and --at-least ask for different things")
+        raise UsageError("--as-of and --at-least exclude each other")
     if at_least is None:
         root = project.home.root
         archive = root / "archive" / project.source.name

@@ -18,13 +18,14 @@ app = Commands(help="The event store's schema in Postgres.", no_args_is_help=Tru
 @app.command("upgrade")
 def upgrade(
     *,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL; run nothing.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL without running it.")] = False,
     options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
-    """Make the event store, or bring it to this version, in one transaction.
+    """Create the event store, or upgrade it to this version, in one transaction.
 
-    The role needs CREATE on the database, and owns the event store. Other schemas are left alone.
+    The role needs CREATE on the database and becomes the owner of the event store. Other schemas
+    are not changed.
     """
     database = options.database()
     if sql:
@@ -46,7 +47,7 @@ def current(
     options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the version of the event store. Exits 3 when it is not the one this code works with."""
+    """Show the event store's schema version. Exits 3 if this program requires another."""
     database = options.database()
     found = schema.current(database.dsn)
     if as_json:
@@ -68,7 +69,7 @@ def downgrade(
 ) -> None:
     """Drop the event store with every event and every key."""
     if not yes:
-        raise UsageError("this drops every event and every key", hint="add --yes if you mean it")
+        raise UsageError("the command drops every event and every key", hint="add --yes to confirm")
     database = options.database()
     undone = schema.downgrade(database.dsn)
     for revision in undone:
@@ -82,13 +83,13 @@ def grant_use(
     role: Annotated[str, typer.Argument(help="The application's role; it must exist.")],
     *,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="The only one it will ever act for.")
+        str | None, typer.Option("--tenant", help="Bind the role permanently to this tenant.")
     ] = None,
     options: DatabaseOptions,
 ) -> None:
-    """Let a role append and read; with --tenant, for that tenant only and for good.
+    """Allow a role to append and read; with --tenant, bind it permanently to that tenant.
 
-    It can never change or delete an event.
+    The role can never change or delete an event.
     """
     database = options.database()
     for line in grant.grant(database.dsn, role, tenant=tenant):

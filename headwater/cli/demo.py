@@ -43,12 +43,15 @@ def register(app: typer.Typer) -> None:
 def demo(
     *,
     workload: Annotated[
-        WorkloadName, typer.Option("--workload", "-w", help="Whose tables and traffic.")
+        WorkloadName, typer.Option("--workload", "-w", help="Tables and traffic to use.")
     ] = WorkloadName.GLOBALSHOP,
     seconds: Annotated[
         float | None,
         typer.Option(
-            "--seconds", help="How long traffic runs: 30, with --rebuild 120.", min=1, max=86_400
+            "--seconds",
+            help="Duration of the traffic; default: 30, with --rebuild 120.",
+            min=1,
+            max=86_400,
         ),
     ] = None,
     rate: Annotated[
@@ -57,38 +60,38 @@ def demo(
     scale: Annotated[
         float,
         typer.Option(
-            "--scale", help="Rows to begin with: 1 is 20,000, of pgbench 100,000.", min=0.01
+            "--scale", help="Initial rows: 1 is 20,000 rows, for pgbench 100,000.", min=0.01
         ),
     ] = 1.0,
     chaos: Annotated[
         list[Victim] | None,
-        typer.Option("--chaos", help="Kill -9 this while traffic runs. Repeat it for others."),
+        typer.Option("--chaos", help="Kill this service with SIGKILL during traffic; repeatable."),
     ] = None,
     rebuild: Annotated[
         bool,
         typer.Option(
             "--rebuild",
-            help="Change a view while traffic runs: build it anew, show it, take it back.",
+            help="During traffic, rebuild a view, cut over to it and roll back.",
         ),
     ] = False,
     home: Annotated[
-        Path, typer.Option("--home", help="Folder of all state; made anew each time.")
+        Path, typer.Option("--home", help="Home folder; emptied at each start.")
     ] = DEFAULT_HOME,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave all services running.")] = False,
     save_screen: Annotated[
-        Path | None, typer.Option("--save-screen", help="Draw the last screen into an SVG file.")
+        Path | None, typer.Option("--save-screen", help="Save the last screen as an SVG file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start everything, load a shop, drive traffic, build its views, and verify each one.
+    """Start all servers, load a shop, write to it, build its views and verify each view.
 
-    Exits 0 only if every view in every store equals the source, 3 if a row differs.
+    Exits 0 only if every view in every store equals the source, and 3 if a row differs.
     """
     from headwater.demo.demo import run_demo  # noqa: PLC0415  # loads every driver
     from headwater.demo.report import report  # noqa: PLC0415
 
     if rebuild and workload is not WorkloadName.GLOBALSHOP:
-        raise UsageError("only globalshop has a view to rebuild", hint="leave --workload out")
+        raise UsageError("--rebuild needs the workload globalshop", hint="omit --workload")
     options = DemoOptions(
         workload=workload,
         seconds=seconds or (_REBUILD_S if rebuild else _TRAFFIC_S),

@@ -39,20 +39,20 @@ def diff(
         str, typer.Argument(help="A position, a time, or the number of a published version.")
     ],
     later: Annotated[
-        str | None, typer.Argument(help="Another one; the newest if left out.")
+        str | None, typer.Argument(help="The second one; default: the newest.")
     ] = None,
     *,
     examples: Annotated[
-        int, typer.Option("--examples", min=0, help="How many rows of each kind to show.")
+        int, typer.Option("--examples", min=0, help="Number of rows of each kind to show.")
     ] = _EXAMPLES,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Compare a view's table as of two times: what appeared, what is gone, what has changed.
+    """Compare a view's table at two times: rows added, removed and changed.
 
-    Only what was written in between is read; no server has to run. Published versions can be
-    compared for an hour: headwater view versions. From an earlier time on, the archive tells what
-    a view of the source was; it is read whole, and the source has to answer.
+    Reads only the files written in between; no server needs to run. Published versions can be
+    compared for an hour (headwater view versions). For an earlier time, the view is computed from
+    the whole archive, and the source must be available.
 
     Example: headwater view diff orders 2026-11-21T14:05:00Z
     """

@@ -48,9 +48,9 @@ def doctor(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Check this machine and the source; name the one command that repairs each finding.
+    """Check this machine and the source, and name the command that repairs each finding.
 
-    Changes nothing. Exits 3 when something must be repaired, 4 when a program is missing.
+    Changes nothing. Exits 3 if something must be repaired, and 4 if a program is missing.
     """
     path = options.settings_file()
     if options.config is None and not path.is_file():

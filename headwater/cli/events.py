@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from eventstore.serialization.codec import Codec
     from eventstore.store import EventStore
 
-app = Commands(help="The event store: what happened, in order.", no_args_is_help=True)
+app = Commands(
+    help="The event store: streams, subscriptions, retention, audit.", no_args_is_help=True
+)
 upkeep.register(app)
 parked.register(app)
 keeping.register(app)
@@ -48,17 +50,25 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 @app.command("append")
 def append(
-    stream: Annotated[str, typer.Argument(help="Such as order-42.")],
-    type_: Annotated[str, typer.Argument(metavar="TYPE", help="Such as order.placed.")],
+    stream: Annotated[str, typer.Argument(help="The stream, such as order-42.")],
+    type_: Annotated[
+        str, typer.Argument(metavar="TYPE", help="The event type, such as order.placed.")
+    ],
     payload: Annotated[
         str, typer.Argument(metavar="JSON", help="A JSON object; - reads it from stdin.")
     ] = "{}",
     *,
     expected_version: Annotated[
-        str, typer.Option("--expected-version", help="A version, any, no-stream or exists.")
+        str,
+        typer.Option(
+            "--expected-version", help="The expected version: a number, any, no-stream or exists."
+        ),
     ] = "any",
     key: Annotated[
-        str | None, typer.Option("--key", help="The same key and event again change nothing.")
+        str | None,
+        typer.Option(
+            "--key", help="Idempotency key: repeating the key and the event changes nothing."
+        ),
     ] = None,
     options: LogOptions,
     as_json: Json = False,
@@ -83,26 +93,31 @@ def append(
 
 @app.command("stream")
 def read_stream(
-    stream: Annotated[str, typer.Argument(help="Such as order-42.")],
+    stream: Annotated[str, typer.Argument(help="The stream, such as order-42.")],
     *,
-    after: Annotated[int, typer.Option("--after", help="Later than this version.", min=0)] = 0,
-    backwards: Annotated[bool, typer.Option("--backwards", help="The last one first.")] = False,
+    after: Annotated[
+        int, typer.Option("--after", help="Only events after this version.", min=0)
+    ] = 0,
+    backwards: Annotated[bool, typer.Option("--backwards", help="Newest event first.")] = False,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", help="Recorded up to then: 2026-01-31T12:00:00Z.")
+        str | None,
+        typer.Option(
+            "--as-of", help="Only events recorded up to this time, such as 2026-01-31T12:00:00Z."
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="So many at most.", min=1)
+        int | None, typer.Option("--limit", "-n", help="Maximum number of events.", min=1)
     ] = None,
     archived: Annotated[
-        bool, typer.Option("--archived", help="The original events, also where it is compacted.")
+        bool, typer.Option("--archived", help="Read the original events of a compacted stream.")
     ] = False,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
     """Read a stream.
 
-    Data is shown as the modules of the settings read it, where they declare its type. Personal
-    fields are opened only if the settings name a master key file.
+    If a module of the settings declares an event type, its data is shown as that type reads it.
+    Personal fields are decrypted only if the settings name a master key file.
     """
     part = StreamPart(
         after=after,
@@ -122,24 +137,34 @@ def read_stream(
 def tail(
     *,
     after: Annotated[
-        int | None, typer.Option("--after", help="Later than this global position.", min=0)
+        int | None, typer.Option("--after", help="Only events after this global position.", min=0)
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C; --json: one event a line.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Follow the log until Ctrl-C; with --json, one event per line."
+        ),
     ] = False,
-    types: Annotated[list[str] | None, typer.Option("--type", help="Any of these types.")] = None,
-    tags: Annotated[list[str] | None, typer.Option("--tag", help="All of these tags.")] = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Only events of this type; repeatable.")
+    ] = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Only events with this tag; repeatable, all tags must match."),
+    ] = None,
     category: Annotated[
         str | None, typer.Option("--category", help="Only streams of this category.")
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", help="So many at most; without --after the last 20.", min=1),
+        typer.Option(
+            "--limit", "-n", help="Maximum number of events; without --after, the last 20.", min=1
+        ),
     ] = None,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Read the end of the log, in its order, up to where it is complete."""
+    """Read the end of the log in global order, up to the position at which it is complete."""
     items = (QueryItem(frozenset(types or ()), frozenset(tags or ())),) if types or tags else ()
     query = Query(items, category)
     database = options.event_store()
@@ -163,7 +188,7 @@ def status(
     options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
-    """Show where the log ends, up to where it is complete, and which writers hold that back."""
+    """Show the end of the log, up to where it is complete, and the delaying writers."""
     found = log_status(options.event_store())
     writers = list(found.writers)
     if as_json:
@@ -221,7 +246,7 @@ def _expected(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) < len(str(2**53)):
         return int(text)
     raise UsageError(
-        "an expected version is a number, any, no-stream or exists", detail=f"{text!r:.80}"
+        "an expected version must be a number, any, no-stream or exists", detail=f"{text!r:.80}"
     )
 
 
@@ -230,7 +255,7 @@ def _instant(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError("this is no instant", detail=f"{text!r:.80}", hint=hint) from None
+        raise UsageError("the time is invalid", detail=f"{text!r:.80}", hint=hint) from None
     if instant.tzinfo is None:
         raise UsageError("an instant needs an offset", detail=f"{text!r:.80}", hint=hint)
     return instant

@@ -32,31 +32,32 @@ def forget(
         list[str],
         typer.Argument(
             metavar="KEY...",
-            help='The key; of several columns as JSON: \'{"tenant": 1, "id": 7}\'.',
+            help='The key; a composite key as JSON: \'{"tenant": 1, "id": 7}\'.',
         ),
     ],
     *,
     row_stays: Annotated[
         bool,
-        typer.Option("--row-stays", help="The row was overwritten: as it is now, it stays."),
+        typer.Option("--row-stays", help="The row was overwritten; keep its present values."),
     ] = False,
     yes: Yes = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Forget what rows were: in the archive, topics, all versions of views, search, cache, files.
+    """Erase past values of rows: archive, topics, all view versions, search, cache, files.
 
-    Delete the rows in the source first, or overwrite them and give --row-stays. Topics are cut off
-    where the rows' changes end, so readers of topics must have come as far. Ends with a
-    certificate: what was erased where, and a search of all files for values that only these rows
-    had. Exits 3 if one is found, or a place is not done.
+    Delete the rows in the source first, or overwrite them and give --row-stays. Topics are
+    truncated after the last change of the rows, so every reader of the topics must have read that
+    far. The command ends with a certificate: what was erased in which store, and the result of a
+    search through all files for values that only these rows had. Exits 3 if it finds one, or if a
+    step is not done.
 
     Example: headwater forget customers 17 --yes
     """
     if not yes:
         raise UsageError(
-            "what is forgotten cannot be had back, not by a rebuild either",
-            hint="add --yes if you mean it",
+            "forgotten values cannot be restored, not even by a rebuild",
+            hint="add --yes to confirm",
         )
     # many of the platform's parts, which the other commands need not load
     from headwater.operations.erase_rows import Forgetting  # noqa: PLC0415

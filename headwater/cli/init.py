@@ -40,42 +40,50 @@ def register(app: typer.Typer) -> None:
 
 
 def init(  # what a person may say of a database
-    folder: Annotated[Path, typer.Argument(help="Where to write the project.")],
+    folder: Annotated[Path, typer.Argument(help="The project's folder.")],
     *,
     dsn: Annotated[
         str,
         typer.Option(
             "--dsn",
-            help="The database, postgresql://user:password@host/name, or any other form that psql"
-            " takes; what it lacks is taken from PGHOST, PGUSER, PGPASSWORD, ...",
+            help="The database, postgresql://user:password@host/name or any other form that psql"
+            " accepts; missing parts come from PGHOST, PGUSER, PGPASSWORD, ...",
         ),
     ] = "",
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the source; the folder's if left out.")
+        str | None, typer.Option("--name", help="Name of the source; default: the folder's name.")
     ] = None,
     tables: Annotated[
         list[str] | None,
-        typer.Option("--tables", metavar="NAME", help="Mirror these alone; repeatable, takes *."),
+        typer.Option(
+            "--tables", metavar="NAME", help="Mirror only these tables; repeatable, accepts *."
+        ),
     ] = None,
     schemas: Annotated[
         list[str] | None,
-        typer.Option("--schemas", metavar="NAME", help="Only of these schemas; repeatable."),
+        typer.Option(
+            "--schemas", metavar="NAME", help="Mirror only tables of these schemas; repeatable."
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="NAME", help="Leave these out; repeatable, takes *."),
+        typer.Option(
+            "--exclude", metavar="NAME", help="Leave out these tables; repeatable, accepts *."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every choice and the views; write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show all choices and the views without writing files."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Look into a database, choose what to mirror, write a headwater.toml and a views.py.
+    """Inspect a database, choose the tables to mirror, and write headwater.toml and views.py.
 
-    Shows first what is mirrored where, what is left out and why, and what the first load takes. A
-    table without a key is left out unless it is named in --tables: while it is captured, Postgres
-    refuses UPDATE and DELETE on it. Large tables go to the warehouse alone. Nothing is changed in
-    the database. The DSN goes to a file `.env` that only you can read.
+    Shows which tables are mirrored to which stores, which are left out and why, and the cost of the
+    first load. Leaves out a table without a key unless --tables names it, because Postgres refuses
+    UPDATE and DELETE on such a table while it is captured. Mirrors large tables only to the
+    warehouse. Changes nothing in the database. Writes the DSN to a file `.env` that only you can
+    read.
 
     Example: headwater init shop --dsn postgresql://me:secret@db.example/shop --exclude "tmp_*"
     """

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def retain(
-    category: Annotated[str, typer.Argument(help="Of the streams, such as order.")],
+    category: Annotated[str, typer.Argument(help="The category, such as order.")],
     *,
     closing: Annotated[
         list[str] | None,
@@ -32,22 +32,23 @@ def retain(
     ] = None,
     compact_after_days: Annotated[
         float | None,
-        typer.Option("--compact-after-days", help="Closed streams this old are compacted.", min=0),
+        typer.Option("--compact-after-days", help="Compact closed streams of this age.", min=0),
     ] = None,
     drop_after_days: Annotated[
         float | None,
-        typer.Option("--drop-after-days", help="Archived originals this old are dropped.", min=0),
+        typer.Option("--drop-after-days", help="Drop archived originals of this age.", min=0),
     ] = None,
     fold: Annotated[
-        bool, typer.Option("--fold", help="Keep the state of closed streams: needs the decider.")
+        bool, typer.Option("--fold", help="Keep the state of closed streams; needs the decider.")
     ] = False,
     yes: Yes = False,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Apply a rule of retention to the streams of a category; it may be repeated.
+    """Apply a retention rule to the streams of a category. The command can be repeated.
 
-    Originals are dropped with --yes only, and counted without it; what is not sealed is kept.
+    Drops archived originals only with --yes, otherwise counts them. Events that are not sealed are
+    kept.
 
     Example: headwater events retain order --closing order.closed --compact-after-days 90
     """
@@ -81,16 +82,19 @@ def retain(
 def forget_keys(
     *,
     older_than_days: Annotated[
-        float, typer.Option("--older-than-days", help="Longer than any caller retries.", min=0)
+        float,
+        typer.Option(
+            "--older-than-days", help="Minimum age; longer than any caller retries.", min=0
+        ),
     ],
     yes: Yes = False,
     options: LogOptions,
 ) -> None:
-    """Forget idempotency keys: a command that is sent again with one is a new command then."""
+    """Delete old idempotency keys. A command sent again with such a key is a new command."""
     if not yes:
         raise UsageError(
-            "a command that is sent again with a forgotten key happens again",
-            hint="add --yes if you mean it",
+            "a command that is repeated with a deleted key is handled again",
+            hint="add --yes to confirm",
         )
     database = options.event_store()
     age = timedelta(days=older_than_days)
@@ -101,20 +105,20 @@ def forget_keys(
 
 
 def delete(
-    stream: Annotated[str, typer.Argument(help="Such as order-42.")],
+    stream: Annotated[str, typer.Argument(help="The stream, such as order-42.")],
     *,
     reason: Annotated[
-        str, typer.Option("--reason", help="Stays in the log; without personal data.")
+        str, typer.Option("--reason", help="The reason, which stays in the log; no personal data.")
     ],
     yes: Yes = False,
     options: LogOptions,
 ) -> None:
-    """Delete a stream's events for good; one event with the reason stays in their place.
+    """Delete a stream's events permanently, and leave one event with the reason.
 
-    The events are to be sealed first (headwater events seal), and the audit verifies afterwards.
+    Seal the events first (headwater events seal), so that the audit can verify the log afterwards.
     """
     if not yes:
-        raise UsageError("its events are gone for good", hint="add --yes if you mean it")
+        raise UsageError("its events are deleted permanently", hint="add --yes to confirm")
     database = options.event_store()
     retention = PostgresRetention(database.dsn)
     done = retention.delete_stream(tenant_of(database, options.tenant), stream, reason=reason)

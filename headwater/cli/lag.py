@@ -22,20 +22,20 @@ def register(app: typer.Typer) -> None:
 
 
 def lag(
-    names: Annotated[list[str] | None, typer.Argument(help="The views; all if left out.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="The views; default: all.")] = None,
     *,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="Seconds to wait at most.")
+        float, typer.Option("--timeout", min=0.0, help="Maximum wait in seconds.")
     ] = TIMEOUT_S,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Measure how long it takes until what is committed now is there, in each view and store.
+    """Measure the time from a commit now until each view and store has it.
 
-    It waits for that and reckons nothing, so a part that hangs is seen, and an idle source is not
-    late. Exits 3 if something is not there in time, with the stage that it is at (capture, paused,
-    batch, derivation, delivery), how much of the log it is behind, and since when it has not moved.
-    Example: headwater lag orders --timeout 5
+    Measures end to end instead of trusting each component's own report, so it detects a hung
+    component and does not report an idle source as lagging. Exits 3 if a store does not have the
+    commit in time, and reports the stage (capture, paused, batch, derivation, delivery), the lag in
+    bytes, and since when the stage has not moved. Example: headwater lag orders --timeout 5
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 

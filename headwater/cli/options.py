@@ -24,16 +24,16 @@ class ProjectOptions:
 
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="Settings file; otherwise headwater.toml here."),
+        typer.Option(
+            "--config", "-c", help="Settings file; default: headwater.toml in this folder."
+        ),
     ] = None
     home: Annotated[
         Path | None,
-        typer.Option(
-            "--home", help="Folder of all state; otherwise .headwater beside the settings."
-        ),
+        typer.Option("--home", help="Home folder; default: .headwater beside the settings file."),
     ] = None
     profile: Annotated[
-        str | None, typer.Option("--profile", help="Profile of the settings file to lay over it.")
+        str | None, typer.Option("--profile", help="Profile of the settings file to apply.")
     ] = None
 
     def settings_file(self) -> Path:
@@ -70,7 +70,9 @@ class DatabaseOptions(ProjectOptions):
 
     dsn: Annotated[
         str | None,
-        typer.Option("--dsn", help="The database; otherwise as the settings say, or the source."),
+        typer.Option(
+            "--dsn", help="The event store's database; default: from the settings, or the source."
+        ),
     ] = None
 
     def database(self) -> Database:
@@ -91,7 +93,7 @@ class LogOptions(DatabaseOptions):
     """Options that choose the events of a tenant in a database."""
 
     tenant: Annotated[
-        str | None, typer.Option("--tenant", help="Whose; otherwise as the settings say.")
+        str | None, typer.Option("--tenant", help="The tenant; default: from the settings.")
     ] = None
 
 
@@ -154,18 +156,18 @@ def _options(group: type[Any]) -> list[inspect.Parameter]:
     ]
 
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Confirm; this cannot be undone.")]
 AtLeast = Annotated[
     str | None,
     typer.Option(
         "--at-least",
-        help="A token: wait for what was committed before it.",
+        help="A position token: wait for everything that it covers.",
     ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=0.0, help="Seconds to wait at most for --at-least."),
+    typer.Option("--timeout", min=0.0, help="Maximum wait for --at-least, in seconds."),
 ]
 TIMEOUT_S = 5.0
 """As an application waits where it says nothing; see `projections.publishing.read_barrier`."""

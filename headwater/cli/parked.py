@@ -1,4 +1,4 @@
-"""`headwater events subscriptions`, `rebuild`, `parked`: who reads the log, and what waits."""
+"""`headwater events subscriptions`, `rebuild`, `parked`: subscriptions and their parked streams."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from headwater.cli.output import print_json, print_rows
 from headwater.errors import UnhealthyError, UsageError
 from headwater.operations.events import open_store, subscription_of, tenant_of
 
-Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]
+Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="The subscription.")]
 
-OneStream = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The stream that waits.")]
+OneStream = Annotated[str | None, typer.Argument(metavar="[STREAM]", help="The parked stream.")]
 Process = Annotated[
-    str | None, typer.Option("--process", metavar="ID", help="The process whose timer waits.")
+    str | None, typer.Option("--process", metavar="ID", help="The process of the parked timer.")
 ]
-Timer = Annotated[str | None, typer.Option("--timer", metavar="NAME", help="Its timer.")]
+Timer = Annotated[str | None, typer.Option("--timer", metavar="NAME", help="The parked timer.")]
 
-parked = Commands(
-    help="Streams and timers that wait because a handler failed.", no_args_is_help=True
-)
+parked = Commands(help="Parked streams and timers, whose handler failed.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +41,7 @@ def subscriptions(
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Show how far each subscription has come, partition by partition."""
+    """Show the position and lag of each partition of each subscription."""
     with _open(options) as control:
         found = [one for name in control.names() for one in control.status(name)]
     rows = [_row(asdict(one)) for one in found]
@@ -61,17 +59,18 @@ def rebuild(
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Rebuild the tables of a view from the log, beside it, then exchange the rows that differ.
+    """Rebuild a projection's tables from the log, then replace the rows that differ.
 
-    Its runners may go on; readers see the old rows until all new ones are there. Nothing happens
-    outside of the database. The view, or its subscription, is in a module that the settings name.
+    Runners may continue. Readers see the old rows until one transaction replaces them. Effects
+    outside the database are not performed. A module that the settings name must declare the
+    projection or its subscription.
 
     Example: headwater events rebuild balances --yes
     """
     if not yes:
         raise UsageError(
-            "rows of the view's tables that the log does not give are removed",
-            hint="add --yes if you mean it",
+            "the rebuild removes rows that the log does not produce",
+            hint="add --yes to confirm",
         )
     database = options.event_store()
     subscription = subscription_of(database, name)
@@ -97,13 +96,13 @@ def rebuild(
 @parked.command("list")
 def list_parked(
     name: Annotated[
-        str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="Its name; all if left out.")
+        str | None, typer.Argument(metavar="[SUBSCRIPTION]", help="The subscription; default: all.")
     ] = None,
     *,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """List the streams whose first waiting event failed, and the timers whose reaction did."""
+    """List parked streams and timers."""
     with _open(options) as control:
         names = control.names() if name is None else [name]
         found = [
@@ -124,19 +123,20 @@ def retry(
     stream: OneStream = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="All streams and timers that wait.")
+        bool, typer.Option("--all", help="All parked streams and timers.")
     ] = False,
     error_type: Annotated[
         str | None,
         typer.Option(
-            "--error-type", help="All that failed with it: a class such as KeyError, or a code."
+            "--error-type",
+            help="Only those that failed with this class, such as KeyError, or code.",
         ),
     ] = None,
     process: Process = None,
     timer: Timer = None,
     options: LogOptions,
 ) -> None:
-    """Have what is parked tried again, in order, by the subscription's runner.
+    """Let the subscription's runner retry parked events and timers, in order.
 
     Example: headwater events parked retry mail --error-type ConnectionError
     """
@@ -153,7 +153,7 @@ def retry(
             done = control.retry_timer(name, process or "", timer or "")
     if not done:
         raise _not_parked(name, which)
-    typer.echo("its runner tries it again")
+    typer.echo("its runner retries it")
 
 
 @parked.command("drop")
@@ -162,17 +162,17 @@ def drop(
     stream: OneStream = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also the events that wait behind the failed one.")
+        bool, typer.Option("--all", help="Also discard the later events of the stream.")
     ] = False,
     process: Process = None,
     timer: Timer = None,
     yes: Yes = False,
     options: LogOptions,
 ) -> None:
-    """Give up the event or the timer that failed: it will never have been handled."""
+    """Discard a failed event or timer; it will never be handled."""
     which = _which(stream, process, timer)
     if not yes:
-        raise UsageError("it will never have been handled", hint="add --yes if you mean it")
+        raise UsageError("it will never be handled", hint="add --yes to confirm")
     with _open(options) as control:
         if stream is not None:
             dropped = control.drop(name, stream, everything=everything)
@@ -207,7 +207,7 @@ def _which(
         UsageError: It is about nothing, or about two things.
     """
     if (process is None) != (timer is None):
-        raise UsageError("a timer is named by --process ID and --timer NAME")
+        raise UsageError("a timer needs --process ID and --timer NAME")
     if (stream is not None) + (timer is not None) + several != 1:
         raise UsageError(
             "name one stream, or one timer by --process and --timer",
@@ -220,7 +220,7 @@ def _which(
 
 def _not_parked(name: str, which: str) -> UnhealthyError:
     return UnhealthyError(
-        f"{which} does not wait in subscription {name}",
+        f"{which} is not parked in subscription {name}",
         hint="headwater events parked list",
     )
 

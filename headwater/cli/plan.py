@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 Migration = Annotated[
     Path | None,
-    typer.Option("--migration", metavar="FILE", help="SQL to come; - for standard input."),
+    typer.Option(
+        "--migration",
+        metavar="FILE",
+        help="A file of planned SQL statements; - for standard input.",
+    ),
 ]
 
 
@@ -40,12 +44,13 @@ def plan(
     migration: Migration = None,
     as_json: Json = False,
 ) -> None:
-    """Show what differs from what is declared: connector, publication, slot, topics, views.
+    """Show differences from the declared state: connector, publication, slot, topics, views.
 
-    Changes nothing; secrets are masked. Exits 3 when there is a difference.
+    Changes nothing; masks secrets. Exits 3 if there is a difference.
 
-    With --migration: what becomes of the views if these statements are run at the source. They are
-    tried there on empty copies of the tables, and rolled back. Exits 3 when a view would not go on.
+    With --migration: show the effect of the given statements on the views. The statements run at
+    the source on empty copies of the tables, in a transaction that is rolled back. Exits 3 if a
+    view would pause.
     """
     platform = options.platform()
     if migration is not None:
@@ -102,9 +107,9 @@ def apply(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Make the source be captured as declared: do what `headwater plan` shows.
+    """Apply the differences that `headwater plan` shows to the capture of the source.
 
-    Nothing else is changed. Exits 3 when something is left that another command repairs.
+    Changes nothing else. Exits 3 if a difference remains that another command repairs.
     """
     platform = options.platform()
     changes = platform.apply()

@@ -1,4 +1,4 @@
-"""`headwater quarantine`: records that could not be read or applied, and what waits behind them."""
+"""`headwater quarantine`: records that could not be read or applied."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-app = Commands(help="Records that wait because of an error.", no_args_is_help=True)
+app = Commands(help="Quarantined records.", no_args_is_help=True)
 
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.1
 
-View = Annotated[str | None, typer.Option("--view", help="Of one view.")]
-InStore = Annotated[str | None, typer.Option("--store", help="In one store.")]
+View = Annotated[str | None, typer.Option("--view", help="Only this view.")]
+InStore = Annotated[str | None, typer.Option("--store", help="Only this store.")]
 Key = Annotated[
     str | None,
-    typer.Option("--key", help="Of one key: as listed, or a key of one column by its value."),
+    typer.Option("--key", help="Only this key: as listed, or the value of a single-column key."),
 ]
-Code = Annotated[str | None, typer.Option("--code", help="Waiting for one cause.")]
-Every = Annotated[bool, typer.Option("--all", help="All that waits.")]
+Code = Annotated[str | None, typer.Option("--code", help="Only this error code.")]
+Every = Annotated[bool, typer.Option("--all", help="All quarantined records.")]
 
 
 @app.command("list")
@@ -48,7 +48,7 @@ def list_keys(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """List the keys that wait, each with the cause of its first record."""
+    """List quarantined keys, each with the cause of its first record."""
     with _opened(options) as (connection, source, _):
         found = quarantine_admin.keys(connection, source, Picked(view, store, key, code))
     rows = [_shown(asdict(each), as_json=as_json) for each in found]
@@ -63,12 +63,12 @@ def show(
     key: Key = None,
     code: Code = None,
     values: Annotated[
-        bool, typer.Option("--values", help="Print the records too, with their rows.")
+        bool, typer.Option("--values", help="Also print the records with their rows.")
     ] = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show each record that waits: its place and its cause, and if asked its content."""
+    """Show each quarantined record: its log position, its cause and, on request, its content."""
     with _opened(options) as (connection, source, _):
         found = quarantine_admin.records(connection, source, Picked(view, store, key, code))
     rows = [_record(asdict(each), values=values) for each in found]
@@ -91,7 +91,7 @@ def retry(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Have the job try keys again, and say what came of it. Exits 3 if some still wait."""
+    """Let the job retry quarantined keys, and report the result. Exits 3 if some remain."""
     picked = _narrowed(Picked(view, store, key, code), everything=everything)
     with _opened(options) as (connection, source, platform):
         places = quarantine_admin.retry(connection, source, picked)
@@ -125,14 +125,16 @@ def drop(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Give up records that failed; what waits behind them is applied.
+    """Discard failed records, and apply the records behind them.
 
-    The view then differs from its source, until the next change of the key or a read of it.
+    The view then differs from its source until the next change of the key, or until its row is read
+    again.
     """
     picked = _narrowed(Picked(view, store, key, code), everything=everything)
     if not yes:
         raise UsageError(
-            "the view will differ from its source", hint="add --yes if you mean it; retry keeps it"
+            "the view will differ from its source",
+            hint=("add --yes to confirm; retry keeps the records"),
         )
     with _opened(options) as (connection, source, _):
         dropped, released = quarantine_admin.drop(connection, source, picked)
@@ -151,7 +153,7 @@ def _opened(options: ProjectOptions) -> Iterator[tuple[Connection[Any], str, Pla
 
 def _narrowed(picked: Picked, *, everything: bool) -> Picked:
     if picked.everything and not everything:
-        raise UsageError("which keys?", hint="--view, --store, --key, --code, or --all")
+        raise UsageError("no keys are selected", hint="use --view, --store, --key, --code or --all")
     return picked
 
 

@@ -1,4 +1,4 @@
-"""`headwater view rebuild`: a view, or some rows of it, made anew from the log that is kept."""
+"""`headwater view rebuild`: a view, or some rows of it, recreated from the log that is kept."""
 
 from __future__ import annotations
 
@@ -60,19 +60,21 @@ Where = Annotated[
 Since = Annotated[str | None, typer.Option("--since", help="Only rows that changed then or later.")]
 Until = Annotated[str | None, typer.Option("--until", help="Only rows that changed before then.")]
 FromSource = Annotated[
-    bool, typer.Option("--from-source", help="Read its table anew instead of the archive.")
+    bool, typer.Option("--from-source", help="Read the source table instead of the archive.")
 ]
 Share = Annotated[
     float,
     typer.Option(
-        "--share", min=_SHARE_MIN, max=1, help="Of the time, how much the replay takes at most."
+        "--share", min=_SHARE_MIN, max=1, help="Maximum share of the time that the replay uses."
     ),
 ]
 Cutover = Annotated[
     CutoverRule | None,
-    typer.Option("--cutover", help="Move readers to it at once if nothing unexplained differs."),
+    typer.Option(
+        "--cutover", help="Activate the version if the comparison finds no unexplained difference."
+    ),
 ]
-OnlyPlan = Annotated[bool, typer.Option("--plan", help="Only say what would be done.")]
+OnlyPlan = Annotated[bool, typer.Option("--plan", help="Only show what would be done.")]
 
 
 def rebuild(
@@ -89,22 +91,25 @@ def rebuild(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Build another version of a view beside the one that readers see, and hold it.
+    """Build another version of a view beside the active one, and hold it.
 
-    It is made by the definition that the view has now. Ctrl-C pauses it; the same command goes on.
-    Readers notice nothing: `headwater view cutover` moves them when it is wanted, or --cutover at
-    once; it exits 3 and leaves the version held if something differs that is not explained.
+    Uses the present definition of the view. Ctrl-C pauses the rebuild; the same command resumes it.
+    Readers are not affected: activate the version with `headwater view cutover`, or automatically
+    with --cutover. With --cutover, exits 3 and holds the version if the comparison finds an
+    unexplained difference.
 
-    With --key, --where, --since or --until no version is made: rows of what readers see come to
-    what the archive says, in their place. That brings back what a store has lost; a row that was
-    altered there and kept its version is found by `headwater view verify`. Exits 3 if a store does
-    not take a row back.
+    With --key, --where, --since or --until, no version is built: rows of the active version are
+    restored in place from the archive. This restores rows that a store has lost. It does not detect
+    a row that was altered but kept its version; `headwater view verify` does. Exits 3 if a store
+    does not accept a row.
     """
     bounds = bounds_of(key, where, since, until)
     if bounds is not None and (from_source or cutover is not None):
         raise UsageError(
-            "some rows are made anew in their place: there is no version to read in or to move to",
-            hint="without --from-source and --cutover; or without bounds, for the whole view",
+            "a rebuild of some rows has no version",
+            hint=(
+                "omit --from-source and --cutover, or omit the selection to rebuild the whole view"
+            ),
         )
     versions = opened(options)
     origin: Origin = "source" if from_source else "archive"
@@ -162,7 +167,7 @@ def bounds_of(
 
     column, equals, value = (where or "").partition("=")
     if where is not None and not (column and equals):
-        raise UsageError("--where is a column and a value", hint="--where tenant=acme")
+        raise UsageError("--where needs a column and a value", hint="--where tenant=acme")
     return Bounds(
         frozenset(keys) if keys else None,
         (column, value) if where is not None else None,
@@ -178,8 +183,11 @@ def _microseconds(option: str, text: str | None) -> int | None:
         return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{option} is no time: {text[:40]}",
-            hint="such as 2026-11-21T10:30; without an offset it is this machine's own",
+            f"{option} is not a time: {text[:40]}",
+            hint=(
+                "use a form such as 2026-11-21T10:30; without an offset it is this "
+                "machine's local time"
+            ),
         ) from None
 
 
@@ -335,7 +343,9 @@ def _bar(name: str, *, shown: bool) -> Iterator[Callable[[ReplayProgress], None]
             nonlocal lap
             if now.lap != lap:  # what was left of the one before says nothing of this one
                 lap = now.lap
-                bar.reset(task, description=f"rebuild of {escape(name)}, lap {lap}", said="")
+                bar.reset(
+                    task, description=f"rebuild of {escape(name)}, catch-up round {lap}", said=""
+                )
             done, every = now.looked_at + now.delivered, now.rows + now.to_deliver
             said = f"{now.looked_at:,} of {now.rows:,} changes, {now.per_s:,.0f}/s"
             bar.update(task, total=every, completed=done, said=said)

@@ -17,10 +17,11 @@ def repair(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Make the slot anew, raise the epoch and have every table read, after changes were lost.
+    """Recover from lost changes: recreate the slot, start a new epoch, snapshot every table.
 
-    Without --yes it only shows what would be done, and exits 3 if something is to be repaired.
-    What was captured stays; rows that were deleted meanwhile go once their table has been read.
+    Without --yes, only shows what would be done, and exits 3 if a repair is needed. Captured
+    records stay. Rows that were deleted meanwhile are removed once their table has been
+    snapshotted.
     """
     platform = options.platform()
     if not yes:

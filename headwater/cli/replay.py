@@ -1,4 +1,4 @@
-"""`headwater view replay`: a view that is made from others, made anew from the archive."""
+"""`headwater view replay`: a derived view, recreated from the archive."""
 
 from __future__ import annotations
 
@@ -20,33 +20,39 @@ if TYPE_CHECKING:
 
 
 def replay(
-    name: Annotated[str, typer.Argument(metavar="VIEW", help="A view that is made from others.")],
+    name: Annotated[str, typer.Argument(metavar="VIEW", help="A derived view.")],
     *,
     until: Annotated[
         str | None,
         typer.Option(
             "--until",
             metavar="MOMENT",
-            help="A position, a time, or the number of a published version; the last that the"
-            " archive can tell of if left out.",
+            help="A position, a time, or the number of a published version; default: the latest "
+            "that the archive covers.",
         ),
     ] = None,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="With what readers see there. Exits 3 if it differs."),
+        typer.Option(
+            "--compare",
+            help="Compare with the published rows at that boundary. Exits 3 if they differ.",
+        ),
     ] = False,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FOLDER", help="Keep its Delta table there.")
+        Path | None,
+        typer.Option(
+            "--to", metavar="FOLDER", help="Store the result as a Delta table in this folder."
+        ),
     ] = None,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Make a view that is made from others anew: from the archive, as one batch over all rows.
+    """Recompute a derived view from the archive, as one batch over all rows.
 
-    The mirrors, histories and events that it is made from in the end are made as they were at that
-    moment, and its query is run over them, after those of the views between. Nothing that the job
-    keeps is read or touched. With --compare it is done at the newest published boundary that the
-    archive has come to, and the rows are held beside those that readers see there.
+    Computes the underlying mirrors, histories and events as they were at that moment, then the
+    views between, then the view itself. Neither reads nor changes the job's tables. With --compare,
+    it uses the newest published boundary that the archive covers, and compares the rows with those
+    that readers see there.
 
     Example: headwater view replay sales_by_status --compare
     """
@@ -62,8 +68,8 @@ def replay(
         raise typer.Exit(EXIT_UNHEALTHY)
     _show(done.compared)
     raise UnhealthyError(
-        f"view {name} is not what its query makes of the archive",
-        hint=f"headwater view verify {name} compares it with its query over the tables of now",
+        f"view {name} differs from its query over the archive",
+        hint=f"headwater view verify {name} compares it with its query over the present tables",
     )
 
 

@@ -26,21 +26,23 @@ def retention(
     *,
     bytes_per_second: Annotated[
         float | None,
-        typer.Option("--bytes-per-second", min=1, help="Suppose this rate; else it is measured."),
+        typer.Option("--bytes-per-second", min=1, help="Assume this rate; default: measured."),
     ] = None,
     disk_bytes: Annotated[
-        float | None, typer.Option("--disk-bytes", min=1, help="What the log may take.")
+        float | None,
+        typer.Option("--disk-bytes", min=1, help="Disk space available for the topics."),
     ] = None,
     window_s: Annotated[
-        float, typer.Option("--window-s", min=0, max=600, help="How long to measure, seconds.")
+        float,
+        typer.Option("--window-s", min=0, max=600, help="Duration of the measurement in seconds."),
     ] = WINDOW_S,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show how long the log lasts, topic by topic, and how far each reader is from its end.
+    """Show the retention of each topic, and each reader's distance to its end.
 
-    With both a rate and a disk it only computes. Exits 3 when a reader has less than a quarter of
-    the retention left, or wants what is gone already.
+    With both a rate and a disk size, only computes. Exits 3 if a reader has less than a quarter of
+    the retention left, or has lost records.
     """
     tail = None
     if bytes_per_second is None or disk_bytes is None:
@@ -100,7 +102,7 @@ def _print(tail: Tail | None, rate: float, disk_bytes: float | None, seconds: fl
         }
         for reader in tail.readers
     ]
-    print_rows(readers, as_json=False, title="", empty="nobody reads it yet")
+    print_rows(readers, as_json=False, title="", empty="no reader yet")
     for reader in tail.readers:
         if reader.state is ReaderState.LOST:
             print_error(reader.error(), as_json=False)

@@ -13,9 +13,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(options: ProjectOptions) -> None:
-    """Keep the views in the foreground until stopped.
+    """Run the job in the foreground until it is stopped.
 
-    `headwater up` runs this beside the servers; run it by hand where they run elsewhere.
+    `headwater up` runs this beside the servers. Run it by hand if the servers run elsewhere.
     """
     code = options.platform().run_job()
     if code:

@@ -46,35 +46,39 @@ def search_view(
         typer.Option(
             "--where",
             "-w",
-            help="What must hold: status=paid, total>=10, 'note is null'; may be repeated.",
+            help="Condition: status=paid, total>=10, 'note is null'; repeatable.",
         ),
     ] = None,
     facet: Annotated[
-        list[str] | None, typer.Option("--facet", help="Count this field's values; repeatable.")
+        list[str] | None,
+        typer.Option("--facet", help="Count the values of this field; repeatable."),
     ] = None,
     sort: Annotated[
-        list[str] | None, typer.Option("--sort", help="Field, or field:desc; repeatable.")
+        list[str] | None,
+        typer.Option("--sort", help="Sort by this field, or field:desc; repeatable."),
     ] = None,
-    size: Annotated[int, typer.Option("--size", "-n", help="How many hits.")] = 10,
-    start: Annotated[int, typer.Option("--from", help="How many hits to pass over.")] = 0,
+    size: Annotated[int, typer.Option("--size", "-n", help="Number of hits.")] = 10,
+    start: Annotated[int, typer.Option("--from", help="Number of hits to skip.")] = 0,
     fields: Annotated[
-        list[str] | None, typer.Option("--in", help="Look for words in this field; repeatable.")
+        list[str] | None,
+        typer.Option("--in", help="Search for words only in this field; repeatable."),
     ] = None,
     every_word: Annotated[
-        bool, typer.Option("--every-word", help="Each word has to be found, not only some.")
+        bool, typer.Option("--every-word", help="Require all words instead of some.")
     ] = False,
     syntax: Annotated[
-        bool, typer.Option("--syntax", help='The text is a query: red -"arm chair" tab*')
+        bool, typer.Option("--syntax", help='Parse the text as a query: red -"arm chair" tab*')
     ] = False,
     suggest: Annotated[
-        str | None, typer.Option("--suggest", help="Values that begin like this, instead.")
+        str | None,
+        typer.Option("--suggest", help="Suggest values with words that begin with this text."),
     ] = None,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Search a view for words, best hits first, by its alias in OpenSearch.
+    """Search a view for words, through its alias in OpenSearch; best hits first.
 
     Example: headwater search products "red chair" --where "price<100" --facet category
     """

@@ -55,10 +55,10 @@ def up(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Start what is not running, capture the source, keep the views.
+    """Start the missing servers, the capture of the source, and the job.
 
-    Returns when views are being kept; everything goes on in the background until
-    `headwater down`. A second `up` in the same folder joins what runs.
+    Returns when the job maintains the views; everything then runs in the background until
+    `headwater down`. A second `up` in the same folder joins the running services.
     """
     platform = options.platform()
     began = time.monotonic()
@@ -84,10 +84,10 @@ def up(
 
 
 def down(options: ProjectOptions) -> None:
-    """Stop everything in order: the job, then the servers. Nothing is left running.
+    """Stop the job, then all local servers.
 
-    The slot at the source stays, so that `up` goes on from there. It keeps the source's log until
-    then, which is said with how much that is, and with the command that removes it.
+    The replication slot at the source stays, so that `up` can continue from there. Until then the
+    source retains its log; the command reports how much, and the command that removes the slot.
     """
     folder = options.home_folder()
     stopped = runtime.down(folder)
@@ -126,7 +126,7 @@ def status(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show what runs. Exits 3 when something that should run does not."""
+    """Show the running services. Exits 3 if a service that should run does not."""
     folder = options.home_folder()
     found = runtime.status(folder)
     if as_json:

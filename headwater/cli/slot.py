@@ -32,16 +32,16 @@ def slot(
         typer.Option(
             "--disk-bytes",
             min=1,
-            help="Size of the disk that holds the source's log, where it cannot be seen from here.",
+            help="Size of the disk with the source's log, if it cannot be read from here.",
         ),
     ] = None,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show how much log the slot holds back, how fast the log grows, and how long that can go on.
+    """Show how much log the slot retains, how fast the log grows, and when the disk would be full.
 
-    A forecast supposes that the slot's reader stands still; it counts only while it does. Exits 3
-    when changes are missing, or will be within an hour.
+    The forecast assumes that the slot's reader has stopped, and applies only while it has. Exits 3
+    if changes are missing, or will be within an hour.
     """
     platform = options.platform()
     spec = platform.capture_spec()
@@ -64,7 +64,7 @@ def slot(
 
 
 def _free(connection: Connection[Any], size: int | None) -> int | None:
-    """Bytes that are free for the log: of a size that was told, or of a disk of this machine."""
+    """Free bytes for the log: of a given size, or of a disk of this machine."""
     if size is not None:
         taken = pressure.wal_bytes(connection)
         return None if taken is None else max(0, size - taken)
@@ -132,7 +132,7 @@ def _advice(found: Pressure) -> str:
     if found.slot.lost:
         return "the server has given up the log that this slot should have kept"
     if not found.slot.active:
-        return "nobody reads from the slot; headwater source status says why"
+        return "no connector reads from the slot; headwater source status shows why"
     if not found.moves:
         return "its reader stands still; headwater source status says why"
     if found.writer is not None:

@@ -36,30 +36,31 @@ def resnapshot(
         list[str] | None,
         typer.Option(
             "--key",
-            help="Read this key only; again for further ones. Of several columns as JSON: "
-            '\'{"tenant": 1, "id": 7}\'. A key without a row is told as deleted.',
+            help='Read only this key; repeatable. A composite key as JSON: \'{"tenant": 1, "id": '
+            "7}'. A key without a row is sent as a delete.",
         ),
     ] = None,
     where: Annotated[
-        str | None, typer.Option("--where", help="Read the rows of this SQL condition only.")
+        str | None, typer.Option("--where", help="Read only rows that meet this SQL condition.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when every row is sent.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until every row is sent.")] = False,
     wait_s: Annotated[
-        float, typer.Option("--wait-s", min=1, help="Longest wait, seconds.")
+        float, typer.Option("--wait-s", min=1, help="Maximum wait in seconds.")
     ] = 86_400.0,
     cancel: Annotated[
-        int | None, typer.Option("--cancel", metavar="ID", help="End a read instead.")
+        int | None,
+        typer.Option("--cancel", metavar="ID", help="Cancel the snapshot with this number."),
     ] = None,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Read a captured table again, or some of its rows, while streaming goes on.
+    """Take a new snapshot of a captured table, or of some of its rows, while streaming continues.
 
-    Rows carry the position of the read: they repair what views have, and never win over a later
-    change. A whole read lets views drop rows that are gone from the table.
+    Snapshot rows carry the snapshot's position: they correct the views and never replace a later
+    change. After a snapshot of the whole table, views remove rows that no longer exist.
     """
     if (table is None) == (cancel is None):
-        raise UsageError("name a table, or a read to cancel", hint="headwater source status")
+        raise UsageError("name a table, or a snapshot to cancel", hint="headwater source status")
     spec = _spec(options)
     if cancel is not None:
         _print(request.cancel(spec, cancel), as_json=as_json, said=f"read {cancel} is cancelled")

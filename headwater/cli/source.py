@@ -29,7 +29,7 @@ from headwater.cli.source_remove import remove
 from headwater.platform.specs import capture_spec
 from headwater.runtime import Endpoints
 
-app = Commands(help="What is captured from Postgres.", no_args_is_help=True)
+app = Commands(help="The capture of the source.", no_args_is_help=True)
 app.command("retention")(retention)
 app.command("resnapshot")(resnapshot)
 app.command("slot")(slot)
@@ -60,10 +60,10 @@ def status(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show whether changes flow, the connector, the slot, the topics, and what drifted.
+    """Show the state of the capture: flow of changes, connector, slot, topics, drift.
 
-    STALLED means that the connector says it runs, and nothing moves; it is told by heartbeats that
-    travel the whole way. Exits 3 when capture stands still or is not as it was applied.
+    STALLED means that the connector reports that it runs, but heartbeats do not arrive in their
+    topic. Exits 3 if the capture has stopped, or differs from its applied state.
     """
     spec = _spec(options)
     found, tables = capture.status(spec), reads(spec)
@@ -97,14 +97,14 @@ def status(
 
 @app.command("pause")
 def pause(options: ProjectOptions) -> None:
-    """Stop capturing; the slot keeps the log until `source resume`, which takes up disk."""
+    """Pause the capture. Until `source resume` the slot retains the log, which takes disk space."""
     capture.pause(_spec(options))
     stderr.print("paused; the source keeps its log until headwater source resume")
 
 
 @app.command("resume")
 def resume(options: ProjectOptions) -> None:
-    """Go on capturing where `source pause` stopped."""
+    """Resume a capture that `source pause` stopped."""
     capture.resume(_spec(options))
     stderr.print("capturing")
 
@@ -115,15 +115,18 @@ def role(
     name: Annotated[str, typer.Option("--name", help="Name of the role.")] = ROLE,
     alone: Annotated[
         bool,
-        typer.Option("--alone", help="It keeps the state of capture too, so that `dsn` can be it."),
+        typer.Option(
+            "--alone",
+            help="The role also stores the state of the capture, so it can be used in `dsn`.",
+        ),
     ] = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Print the SQL that lets a role capture the source and do nothing else; change nothing.
+    r"""Print SQL for a role that can capture the source and nothing else. Changes nothing.
 
-    An administrator runs it once. The role is no superuser and owns nothing; it belongs into
-    `capture_dsn`. It gets no password here: psql's own word `password` sets one unseen.
+    An administrator runs the SQL once. The role is not a superuser and owns nothing; use it in
+    `capture_dsn`. The SQL sets no password: use psql's `\password` to set it without showing it.
     """
     platform = options.platform()
     spec = capture_spec(platform.project, platform.source_dsn, Endpoints())
@@ -141,7 +144,7 @@ def role(
 
 @app.command("watch", hidden=True)
 def watch(options: ProjectOptions) -> None:
-    """Keep the connector at work: restart what fails or stalls, log drift; `up` runs this."""
+    """Watch the connector: restart it after a failure or stall, and log drift; `up` runs this."""
     try:
         options.platform().watch()
     except (ConnectorFailedError, CaptureStalledError, PublicationDriftError) as error:

@@ -26,27 +26,31 @@ def remove(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--source", help="Name of the source; the project's if left out."),
+        typer.Option("--source", help="Name of the source; default: the project's."),
     ] = None,
     dsn: Annotated[
         str | None,
-        typer.Option("--dsn", help="The database alone, where there is no project any more."),
+        typer.Option("--dsn", help="The database, if the project no longer exists."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="PART", help=f"Only these: {_PARTS}.")
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="PART", help=f"Only these parts, comma-separated: {_PARTS}."
+        ),
     ] = None,
     keep: Annotated[
-        list[str] | None, typer.Option("--keep", metavar="PART", help="All but these.")
+        list[str] | None,
+        typer.Option("--keep", metavar="PART", help="All parts except these, comma-separated."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Yes, this cannot be undone.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm; this cannot be undone.")] = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Remove what the capture of a source has made: in its database, in Kafka and here.
+    """Remove what the capture of a source created in its database, in Kafka and in the home folder.
 
-    Without --yes it shows what goes and what stays, and why. What Headwater did not make stays,
-    whatever it is called. May be repeated, also after it was killed. Views that were built stay in
-    the home folder and in their stores.
+    Without --yes, shows what would be removed, what stays, and why. Objects that Headwater did not
+    create stay, whatever their names. The command can be repeated, also after a kill. Views that
+    were built stay in the home folder and in their stores.
 
     Example: headwater source remove --keep topics --yes
     """
@@ -73,7 +77,7 @@ def _removal(
 ) -> Removal:
     if dsn is not None:
         if name is None:
-            raise UsageError("which source is meant?", hint="--source NAME, beside --dsn")
+            raise UsageError("no source is named", hint="use --source NAME with --dsn")
         return Removal(dsn, name, wanted=wanted)
     platform = options.platform()
     project = platform.project

@@ -23,12 +23,12 @@ def state(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show what each view has kept: rows, files, their size, and the times that they cover.
+    """Show the state of each view: rows, files, their size, and the times that they cover.
 
-    Windows, joins, patterns and searches that stand keep nothing in memory: their state is the
-    table of the view, and those of the views that it reads. On disk there are former versions
-    besides, which can still be read. Until when rows that come change what is there is said by
-    `late=` and a pattern's `within=`; without them, always. Views without a table are not listed.
+    Windows, joins, patterns and standing queries keep no state in memory: their state is the view's
+    table and the tables that it reads. The disk also holds former versions, which can still be
+    read. `late=`, and a pattern's `within=`, determine until when new rows change a result; without
+    them, new rows always do. Views without a table are not listed.
     """
     from projections.stores.delta.table_stats import states  # noqa: PLC0415  # loads the tables' engine
 
@@ -45,7 +45,7 @@ def state(
         print_json([asdict(each) for each in found])
         return
     print_rows(
-        [_row(each) for each in found], as_json=False, title="", empty="nothing was published yet"
+        [_row(each) for each in found], as_json=False, title="", empty="nothing is published yet"
     )
 
 

@@ -25,7 +25,7 @@ def token(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Print a token of all that is committed at the source, to wait for in views.
+    """Print a position token that covers everything committed at the source.
 
     Example: headwater view wait orders "$(headwater token)"
     """
@@ -60,21 +60,21 @@ def reach(
 
 def wait(
     name: Annotated[str, typer.Argument(help="The view.")],
-    token: Annotated[str, typer.Argument(help="What headwater token or an application gave.")],
+    token: Annotated[str, typer.Argument(help="A token from headwater token or an application.")],
     *,
     to: Annotated[
         list[Store] | None,
-        typer.Option("--store", help="Only in this store; may be repeated."),
+        typer.Option("--store", help="Only in this store; repeatable."),
     ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="Seconds to wait at most.")
+        float, typer.Option("--timeout", min=0.0, help="Maximum wait in seconds.")
     ] = TIMEOUT_S,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Wait until a view has everything that was committed before a token.
+    """Wait until a view has everything that a token covers.
 
-    Exits 3 if it has not after that time, and says which stage is behind, and by how much.
+    Exits 3 if the wait times out, and reports the stage that is behind and its lag.
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 

@@ -22,13 +22,13 @@ def register(app: typer.Typer) -> None:
 
 def trace_row(
     view: Annotated[str, typer.Argument(help="The view.")],
-    key: Annotated[list[str], typer.Argument(help="The row's key, part by part.")],
+    key: Annotated[list[str], typer.Argument(help="The row's key, one value for each column.")],
     *,
-    last: Annotated[int, typer.Option(min=1, help="How many of its changes to show.")] = 10,
+    last: Annotated[int, typer.Option(min=1, help="Number of changes to show.")] = 10,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show a row at each stage: its commits, where they lie in the log, what each store has.
+    """Show a row at each stage: its commits, their log positions, and its state in each store.
 
     Exits 3 if a store does not have the newest change. Example: headwater trace orders 17
     """

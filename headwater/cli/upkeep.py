@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 HeadFile = Annotated[
     Path | None,
-    typer.Option("--head", help="File with the sealed head, kept outside of the database."),
+    typer.Option("--head", help="File with the sealed head, kept outside the database."),
 ]
 
 
@@ -52,9 +52,9 @@ def seal(
     head: HeadFile = None,
     options: DatabaseOptions,
 ) -> None:
-    """Seal what is not sealed yet, and print the head to keep outside of the database.
+    """Seal the events that are not sealed yet, and print the head to keep outside the database.
 
-    With --head it is written to that file, unless what the file holds contradicts it.
+    With --head, write the head to that file, unless it contradicts the head already there.
     """
     database = options.event_store()
     sealed = PostgresAudit(database.dsn).seal()
@@ -69,9 +69,9 @@ def verify(
     options: DatabaseOptions,
     as_json: Json = False,
 ) -> None:
-    """Compare the whole log with its seals, and with a head kept outside.
+    """Compare the whole log with its seals, and with a head kept outside the database.
 
-    Exits 3 if an event was edited, removed, inserted or exchanged; names the first position.
+    Exits 3 if an event was edited, removed, inserted or swapped, and names the first position.
     """
     database = options.event_store()
     report = PostgresAudit(database.dsn).verify(None if head is None else read_head(head))
@@ -92,26 +92,38 @@ def verify(
 
 def compact(
     what: Annotated[
-        str, typer.Argument(metavar="CATEGORY|STREAM", help="Such as order, or order-42.")
+        str,
+        typer.Argument(
+            metavar="CATEGORY|STREAM",
+            help="A category such as order, or a stream such as order-42.",
+        ),
     ],
     *,
     through: Annotated[
         int | None,
-        typer.Option("--through", help="Of a stream: up to this version; all if left out.", min=1),
+        typer.Option(
+            "--through", help="For a stream: compact up to this version; default: all.", min=1
+        ),
     ] = None,
     larger_than: Annotated[
-        int, typer.Option("--larger-than", help="Of a category: streams of more events.", min=0)
+        int,
+        typer.Option(
+            "--larger-than", help="For a category: only streams with more events than this.", min=0
+        ),
     ] = 1_000,
     keep_events: Annotated[
-        int, typer.Option("--keep-events", help="Of a category: leave the last so many.", min=0)
+        int,
+        typer.Option(
+            "--keep-events", help="For a category: keep this many of the last events.", min=0
+        ),
     ] = 100,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Fold the beginning of streams into one event each; the originals go to the archive.
+    """Replace the beginning of each stream with one event, and move the originals to the archive.
 
     Needs the decider of the category, in a module that the settings name. Exits 1 if a stream
-    could not be folded; the others are.
+    cannot be folded; all other streams are compacted.
     """
     database = options.event_store()
     one_stream = "-" in what
@@ -139,27 +151,31 @@ def compact(
 
 
 def shred(
-    subject: Annotated[str, typer.Argument(help="The person, by the name that the events keep.")],
+    subject: Annotated[
+        str, typer.Argument(help="The subject, by the name that the events record.")
+    ],
     *,
     search: Annotated[
         Path | None,
-        typer.Option("--search", help="File of texts, one a line, that no file may have now."),
+        typer.Option("--search", help="File of texts, one per line, to search for."),
     ] = None,
     yes: Yes = False,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Destroy a person's key, and with it every personal value in events and saved states.
+    """Destroy a subject's key, and with it every personal value in events and saved states.
 
-    Events stay; their personal fields read as redacted from now on, in every copy of the log.
-    Ends with a certificate in the project's home: what was erased, and a search of the log and of
-    all files of the home. Where the settings name a master key, it is for values that only this
-    person's fields had; with --search, for the texts of a file, too. Exits 3 if one is found, or
-    if the role may not have dead rows removed. Backups of the keys are yours to delete.
+    The events stay; their personal fields read as redacted in every copy of the log. The command
+    ends with a certificate in the project's home folder: what was erased, and the result of a
+    search through the log and all files of the home folder. If the settings name a master key, it
+    searches for values that only this subject's fields had; with --search, also for the texts of a
+    file. Exits 3 if it finds one, or if the role may not remove dead rows. Delete backups of the
+    keys yourself.
     """
     if not yes:
         raise UsageError(
-            "a person's values cannot be read ever again", hint="add --yes if you mean it"
+            "the subject's personal values become permanently unreadable",
+            hint="add --yes to confirm",
         )
     check_label("subject", subject)
     # whatever is wrong with the words is told before anything is destroyed
@@ -209,17 +225,17 @@ def _print_shredded(done: Shredded) -> None:
 def upcast(
     *,
     check: Annotated[
-        bool, typer.Option("--check", help="Read every event; events are never rewritten.")
+        bool, typer.Option("--check", help="Read every event. Events are never rewritten.")
     ] = False,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="As a role that sees them all.")
+        bool, typer.Option("--all-tenants", help="Read all tenants; needs a role that may.")
     ] = False,
     options: LogOptions,
     as_json: Json = False,
 ) -> None:
-    """Read the whole log by the project's declared types. Exits 3 if an event cannot be read.
+    """Read the whole log with the project's declared types. Exits 3 if an event cannot be read.
 
-    Every upcaster and every class is tried on every event, and all that fail are counted.
+    Runs every upcaster and decodes every event, and counts all failures.
     """
     if not check:
         raise UsageError("events are never rewritten", hint="headwater events upcast --check")

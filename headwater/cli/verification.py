@@ -46,24 +46,28 @@ class VerificationReport:
 
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[VIEW]...", help="The views; all if left out.")
+        list[str] | None, typer.Argument(metavar="[VIEW]...", help="The views; default: all.")
     ] = None,
     *,
     store: Annotated[
-        Store | None, typer.Option("--store", help="Only there; everywhere if left out.")
+        Store | None, typer.Option("--store", help="Only this store; default: all.")
     ] = None,
     budget: Annotated[
-        float, typer.Option("--budget", min=0.01, max=1, help="Share of the time to work.")
+        float,
+        typer.Option(
+            "--budget", min=0.01, max=1, help="Share of the time that verification may use."
+        ),
     ] = _BUDGET,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
     """Compare views in their stores with the source. Exits 3 if anything differs.
 
-    Writes may go on. A view is verified through the position that is told: all that was committed
-    by then has come to what it should. Keys that change whenever they are looked at are counted as
-    moving, and nothing is said of them. In the cache, a view's lookups, counters and leaderboards
-    are compared as well. A store that does not answer is told, and the others are compared.
+    Writes may continue. A view is verified through the reported position: every change committed up
+    to it has been applied correctly. Keys that changed each time they were compared count as
+    moving, and are neither confirmed nor reported as wrong. In the cache, lookups, counters and
+    leaderboards are compared as well. If a store does not answer, this is reported and the other
+    stores are compared.
     """
     platform = options.platform()
     present(gather(platform, names or [], store, budget=budget), as_json=as_json)
@@ -136,18 +140,18 @@ def repair(
     name: Annotated[str, typer.Argument(metavar="VIEW", help="The view.")],
     *,
     store: Annotated[
-        Store | None, typer.Option("--store", help="Only there; everywhere if left out.")
+        Store | None, typer.Option("--store", help="Only this store; default: all.")
     ] = None,
     yes: Yes = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Read what differs from the source once more, and judge it again. Exits 3 if any is left.
+    """Read differing rows again from the source, then compare. Exits 3 if any still differ.
 
-    Without --yes it only shows what differs, and exits 3 if anything does. The rows come by the
-    log, newer than whatever a store has of them and older than every change that follows; nothing
-    else is written. Of two rows of one key in a table, the older one is taken out first. A view
-    that is made from others is computed whole by the running job, and given to its stores anew.
+    Without --yes, only shows the differences, and exits 3 if there are any. The rows arrive through
+    the log, newer than what a store has of them and older than every later change; nothing else is
+    written. If a table has two rows of one key, the older one is removed first. The running job
+    recomputes a derived view as a whole and writes it to its stores again.
     """
     platform = options.platform()
     _check(platform, [name], store)
@@ -211,7 +215,7 @@ def refuse_unknown(
             raise UsageError(f"no view is named {name[:80]}", hint=hint)
         if store is not None and store not in kept_in(view):
             stores = ", ".join(sorted(kept_in(view)))
-            raise UsageError(f"view {name} does not live in {store}", hint=f"it lives in {stores}")
+            raise UsageError(f"view {name} is not in {store}", hint=f"its stores: {stores}")
 
 
 def refuse_paused(paused: Iterable[PausedView], names: Sequence[str]) -> list[Fault]:

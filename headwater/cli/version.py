@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 View = Annotated[str, typer.Argument(help="The view.")]
 Number = Annotated[
-    int | None, typer.Argument(help="Number of the version; the newest that fits if left out.")
+    int | None, typer.Argument(help="Number of the version; default: the newest suitable one.")
 ]
 
 
@@ -38,9 +38,9 @@ def compare(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Compare a version with the one that readers see, both at one position.
+    """Compare a version with the active one, both at one position.
 
-    What the changed definition explains is set apart. Exits 3 if anything else differs.
+    Excludes what the changed definition explains. Exits 3 if anything else differs.
     """
     found = opened(options).compare(name, number)
     if as_json:
@@ -59,18 +59,18 @@ def cutover(
         bool,
         typer.Option(
             "--accept-differences",
-            help="Also what nothing explains, and views made from it that stand still.",
+            help="Accept unexplained differences, and derived views that would pause.",
         ),
     ] = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Move readers of a view to another version, in all stores.
+    """Make another version of a view active, in all stores.
 
-    Both are compared first, and the queries of views made from it are tried on its columns: where
-    one does not fit, it would stand still, and readers are not moved unless that is accepted. The
-    version that they leave is kept up to date: headwater view rollback moves them back at any
-    time, until it is dropped.
+    Compares both versions first, and analyses the queries of derived views over the new version's
+    columns. If a derived view would pause, the cutover is refused unless you accept it. The former
+    version is kept up to date until it is dropped, and headwater view rollback makes it active
+    again.
     """
     versions = opened(options)
     _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
@@ -82,9 +82,9 @@ def rollback(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Move readers of a view back to the version that they saw before.
+    """Make the previously active version of a view active again.
 
-    Views made from it that do not fit that version are named; they stand still.
+    Names derived views that do not fit that version; they pause.
     """
     _told(opened(options).rollback(name), as_json=as_json)
 
@@ -93,17 +93,20 @@ def drop(
     name: View,
     number: Annotated[
         int | None,
-        typer.Argument(help="Number of the version; left out: all of a view declared no more."),
+        typer.Argument(
+            help="Number of the version; default: all versions of a view that is no longer "
+            "declared."
+        ),
     ] = None,
     *,
     yes: Yes = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Remove a version that readers do not see from every store; also one that is half built.
+    """Remove an inactive or incomplete version from every store.
 
-    Without a number, all of a view is removed: what readers see, too. That is refused as long as it
-    is declared. Declared again later, it is made anew.
+    Without a number, removes the whole view, including the active version. This is refused while
+    the view is declared. A view that is declared again later is built again.
     """
     versions = opened(options)
     what = f"view {name}" if number is None else f"version {number} of view {name}"
@@ -120,7 +123,7 @@ def drop(
 
 
 def row_of(version: ViewVersion) -> dict[str, Any]:
-    """What a program is told of a version; see `line_of`."""
+    """The JSON form of a version; see `line_of`."""
     from projections.archive.progress_note import figures_of  # noqa: PLC0415  # loads what replays need
 
     replayed = version.replayed if version.state == "building" else None
@@ -144,7 +147,7 @@ def line_of(version: ViewVersion) -> dict[str, Any]:
 
 
 def _far(done: int, total: int, share: float | None, seconds_left: float | None, lap: int) -> str:
-    said = f"{f'lap {lap}: ' if lap else ''}{done:,} of {total:,}"
+    said = f"{f'catch-up round {lap}: ' if lap else ''}{done:,} of {total:,}"
     if share is None:
         return f"{said}, looked through"
     left = "" if seconds_left is None else f", about {seconds_left:,.0f} s left"
@@ -152,7 +155,7 @@ def _far(done: int, total: int, share: float | None, seconds_left: float | None,
 
 
 def document(version: ViewVersion) -> dict[str, Any]:
-    """What is told of a version that a command has worked on."""
+    """The line that is printed for a version after a command."""
     replayed = version.replayed
     figures = {"records": replayed.records, "seconds": replayed.seconds} if replayed else None
     return {**row_of(version), "replayed": figures}
@@ -202,7 +205,7 @@ def show_difference(found: VersionDifference) -> None:
 
 
 def compared(found: VersionDifference) -> dict[str, Any]:
-    """What a program is told of how two versions differ."""
+    """The JSON form of a difference between two versions."""
     of_rows = found.found
     return {
         "same": found.same,

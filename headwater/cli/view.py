@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from projections.verification.results_table import Verified
 
-app = Commands(help="What is derived from the source.", no_args_is_help=True)
+app = Commands(help="Views: status, versions, verification.", no_args_is_help=True)
 app.command("diff")(difference.diff)
 app.command("state")(state.state)
 app.command("wait")(token.wait)
@@ -37,12 +37,12 @@ def list_views(
     *,
     versions: Annotated[
         bool,
-        typer.Option("--versions", help="Every version of them, and which one readers see."),
+        typer.Option("--versions", help="List all versions, and which one is active."),
     ] = False,
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """List the declared views and the stores they live in."""
+    """List the declared views and their stores."""
     if versions:
         shown = version.row_of if as_json else version.line_of
         rows = [shown(each) for each in version.opened(options).all()]
@@ -65,14 +65,14 @@ def status(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Show how far each view is in each store, and what became of its records.
+    """Show the position of each view in each store, and the outcome of its records.
 
-    Records are those since the job started: each is applied, waits in quarantine, or is filtered
-    out; of the rows that they came to, those are counted that did not meet an expectation. What
-    waits now is counted beside it; what is unresolved waits for a value by itself. The state is
-    empty where all is well; a code says why a store is not written at the moment, or which part of
-    the job fails. Views are compared with their source in the background: through which position
-    each was last found equal, and how many rows were wrong when it was looked at last.
+    Record counts are since the start of the job: each record is applied, quarantined or filtered
+    out. Rows that did not meet an expectation are counted as well. Quarantined records are shown
+    beside the counts; unresolved records wait for a value and need no action. The state is empty if
+    the view is healthy; a code says why a store is not written now, or which background task fails.
+    Views are verified in the background: the listing shows the position through which each was last
+    found equal to its source, and how many rows were wrong at the last comparison.
     """
     platform = options.platform()
     paused = {view.name: view.fault for view in platform.views.bound().paused}
@@ -136,7 +136,7 @@ def explain_view(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Say how a view is kept: from which tables, by which keys, in which way, and where."""
+    """Show how a view is maintained: its tables, keys, method and stores."""
     found = asdict(options.platform().views.explain(name))
     if as_json:
         print_json(found)
@@ -158,7 +158,7 @@ def versions(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """List the published versions that can be read: the tables at one transaction boundary each.
+    """List the published versions that can be read, each at one transaction boundary.
 
     Example: headwater query "SELECT count(*) FROM orders" --as-of 0/1A2B3C
     """
@@ -175,7 +175,7 @@ def versions(
         }
         for version in Published(project.home.root / "tables", project.source.name).all()
     ]
-    print_rows(rows, as_json=as_json, title="", empty="nothing was published yet")
+    print_rows(rows, as_json=as_json, title="", empty="nothing is published yet")
 
 
 @app.command("resume")
@@ -184,10 +184,10 @@ def resume(
     *,
     options: ProjectOptions,
 ) -> None:
-    """Let a view take the columns that its table has now; the whole table is read again.
+    """Resume a view with the present columns of its table, through a new snapshot of the table.
 
-    That is for a view that is paused because its table has changed, and for one that keeps its
-    columns (`quarantine`, `ignore`). Rows that are gone leave it once the read has come.
+    Use it for a view that is paused because its table has changed, or one that keeps its columns
+    (`quarantine`, `ignore`). Rows that no longer exist are removed after the snapshot.
     """
     plan = options.platform().views.resume(name)
     columns = ", ".join(column.name for column in plan.schema.columns)

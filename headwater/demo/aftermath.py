@@ -26,7 +26,7 @@ _APPLIED_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What is done to a person's row once nobody writes any more.
+    """What is done to a person's row after the traffic.
 
     Attributes:
         platform: Where.
@@ -52,9 +52,9 @@ class Aftermath:
         reports = self.platform.views.verify([view])
         wrong = [report for report in reports if not report.equal]
         if [(r.different, str(r.store), len(r.findings)) for r in wrong] != [(1, "cache", 1)]:
-            raise AftermathError("the damage was not found, or more than that was")
+            raise AftermathError("verification did not find exactly the damaged row")
         if wrong[0].findings[0].key != key:
-            raise AftermathError("another row was found than the damaged one")
+            raise AftermathError("verification found another row than the damaged one")
         self.platform.views.repair(wrong, lambda _: None)
         left = sum(not report.equal for report in self.platform.views.verify([view]))
         self.say("[yellow]mended[/]   found by its key and column, read again, and equal again")
@@ -106,5 +106,5 @@ class Aftermath:
 
 def _one(row: tuple[Any, ...] | None) -> Any:
     if row is None:
-        raise AftermathError("nobody is there to be forgotten")
+        raise AftermathError("there is no person to forget")
     return row[0]

@@ -1,4 +1,4 @@
-"""A copy of a project in which one view is declared otherwise, as if somebody had edited it."""
+"""A copy of a project with a changed declaration of one view."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_column(project: Project, config: Path, view: str, column: str) -> It
 
     Args:
         project: The project.
-        config: Its settings file; what lies beside it is copied.
+        config: Its settings file; the files beside it are copied.
         view: The mirror.
         column: The column.
 

@@ -83,7 +83,7 @@ class Chaos:
             if now is not None and now.restarts > before.restarts and now.state == "ready":
                 return
         raise ChaosError(
-            f"{self.component} did not come back", detail=f"within {_BACK_S:.0f} s of its kill"
+            f"{self.component} did not restart", detail=f"within {_BACK_S:.0f} s of its kill"
         )
 
 

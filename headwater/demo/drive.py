@@ -144,7 +144,7 @@ class Drive:
                     break
                 self._rebuild(meter, began, begin=True)
             if self._rebuilt is None:
-                raise RebuildError("no store shows the row that is watched")
+                raise RebuildError("no store has the watched row")
             self._found.rebuilt = self._rebuilt.result()
 
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:

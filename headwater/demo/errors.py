@@ -16,20 +16,20 @@ from headwater.errors import HeadwaterError
 
 
 class DemoError(HeadwaterError):
-    """The demo could not be carried out."""
+    """The demo failed."""
 
     code = "HW-D000"
 
 
 class DemoHomeError(DemoError):
-    """The demo starts from nothing and will not wipe a folder that is not its own."""
+    """The demo needs an empty folder, and does not empty a folder of another origin."""
 
     code = "HW-D001"
     exit_code = EXIT_USAGE
 
 
 class TrafficError(DemoError):
-    """The process that writes to the source ended before its time."""
+    """The process that writes to the source ended early."""
 
     code = "HW-D002"
 
@@ -41,21 +41,21 @@ class WorkloadError(DemoError):
 
 
 class ChaosError(DemoError):
-    """What should be killed does not run, or did not come back."""
+    """A service to be killed does not run, or did not restart."""
 
     code = "HW-D004"
     exit_code = EXIT_UNHEALTHY
 
 
 class RebuildError(DemoError):
-    """A view that should be rebuilt was not, or differs from what it was."""
+    """A rebuild in the demo failed, or its result differs."""
 
     code = "HW-D005"
     exit_code = EXIT_UNHEALTHY
 
 
 class AftermathError(DemoError):
-    """Damage that the demo did was not found or not repaired, or nobody could be forgotten."""
+    """Damage caused by the demo was not detected or repaired, or forgetting failed."""
 
     code = "HW-D006"
     exit_code = EXIT_UNHEALTHY

@@ -1,4 +1,4 @@
-"""The folder in which a demo runs: its own, made anew each time."""
+"""The folder in which a demo runs: its own, recreated each time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_anew(home: Path, workload: str) -> None:
         raise DemoHomeError("the demo's home is not a folder", detail=str(home), hint=_HINT)
     if home.is_dir() and not is_own(home) and any(home.iterdir()):
         raise DemoHomeError(
-            "the demo starts from nothing and this folder is not its own",
+            "the demo needs an empty folder, and this folder is not its own",
             detail=str(home),
             hint=_HINT,
         )

@@ -1,4 +1,4 @@
-"""Postgres' own pgbench as a workload: tables and traffic that nobody here wrote."""
+"""Postgres' own pgbench as a workload."""
 
 from __future__ import annotations
 

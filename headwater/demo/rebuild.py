@@ -1,10 +1,9 @@
 """A view is rebuilt while traffic runs, shown and taken back, again and again, while readers count.
 
-Whoever builds it is killed once, whoever moves readers now and then, and the job while readers are
-moved for the last times: the command given again, or the job, has to do the rest. How fresh the
-stores are is told for three times: before it, while the version is built, and while readers are
-moved; not for the time after the job was killed, in which nothing is written. The readers are there
-all the while, for they cost something themselves.
+The rebuild is killed once, some cutovers are killed, and the job is killed during the last ones:
+the repeated command, or the job, must complete them. Freshness is measured in three periods: before
+the rebuild, during it, and during the cutovers; not for the time after the job was killed, in which
+nothing is written. The readers are there all the while, for they cost something themselves.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class Rebuilding:
         """
         name, versions = self.probe.view, Versions(self.platform)
         if not isinstance(self.platform.project.declarations.views[name], MirrorView):
-            raise RebuildError(f"view {name} is no mirror")
+            raise RebuildError(f"view {name} is not a mirror")
         began = time.monotonic()
         self.say(f"[yellow]rebuild[/]  {name}, without its column {self.column}")
         builds_killed = self._build(versions)
@@ -164,7 +163,9 @@ class Rebuilding:
             raise RebuildError(f"version {version.number} of view {name} was not filled")
         compared = versions.compare(name)
         if not compared.same:
-            raise RebuildError(f"version {version.number} of view {name} differs from the other")
+            raise RebuildError(
+                f"version {version.number} of view {name} differs from the active version"
+            )
         return version, version.replayed, compared
 
     def _switch(self, versions: Versions) -> int:
@@ -195,7 +196,7 @@ class Rebuilding:
         return striking.result()
 
     def _move(self, versions: Versions) -> None:
-        """Moves readers to the other version; tries again while the job has only half a batch."""
+        """Moves readers to the other version; retries while the job has only half a batch."""
         name, was, began = self.probe.view, self._shown(versions), time.monotonic()
         while self._shown(versions) == was:
             try:
@@ -225,7 +226,7 @@ class Rebuilding:
 
     @contextmanager
     def _busy(self) -> Iterator[Callable[[], bool]]:
-        """What tells whether somebody is at the view's versions at this moment."""
+        """The lock that shows whether an operation uses the view's versions."""
         source, name = self.platform.project.source.name, self.probe.view
         with session.connect(self.platform.source_dsn) as connection:
 
@@ -239,7 +240,7 @@ class Rebuilding:
             yield busy
 
     def _await_finished(self, versions: Versions) -> None:
-        """Waits until no switch is left halfway: the job ends what somebody else has begun."""
+        """Waits until no switch is left halfway: the job ends what another process has begun."""
 
         def finished() -> bool:
             return not any(version.switching for version in versions.all())

@@ -50,7 +50,7 @@ class Freshness:
 
     Attributes:
         p50_ms: Half of the commits were seen within this.
-        p99_ms: Of a hundred commits, ninety-nine were seen within this.
+        p99_ms: The 99th percentile of the delay of commits.
         max_ms: The slowest.
         samples: Commits measured.
         unseen: Commits that no reader ever saw.

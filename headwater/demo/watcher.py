@@ -1,4 +1,4 @@
-"""Readers that know nothing of ours look at one row all the time, and count what nobody should see.
+"""Independent readers read one row continuously, and count inconsistent results.
 
 They do what any program would: ask the cache for the place and the row in one transaction, search
 by the alias, and read the view's stable table, which is the one path that a switch leaves alone.
@@ -34,7 +34,7 @@ _KEPT_READS: Final = 200
 
 
 class Watcher(threading.Thread):
-    """Reads one row from a store twenty times a second, and counts what nobody should see.
+    """Reads one row from a store twenty times a second, and counts inconsistent results.
 
     Args:
         read: Returns the row's counter; None if there is no row.
@@ -106,7 +106,7 @@ class StableRow:
         """Returns the counter; None if the row is not there.
 
         Raises:
-            Exception: Whatever a reader of Delta is told.
+            Exception: What a reader of Delta sees.
         """
         self._reads += 1
         if self._reads % _KEPT_READS == 0 and self._kept is not None:

@@ -57,7 +57,7 @@ class SumReader(Protocol):
 
 
 class Workload(Protocol):
-    """Tables, rows and traffic that nobody prepared for the platform's sake."""
+    """Tables, rows and traffic that were not prepared for the platform."""
 
     name: ClassVar[str]
     title: ClassVar[str]

@@ -48,7 +48,7 @@ _decode_any: Final = msgspec.json.decode
 
 
 class _Whose(msgspec.Struct):
-    """Of a sealed field, who it is about."""
+    """The subject of an encrypted field."""
 
     subject: str
 
@@ -90,7 +90,7 @@ def shred(
 ) -> Shredded:
     """Destroys a person's key and looks for what was sealed by it.
 
-    Whoever is killed amid it asks again; then no value is known any more that could be looked for.
+    After a kill, run it again; then no values are known to search for.
 
     Args:
         database: The event store, and where keys are.
@@ -212,7 +212,7 @@ def _longest(texts: set[str], count: int) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Person:
-    """Somebody whom events are about, and the keys; without a ring, no field is opened."""
+    """A subject, and the keys; without a key ring, no field is decrypted."""
 
     tenant: str
     subject: str

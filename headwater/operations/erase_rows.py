@@ -63,12 +63,12 @@ _SEARCHED: Final = (
 class Forgetting:
     """Forgets what rows of one table were.
 
-    Whoever is killed amid it asks again: each step may be done twice.
+    After a kill, run it again: each step can be repeated.
 
     Args:
         platform: The project, and where its servers are.
         table: The table.
-        say: Is told each step.
+        say: Receives each step.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class Forgetting:
         self._say = say
         if table.schema == _EVENTS:
             raise ForgettingRefusedError(
-                "events are never taken out of the log",
-                hint="headwater events shred forgets a person: no copy of an event has more than"
-                " sealed values",
+                "events cannot be removed from the log",
+                hint="forget a person with headwater events shred, which makes the values in "
+                "all copies unreadable",
             )
 
     def forget(
@@ -172,17 +172,17 @@ class Forgetting:
         return found
 
     def _past(self, erasure: Erasure) -> list[Erased]:
-        """Removes the past; tried again where the job has changed a table at the same moment."""
+        """Removes the past; retry where the job has changed a table at the same moment."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return erasure.past()
             except (SinkUnavailableError, StableTableError) as error:
                 detail = f" ({error.detail})" if error.detail else ""
-                self._say(f"{error}{detail}: it is tried again")
+                self._say(f"{error}{detail}: retrying")
         return erasure.past()
 
     def _await_published(self, erasure: Erasure, through: Through) -> None:
-        """Waits until nobody is to read a table as it was before."""
+        """Waits until no reader uses earlier versions of a table."""
         self._platform.await_applied(through.lsn, CATCH_UP_S, erasure.places)
         for _ in looks(CATCH_UP_S, _POLL_S):
             behind = erasure.behind(through)
@@ -192,7 +192,7 @@ class Forgetting:
             raise UnhealthyError(
                 f"tables are not published as of {through.lsn}",
                 detail=", ".join(behind),
-                hint="headwater view status shows what holds them up; then ask again",
+                hint="headwater view status shows the reason; then repeat the command",
             )
         self._say("all tables are published as they are now")
 
@@ -223,7 +223,7 @@ class Forgetting:
             if all(there.get(place, 0) >= end for place, end in ends.items()):
                 return
         raise UnhealthyError(
-            "the archive does not take what was read",
+            "the archive does not receive the snapshot rows",
             detail=f"after {CATCH_UP_S:.0f} s",
             hint="headwater status shows whether the job runs",
         )
@@ -250,9 +250,10 @@ class Forgetting:
         found = unreached(connection, spec, self._table, halted)
         if found:
             raise ForgettingRefusedError(
-                f"what views have of {self._table} would stay in some places",
+                f"data of {self._table} would remain in some stores",
                 detail="; ".join(f"{each.place}: {each.why}" for each in found),
-                hint="; ".join(dict.fromkeys(each.hint for each in found)) + "; then ask again",
+                hint="; ".join(dict.fromkeys(each.hint for each in found))
+                + "; then repeat the command",
             )
 
     def _refuse_building(self, connection: Connection, erasure: Erasure) -> None:
@@ -262,8 +263,8 @@ class Forgetting:
                 if version.state in {VersionState.BUILDING, VersionState.JOINING}:
                     raise ForgettingRefusedError(
                         f"version {version.number} of view {view} is being built",
-                        hint=f"headwater view rebuild {view} ends it,"
-                        f" headwater view drop {view} {version.number} --yes removes it",
+                        hint=f"complete it with headwater view rebuild {view}, or remove it "
+                        f"with headwater view drop {view} {version.number} --yes",
                     )
 
     @staticmethod
@@ -272,7 +273,7 @@ class Forgetting:
         if alive and not row_stays:
             raise ForgettingRefusedError(
                 f"{alive} of {len(found)} keys still have a row in the source",
-                hint="delete it there, or overwrite what is to be forgotten and give --row-stays",
+                hint=("delete the row in the source, or overwrite its values and give --row-stays"),
             )
 
     def _refuse_parked(self, texts: frozenset[str]) -> None:
@@ -284,7 +285,7 @@ class Forgetting:
                 raise ForgettingRefusedError(
                     "a consumer has parked changes of a key",
                     detail=f"group {name.removeprefix(begin)}",
-                    hint="have them delivered, or give them up; then ask again",
+                    hint="retry or drop the parked changes, then repeat the command",
                 )
 
     def _await_readers(self, before: dict[Place, int]) -> None:
@@ -297,9 +298,9 @@ class Forgetting:
             if not behind:
                 return
         raise ForgettingRefusedError(
-            "readers of the topic have not come as far as it is to be cut off",
+            "readers of the topic have not reached the point of truncation",
             detail=", ".join(behind),
-            hint="let them catch up, or delete groups of those that are gone; then ask again",
+            hint="let them catch up, or delete unused groups; then repeat the command",
         )
 
     def _behind(self, before: dict[Place, int]) -> list[str]:

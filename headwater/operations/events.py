@@ -137,8 +137,8 @@ def _module(name: str) -> Any:
             raise
         raise UsageError(
             f"eventstore.modules: {name} cannot be imported",
-            detail=f"there is no module {error.name}",
-            hint="modules are looked for beside the settings file",
+            detail=f"module {error.name} does not exist",
+            hint="modules are imported from the settings file's folder",
         ) from error
     except Exception as error:
         raise UsageError(
@@ -162,7 +162,7 @@ def decider_of(database: Database, category: str) -> Decider[Any, Any, Any]:
     if len(found) != 1:
         raise UndeclaredError(
             f"{len(found) or 'no'} deciders are declared for category {category}",
-            hint="name the module that has it in [eventstore] modules",
+            hint="add its module to [eventstore] modules",
         )
     return next(iter(found.values()))
 
@@ -178,7 +178,7 @@ def subscription_of(database: Database, name: str) -> Subscription:
     if len(found) != 1:
         raise UndeclaredError(
             f"{len(found) or 'no'} subscriptions or projections are declared as {name}",
-            hint="name the module that has it, as an object, in [eventstore] modules",
+            hint="add the module with the object to [eventstore] modules",
         )
     (value,) = found.values()
     if isinstance(value, Subscription):
@@ -254,12 +254,12 @@ class _JsonError(ValueError):
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _JsonError("a key is there twice")
+        raise _JsonError("a key occurs twice")
     return found
 
 
 def _no_number(name: str) -> Any:
-    raise _JsonError(f"{name} is no number of JSON")
+    raise _JsonError(f"{name} is not a JSON number")
 
 
 def shown(stored: StoredEvent, codec: Codec) -> dict[str, Any]:
@@ -343,8 +343,8 @@ def keep_head(path: Path, head: SealedHead) -> None:
         further = kept.block > head.block or kept.compactions > head.compactions
         if further or (kept.block == head.block and kept.digest != head.digest):
             raise AuditError(
-                "the log does not go on from the head that was kept",
-                detail=f"kept: block {kept.block}; now: block {head.block}",
+                "the log does not continue from the stored head",
+                detail=f"stored: block {kept.block}; now: block {head.block}",
                 hint=f"headwater events verify --head {path}",
             )
     write_atomically(path, f"{head}\n", mode=0o600)
@@ -361,5 +361,5 @@ def read_texts(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read", detail=type(error).__name__) from None
     if not texts:
-        raise UsageError(f"{path} has no text", hint="one text a line")
+        raise UsageError(f"{path} has no text", hint="write one text per line")
     return texts

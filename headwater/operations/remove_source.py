@@ -112,10 +112,10 @@ class Removal:
     def run(self, say: Callable[[str], None]) -> list[str]:
         """Removes what `items` shows; says each step once it is done, and returns all of them.
 
-        Whoever is killed amid it calls it again.
+        After a kill, call it again.
 
         Raises:
-            CdcError: A server refuses; what was said before is done.
+            CdcError: A server refuses; the earlier parts are done.
         """
         done: list[str] = []
 
@@ -153,8 +153,11 @@ class Removal:
         before = [i.part for i in source_parts[:-1] if i.part not in self._wanted]
         if TracePart.SCHEMA in self._wanted and before and source_parts[-1].part == "schema":
             raise UsageError(
-                f"the schema goes last: it shows that the {before[0]} is Headwater's",
-                hint=f"let the {before[0]} go too, or keep the schema",
+                (
+                    f"the schema is removed last: it proves that the {before[0]} belongs to "
+                    "Headwater"
+                ),
+                hint=f"also remove the {before[0]}, or keep the schema",
             )
 
     def _connector(self, connection: Connection[Any]) -> Iterator[CapturePart]:
@@ -245,7 +248,7 @@ def _spec(platform: Platform, dsn: str, source: str) -> CaptureSpec:
     project = platform.project
     if project.settings.for_source(project.source.name).dsn is None:
         raise UsageError(
-            "the source is the Postgres of this folder, which nothing else uses",
+            "the source is the local Postgres of this folder",
             hint=f"headwater down && rm -r {project.home.root}",
         )
     services = project.settings.services

@@ -62,7 +62,7 @@ def find_database(
         if dsn is None:
             raise UsageError(
                 "no database is named",
-                detail=f"neither --dsn nor a settings file {path}",
+                detail=f"neither --dsn nor the settings file {path} is given",
                 hint="--dsn postgresql://user:password@host/name",
             )
         return Database(dsn, EventStoreSettings(), Path.cwd())
@@ -90,7 +90,7 @@ def find_home(config: Path | None, *, home: Path | None, profile: str | None) ->
     if config is not None or path.is_file():
         return load(path, home=home, profile=profile).home
     if home is None:
-        raise UsageError("no home is named", hint="--home FOLDER, or a settings file")
+        raise UsageError("no home folder is given", hint="use --home FOLDER, or a settings file")
     return home
 
 

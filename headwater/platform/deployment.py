@@ -56,7 +56,7 @@ class Site:
 
     @property
     def hiding(self) -> Hiding:
-        """What of rows nobody is to see."""
+        """Rules that hide columns."""
         salt = self.project.settings.for_source(self.source).salt
         return Hiding(self.project.source.columns, salt.get_secret_value() if salt else None)
 
@@ -79,7 +79,7 @@ class Site:
 
         Args:
             plans: Views of tables.
-            derived: Views made from others; None for those that are declared.
+            derived: Derived views; None for those that are declared.
         """
         spec = job_spec(self.project, tuple(plans), self.source_dsn, self.endpoints)
         return spec if derived is None else replace(spec, derived=derived)

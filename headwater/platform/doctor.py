@@ -93,7 +93,7 @@ def _left_behind(connection: Connection[Any], name: str, *, captured_here: bool)
         detail = parts or "; ".join(f"{trace.name}: {trace.why}" for trace in found[:1])
         if held:
             detail += f"; the slot holds {held / _MIB:,.1f} MiB of log, and more with every write"
-        message = f"of source {other}, which nobody captures now"
+        message = f"of source {other}, which is no longer captured"
         hint = f"headwater source remove --source {other}  unless another project needs it"
         yield Check("left behind", CheckState.WARN, message, detail, hint)
 

@@ -1,8 +1,8 @@
 """What becomes of a project's views: by what has happened at the source, or by a migration to come.
 
 Views of tables decide as they always do, and it is rolled back (`projections.planning.impact`). Of
-views made from others the queries are analysed over what their inputs would be, which needs Spark:
-that is done only if something is not as the job knows it.
+derived views the queries are analysed over what their inputs would be, which needs Spark: that is
+done only if something is not as the job knows it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Impact:
         dsn: Where its source is.
         endpoints: Where the servers answer.
         hiding: What of the source's columns does not leave it as it is.
-        failing: Views made from others that the job cannot keep, and why; None if it does not run.
+        failing: Derived views that the job cannot keep, and why; None if it does not run.
     """
 
     project: Project
@@ -118,7 +118,7 @@ class Impact:
         return [*_of_tables(found), *self._of_others(found, to_come=tried is not None)]
 
     def _of_others(self, found: Foreseen, *, to_come: bool) -> Iterator[Effect]:
-        """What becomes of views made from others; of what has happened, a job knows it."""
+        """What becomes of derived views; of what has happened, a job knows it."""
         derived = self.project.declarations.derived
         known = None if to_come else self.failing
         if known is None and derived and (found.views or not (to_come or self._kept(derived))):
@@ -146,7 +146,7 @@ class Impact:
                 still.add(view.name)
 
     def _kept(self, derived: Mapping[str, DerivedView]) -> bool:
-        """Whether every view made from others was kept by the query that is declared."""
+        """Whether every derived view was maintained by its declared query."""
         tables = self.project.home.root / "tables"
         published = Published(tables, self.project.source.name)
         latest, shown = published.latest(), published.current()
@@ -179,7 +179,7 @@ def _difference(effect: Effect) -> Difference:
         "; ".join(effect.changes) or None,
         ": ".join([effect.does, *told]),
         repaired=False,
-        hint=effect.then or "the job does it once it runs",
+        hint=effect.then or "the job will do it when it runs",
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class JobReport:
-    """What the job said last; each answer is read anew. There is none before its first start.
+    """What the job said last; each answer is read again. There is none before its first start.
 
     Args:
         folder: Where it writes that.
@@ -60,7 +60,7 @@ class JobReport:
         return Fault(**error) if error else None
 
     def attendant_errors(self) -> dict[str, dict[str, Any]]:
-        """Returns the error of each part of the job beside its queries that is begun anew."""
+        """Returns the error of each part of the job beside its queries that is restarted."""
         return _errors(self._job.get("attendants", {}))
 
     def halted(self) -> dict[Place, str]:

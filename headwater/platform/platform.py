@@ -186,7 +186,7 @@ class Platform:
         return self._impact.of_migration(migration)
 
     def warnings(self) -> list[Check]:
-        """Returns what works at the source and somebody should know; changes nothing."""
+        """Returns warnings about the source; changes nothing."""
         spec = self.capture_spec()
         with session.connect(spec.dsn) as connection:
             found = capture.checks(connection, spec)
@@ -402,7 +402,7 @@ class Platform:
         return job is not None and job.state is runtime.ServiceState.READY
 
     def _await_capture(self) -> None:
-        """Waits as long as it takes: a capture that was lost is repaired when somebody has time."""
+        """Waits as long as it takes: a lost capture waits for its repair."""
         while not applied_file(self.project).exists():
             self._check_failed()
             time.sleep(_POLL_S)
@@ -413,7 +413,7 @@ class Platform:
                 return
             self._check_failed()
         log = runtime.log_path(self.project.settings.home, JOB)
-        raise UnhealthyError(otherwise, detail=f"after {deadline_s:.0f} s", hint=f"look at {log}")
+        raise UnhealthyError(otherwise, detail=f"after {deadline_s:.0f} s", hint=f"see {log}")
 
     def _check_failed(self, but: Collection[str] = ()) -> None:
         found = self.status()
@@ -425,5 +425,5 @@ class Platform:
             raise UnhealthyError(
                 f"{service.name} has failed",
                 detail=str(detail or service.last_error),
-                hint=f"look at {log}",
+                hint=f"see {log}",
             )

@@ -179,14 +179,14 @@ def alert_spec(
     bound: Callable[[], tuple[ViewPlan, ...]],
     shown: Callable[[], Mapping[str, DerivedView]],
 ) -> AlertSpec:
-    """Says what is looked at for alerts, and who is told.
+    """Describes the alerts and their channels.
 
     Args:
         project: The project.
         dsn: Where the source is.
         endpoints: Where the servers answer.
         bound: Binds the views to the source's tables.
-        shown: Returns views made from others as readers see them, by their names.
+        shown: Returns derived views as readers see them, by their names.
     """
     from projections.alerting.watcher import AlertSpec  # noqa: PLC0415  # loads the tables' engine
 
@@ -208,7 +208,7 @@ def alert_spec(
 
 
 def unsigned(project: Project) -> list[Check]:
-    """Returns what warns of webhooks that have no secret to sign with: nobody would be told."""
+    """Returns warnings about webhooks without a signing secret, which cannot send."""
     secrets = _secrets(project)
     return [
         Check(

@@ -74,7 +74,7 @@ class KeptViews:
         return self.bound().plans
 
     def derived(self) -> tuple[DerivedView, ...]:
-        """Versions of views made from others that the job keeps, under their places."""
+        """Versions of derived views that the job keeps, under their places."""
         declared = self._declared_derived()
         if not declared:  # then nobody has to be asked
             return ()
@@ -92,8 +92,8 @@ class KeptViews:
     def taken_over(self) -> tuple[tuple[ViewPlan, ...], tuple[DerivedView, ...]]:
         """Returns what of them can be waited for and compared: all but versions that are coming.
 
-        The job has yet to bring these to where the others are. They have no position in some store,
-        which may be so for minutes, and nobody reads them.
+        The job has yet to bring these to where the others are. They have no position in some store
+        for minutes, and have no readers.
         """
         plans, derived = self.plans(), self.derived()
         with self._site.connect() as connection:
@@ -221,7 +221,7 @@ class KeptViews:
                 None,
                 "is built",
                 repaired=False,
-                hint="the job builds it: headwater down, then headwater up",
+                hint="the job builds it: run headwater down, then headwater up",
             )
             for name, stores in views
             for store in sorted(stores)
@@ -231,8 +231,8 @@ class KeptViews:
     def to_rebuild(self) -> list[Difference]:
         """Views that are kept by another definition than the declared one.
 
-        Those too of which the rows change in place as soon as the job starts again: made by a
-        function that nobody can keep as it was.
+        Those too of which the rows change in place as soon as the job starts again: computed by a
+        function that cannot be stored.
         """
         with self._site.connect() as connection:
             source, found = self._site.source, []
@@ -275,10 +275,10 @@ class KeptViews:
                 Part.VIEW,
                 view,
                 "",
-                "declared no more, and kept by nobody",
+                "no longer declared or maintained",
                 None,
                 repaired=False,
-                hint=f"headwater view drop {view} --yes; or declare it again",
+                hint=f"run headwater view drop {view} --yes, or declare it again",
             )
             for view in sorted({each.view for each in left} - declared)
         ]
@@ -308,16 +308,16 @@ class KeptViews:
     ) -> list[ViewReport]:
         """Compares views in their stores with the source; writes may go on.
 
-        Of a view made from others, the table is compared with its query over theirs, and what the
-        other stores have with its table. A version that the job has yet to take over is left out.
+        Of a derived view, the table is compared with its query over theirs, and what the other
+        stores have with its table. A version that the job has not adopted yet is left out.
 
         Args:
             views: Which; all if empty.
             stores: In which stores; in all of their own if empty.
             budget: Share of the time that may be worked.
             but: Places of views, each in a store, that are left alone.
-            uncompared: Is told of a view that cannot be compared in one store; without it, that is
-                raised.
+            uncompared: Receives views that cannot be compared in one store; without it, the error
+                is raised.
         """
         from projections.common.throttle import Throttle  # noqa: PLC0415
         from projections.verification import results_table, verify  # noqa: PLC0415
@@ -358,7 +358,7 @@ class KeptViews:
 
         Args:
             reports: Of `verify`.
-            say: Is told each step.
+            say: Receives each step.
         """
         from projections.verification.repair import repair  # noqa: PLC0415
 
@@ -399,5 +399,5 @@ def _named(plans: Mapping[str, ViewPlan], name: str) -> ViewPlan:
     plan = plans.get(name)
     if plan is None:
         hint = did_you_mean(name, plans, "headwater view list")
-        raise UsageError(f"no view named {name} is kept", hint=hint)
+        raise UsageError(f"no view named {name} is stored", hint=hint)
     return plan

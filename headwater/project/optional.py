@@ -56,7 +56,7 @@ def _there(name: str) -> bool:
 
 def _missing(names: str) -> PlatformMissingError:
     return PlatformMissingError(
-        "this needs the whole platform, of which only the event store is installed",
-        detail=f"no module {names}",
+        "the command needs the whole platform; only the event store is installed",
+        detail=f"missing module {names}",
         hint="pip install 'headwater[platform]'",
     )

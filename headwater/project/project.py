@@ -94,13 +94,13 @@ def _check_sources(project: Project) -> None:
     sources = project.declarations.sources
     if len(sources) != 1:
         raise UsageError(
-            f"a project has one source, this one declares {len(sources)}",
+            f"a project needs one source, this one declares {len(sources)}",
             detail=str(project.settings.views_path),
-            hint='one Postgres is the system of record: source("shop", tables=["public.orders"])',
+            hint='declare one source: source("shop", tables=["public.orders"])',
         )
     unknown = project.settings.source.keys() - sources.keys()
     if unknown:
         raise UsageError(
-            f"settings name a source {min(unknown)} that no view declares",
+            f"the settings name a source {min(unknown)} that is not declared",
             hint="declared: " + ", ".join(sources),
         )

@@ -77,14 +77,14 @@ def draft(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> Dr
     """
     for file in _files(folder):
         if file.exists():
-            raise UsageError(f"{file} exists already", hint="choose another folder")
+            raise UsageError(f"{file} already exists", hint="choose another folder")
     source = identifier(name, SOURCE_LENGTH_MAX, "db")
     with session.connect(dsn) as connection:
         kept = address.completed(dsn, connection)
         found = survey(connection, dsn, source, wanted or Wanted(), _free_bytes(folder))
     if not found.choices:
         raise UsageError(
-            "the database has no table of yours", hint="create one, or check the database's name"
+            "the database has no tables", hint=("create a table, or check the database's name")
         )
     if not found.mirrored:
         reasons = [f"{reason}: {len(choices)}" for reason, choices in found.by_reason()]
@@ -146,7 +146,7 @@ def _write_new(file: Path, text: str, mode: int = 0o666) -> None:
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
-        raise UsageError(f"{file} exists already", hint="choose another folder") from None
+        raise UsageError(f"{file} already exists", hint="choose another folder") from None
     with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as opened:
         opened.write(text)
 

@@ -333,7 +333,7 @@ def _refuse_unknown(wanted: Wanted, tables: Sequence[TableName]) -> None:
 
 def _unknown(what: str, name: str, there: list[str]) -> UsageError:
     if _PATTERN & set(name):
-        return UsageError(f"no {what} is named like {name}", hint="quote * for the shell")
+        return UsageError(f"no {what} matches {name}", hint="quote * in the shell")
     wanted = name if what == "schema" or "." in name else f"public.{name}"
     hint = did_you_mean(wanted, there, "--dry-run shows what there is")
     return UsageError(f"the database has no {what} {name}", hint=hint)

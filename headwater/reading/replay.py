@@ -1,4 +1,4 @@
-"""Replays of views that are made from others: from the archive, as one bounded batch.
+"""Replays of derived views: from the archive, as one bounded batch.
 
 Views of the source are made by the archive as they were at a moment, and those made from them are
 computed from those. At the boundary of a published version the rows are those that readers saw
@@ -69,7 +69,7 @@ def replay_view(
     compare: bool = False,
     to: Path | None = None,
 ) -> ViewReplay:
-    """Makes a view that is made from others as it was at a moment, from the archive alone.
+    """Makes a derived view as it was at a moment, from the archive alone.
 
     Args:
         platform: The project, and where its source is.
@@ -81,7 +81,7 @@ def replay_view(
         to: Folder for its table.
 
     Raises:
-        UsageError: There is no such view, it is not made from others, or the folder is not empty.
+        UsageError: There is no such view, it is not a derived view, or the folder is not empty.
         AsOfError: The archive cannot tell what it is made from, or it was not published then.
         ProjectionError: Its query cannot be run.
     """
@@ -89,7 +89,9 @@ def replay_view(
     chain = chain_of(project, name)
     bases = tuple(dict.fromkeys(each for view in chain for each in _bases(project, view)))
     if to is not None and to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UsageError("the folder is not empty", detail=str(to), hint="--to a folder of its own")
+        raise UsageError(
+            "the folder is not empty", detail=str(to), hint="set --to to a new or empty folder"
+        )
     if until is not None:
         sql.moment(until)  # what is no moment is refused before anything is read
     tables = project.home.root / "tables"
@@ -132,15 +134,15 @@ def chain_of(project: Project, name: str) -> list[DerivedView]:
     """Returns a view with the derived views that it is made from, each after what it reads.
 
     Raises:
-        UsageError: There is no such view, or it is not made from others.
+        UsageError: There is no such view, or it is not a derived view.
     """
     views, derived = project.declarations.views, project.declarations.derived
     if name in views:
         raise UsageError(
-            f"view {name} is made from a table, and from no other view",
-            detail=f"it follows {views[name].table}",
-            hint=f"headwater view rebuild {name} makes it anew from the archive; headwater query"
-            " --as-of tells what it was",
+            f"view {name} reads a table, and no other view",
+            detail=f"its table: {views[name].table}",
+            hint=f"headwater view rebuild {name} rebuilds it from the archive; headwater "
+            "query --as-of shows its past",
         )
     if name not in derived:
         hint = did_you_mean(name, [*derived, *views], "headwater view list")
@@ -175,7 +177,7 @@ def boundary(
     wanted = [version for version in versions if until is None or _by_then(version, until)]
     if not wanted:
         raise sql.AsOfError(
-            f"what readers saw of view {name} then cannot be read",
+            f"the published rows of view {name} at that time cannot be read",
             detail=f"{len(versions)} published versions are kept",
             hint="headwater view versions",
         )
@@ -184,8 +186,8 @@ def boundary(
     ]
     if not there:
         raise sql.AsOfError(
-            f"view {name} has not come to a boundary together with what it is made from",
-            detail=f"{len(wanted)} published versions were looked at",
+            f"view {name} has no common boundary with its inputs",
+            detail=f"{len(wanted)} published versions were checked",
             hint=_BEHIND_HINT,
         )
     told = [
@@ -195,9 +197,11 @@ def boundary(
     ]
     if not told:
         raise sql.AsOfError(
-            "the archive has not come to a published version yet",
-            detail=f"it has come to {archived.commit}; view {name} to {there[0].applied_through}",
-            hint="while the job runs that takes seconds",
+            "the archive has not reached a published version yet",
+            detail=(
+                f"the archive is at {archived.commit}; view {name} at {there[0].applied_through}"
+            ),
+            hint="retry; while the job runs, this takes seconds",
         )
     return told[-1]
 
@@ -232,9 +236,11 @@ def _require_same(
     moved = [view for view, path in places.items() if shown.get(view, view) != path.name]
     if moved:
         raise sql.AsOfError(
-            f"readers of view {moved[0]} have been moved to another version of it",
-            detail=f"it was read in {shown.get(moved[0], moved[0])}",
-            hint="compare again once the job has made the views from it: headwater view status",
+            f"the active version of view {moved[0]} has changed",
+            detail=f"it was read from {shown.get(moved[0], moved[0])}",
+            hint=(
+                "compare again when the job has recomputed its derived views: headwater view status"
+            ),
         )
 
 
@@ -250,9 +256,9 @@ def _require_moving(platform: Platform, bases: Sequence[str]) -> None:
         bound = platform.views.bound()
     except (CdcError, HeadwaterError, psycopg.Error) as error:
         raise sql.AsOfError(
-            "the source does not answer, which knows when its tables were read",
+            "the source, which stores the times of snapshots, does not answer",
             detail=getattr(error, "code", type(error).__name__),
-            hint="headwater up; then the archive tells what views were",
+            hint="run headwater up; then views can be computed from the archive",
         ) from None
     for paused in bound.paused:
         if paused.name in bases:
@@ -289,6 +295,6 @@ def _as_of(published: Published, archived: Reached, until: str | None) -> str:
     found = [version for version in published.all() if version.number == number]
     if not found:
         raise sql.AsOfError(
-            "that version is not kept any more", detail=until[:80], hint="headwater view versions"
+            "the version is no longer kept", detail=until[:80], hint="headwater view versions"
         )
     return str(found[0].applied_through)

@@ -46,32 +46,32 @@ _NOT_FOUND = re.compile(r"table '(?:\w+\.)*(\w+)' not found")
 
 
 class QueryError(HeadwaterError):
-    """The statement cannot be answered."""
+    """The SQL statement cannot be run."""
 
     code: ClassVar[str] = "HW-Q001"
     exit_code = EXIT_USAGE
 
 
 class ReadOnlyError(QueryError):
-    """The statement would change something; views change only by the log."""
+    """The SQL statement would write; views are read-only."""
 
     code = "HW-Q002"
 
 
 class NoViewsError(QueryError):
-    """There is nothing to query yet."""
+    """There are no views to query yet."""
 
     code = "HW-Q003"
 
 
 class NotPublishedError(QueryError):
-    """A view's rows are still being read for the first time."""
+    """A view's first snapshot is not complete."""
 
     code = "HW-Q004"
 
 
 class AsOfError(QueryError):
-    """What the views were like then cannot be read, or was not asked for in a way we know."""
+    """The views cannot be read as of that time, or the time is invalid."""
 
     code = "HW-Q005"
 
@@ -179,7 +179,7 @@ def _view_tables(tables: Path) -> dict[str, Path]:
 
 def _require_query(sql: str) -> None:
     if not _QUERY.match(sql):
-        raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
+        raise ReadOnlyError("only queries are allowed", hint=_READ_ONLY_HINT)
 
 
 def _engine(chosen: Mapping[str, ReadTable]) -> QueryBuilder:
@@ -200,7 +200,7 @@ def _answered(
     try:
         plan = pa.table(engine.execute(f"EXPLAIN {sql}").read_all())
         if _CHANGES.search(str(plan["plan"][0])):
-            raise ReadOnlyError("only queries are answered", hint=_READ_ONLY_HINT)
+            raise ReadOnlyError("only queries are allowed", hint=_READ_ONLY_HINT)
         return pa.table(engine.execute(sql).read_all())
     except DeltaError as error:
         raise _explained(str(error), views, versions) from None
@@ -223,8 +223,8 @@ def readable(
         tables: Folder of the tables.
         views: Folder of each view's table; see `view_tables`.
         as_of: As `run` takes it.
-        words: Words of the query. Views made from others that are not among them are not waited
-            for, and are left out if they are behind. None for all views.
+        words: Words of the query. Derived views that are not among them are not waited for, and are
+            left out if they are behind. None for all views.
 
     Returns:
         By view; one that has no version yet is left out. As of then, a view is read where it was
@@ -236,7 +236,7 @@ def readable(
     groups = published_versions.sources(tables)
     if not groups:
         if as_of is not None:
-            raise AsOfError("nothing was published yet", hint="headwater view status")
+            raise AsOfError("nothing is published yet", hint="headwater view status")
         return {name: ReadTable(path, None) for name, path in views.items()}
     found: dict[str, ReadTable] = {}
     for group in groups:
@@ -248,8 +248,8 @@ def readable(
                 found[name] = ReadTable(tables / place, table.version)
             elif words is None or name in words:
                 raise AsOfError(
-                    f"view {name} as of then cannot be read any more",
-                    detail=f"it was read in {place}, which is gone",
+                    f"view {name} as of that time can no longer be read",
+                    detail=f"its table then, {place}, was removed",
                 )
     return found
 
@@ -276,8 +276,8 @@ def _as_of(group: Published, as_of: str) -> Mapping[str, tuple[str, TableVersion
     found = [version for version in versions if reached(version)]
     if not found:
         raise AsOfError(
-            "the views as of then cannot be read any more",
-            detail=f"asked for {as_of}; {len(versions)} versions are kept",
+            "the views as of that time can no longer be read",
+            detail=f"requested {as_of}; {len(versions)} versions are kept",
             hint=f"versions are kept for {published_versions.KEPT_HOURS} h:"
             " headwater view versions; a history (scd=2) keeps every state",
         )
@@ -315,17 +315,17 @@ def _reader_of(as_of: str) -> tuple[Callable[[PublishedVersion], bool], int | No
 
 def _unknown(as_of: str) -> AsOfError:
     return AsOfError(
-        "this is no position, time or version",
+        "the text is not a position, time or version",
         detail=as_of[:80],
-        hint="a position (0/1A2B3C), a time (2026-11-21T14:05:00Z), or the number of a version:"
-        " headwater view versions",
+        hint="use a position (0/1A2B3C), a time (2026-11-21T14:05:00Z), or the number of a "
+        "version: headwater view versions",
     )
 
 
 def _explained(text: str, views: Mapping[str, Path], versions: Iterable[str]) -> QueryError:
     missing = _NOT_FOUND.search(text)
     if missing is None:
-        return QueryError("the statement cannot be answered", detail=text)
+        return QueryError("the statement cannot be run", detail=text)
     if missing[1] in views:
         hint = "headwater source status says how far its table has been read"
         return NotPublishedError(f"view {missing[1]} is still being built", hint=hint)

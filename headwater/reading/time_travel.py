@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 _HINT: Final = (
-    "the archive tells of mirrors, histories and events; headwater view replay of views made from"
-    " others"
+    "the archive has mirrors, histories and events; use headwater view replay for derived views"
 )
 
 
@@ -57,7 +56,7 @@ class FormerViews:
         """Makes the views that are named by one of a statement's words; returns their folders.
 
         Raises:
-            AsOfError: The archive cannot tell what rows were then, or each is made from others.
+            AsOfError: The archive cannot tell the rows at that time, or all are derived views.
         """
         known, plans = self._known()
         chosen = [plan for plan in plans if plan.view.lower() in words]
@@ -76,7 +75,7 @@ class FormerViews:
             The folder of its table, and the versions that stand there.
 
         Raises:
-            AsOfError: The archive cannot tell what rows were then, or it is made from others.
+            AsOfError: The archive cannot tell the rows at that time, or it is a derived view.
         """
         known, every = self._known()
         plans = [plan for plan in every if plan.view == name]
@@ -105,9 +104,9 @@ class FormerViews:
             plans = tuple(plan for plan in self._platform.views.plans() if plan.shown)
         except (CdcError, HeadwaterError, psycopg.Error) as error:
             raise sql.AsOfError(
-                "no version of the views is kept for so long, and the source does not answer",
+                "no published version is that old, and the source does not answer",
                 detail=getattr(error, "code", type(error).__name__),
-                hint="headwater up; then the archive tells what views were",
+                hint="run headwater up; then views can be computed from the archive",
             ) from None
         return KnownReads([read for read in every if read.whole and read.done]), plans
 
@@ -115,7 +114,7 @@ class FormerViews:
         from projections.archive.as_of import former  # noqa: PLC0415  # a second of import
 
         if not plans:
-            raise sql.AsOfError("no version of the views is kept for so long", hint=_HINT)
+            raise sql.AsOfError("no published version is that old", hint=_HINT)
         project = self._platform.project
         archive = project.home.root / "archive" / project.source.name
         try:
@@ -133,7 +132,7 @@ def _moment(as_of: str | None) -> Moment:
         return Moment()
     then = sql.moment(as_of)
     if then is None:
-        raise sql.AsOfError("that version is not kept any more", detail=as_of[:80])
+        raise sql.AsOfError("the version is no longer kept", detail=as_of[:80])
     if isinstance(then, Lsn):
         return Moment(lsn=then)
     return Moment(at_us=round(then.timestamp() * 1_000_000))

@@ -114,12 +114,12 @@ class Views:
 
         Args:
             written: What a command has returned; or the connection of a transaction that is
-                committed. Without it, the token is of everything so far, by whomever.
+                committed. Without it, the token covers everything so far, by any writer.
 
         Raises:
             TransactionOpenError: It is not committed yet.
             TransactionAbortedError: It never will be.
-            NotCapturedError: Nobody captures the source.
+            NotCapturedError: The source is not captured.
         """
         if written is None:
             with self.reading() as connection:
@@ -160,7 +160,7 @@ class Views:
 
         Raises:
             UsageError: No view is named so.
-            NotCapturedError: Nobody captures the source.
+            NotCapturedError: The source is not captured.
         """
         for name in names:
             self[name]  # refuses what there is not
@@ -268,8 +268,8 @@ class ReadableView:
         lives = kept_in(self.view)
         if absent := sorted(set(stores) - lives):
             raise UsageError(
-                f"view {self.view.name} does not live in {absent[0]}",
-                hint="it lives in " + ", ".join(sorted(lives)),
+                f"view {self.view.name} is not in {absent[0]}",
+                hint="its stores: " + ", ".join(sorted(lives)),
             )
         inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
         with self.views.reading() as connection:
@@ -305,8 +305,8 @@ class ReadableView:
         store = next((s for s in _BY_KEY if s in self.view.to), None)
         if store is None:
             raise UsageError(
-                f"view {self.view.name} has no store that rows are read from by key",
-                hint="Views.query reads its table",
+                f"view {self.view.name} has no store with reads by key",
+                hint="read its table with Views.query",
             )
         parts = list(map(_part, key))
         if at_least is not None:

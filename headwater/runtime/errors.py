@@ -28,39 +28,39 @@ class RuntimeServiceError(HeadwaterError):
 
 
 class PortTakenError(RuntimeServiceError):
-    """A port that the settings name is in use by somebody else."""
+    """A port in the settings is in use by another program."""
 
     code = "HW-R001"
 
 
 class DiskNearlyFullError(RuntimeServiceError):
-    """Too little room for the logs and tables that a start would write."""
+    """There is too little free disk space to start."""
 
     code = "HW-R002"
 
 
 class ServiceFailedError(RuntimeServiceError):
-    """A service did not start, or died more often than its restart budget allows."""
+    """A service did not start, or exceeded its restart limit."""
 
     code = "HW-R003"
     exit_code = EXIT_UNHEALTHY
 
 
 class SettingsDifferError(RuntimeServiceError):
-    """Services already run in this folder, with other settings."""
+    """Services already run in this folder with other settings."""
 
     code = "HW-R004"
 
 
 class StartTimeoutError(RuntimeServiceError):
-    """Not every service answered in time."""
+    """Some services did not answer in time."""
 
     code = "HW-R005"
     retriable = True
 
 
 class AccountError(RuntimeServiceError):
-    """Postgres refuses to run as root and no other way to run it was found."""
+    """Postgres refuses to run as root, and no other account is available."""
 
     code = "HW-R006"
 
@@ -73,7 +73,7 @@ class ServerMissingError(RuntimeServiceError):
 
 
 class ExternalUnreachableError(RuntimeServiceError):
-    """A server that the settings name does not answer."""
+    """A server in the settings does not answer."""
 
     code = "HW-R008"
     retriable = True
@@ -81,28 +81,28 @@ class ExternalUnreachableError(RuntimeServiceError):
 
 
 class SupervisorLostError(RuntimeServiceError):
-    """The supervisor ended without being asked to."""
+    """The supervisor ended unexpectedly."""
 
     code = "HW-R009"
     retriable = True
 
 
 class PortImpossibleError(RuntimeServiceError):
-    """A service cannot listen on the port that the settings name."""
+    """A service cannot listen on the port in the settings."""
 
     code = "HW-R011"
     exit_code = EXIT_USAGE
 
 
 class HomeUnusableError(RuntimeServiceError):
-    """The home folder cannot be made or written."""
+    """The home folder cannot be created or written."""
 
     code = "HW-R012"
     exit_code = EXIT_USAGE
 
 
 class StopTimeoutError(RuntimeServiceError):
-    """Something still runs after the time given for a stop."""
+    """A service still runs after the time limit for a stop."""
 
     code = "HW-R010"
     retriable = True

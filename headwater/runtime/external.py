@@ -1,4 +1,4 @@
-"""Servers that somebody else runs: looked at, never touched."""
+"""Servers that another process runs: looked at, never touched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROBES: Final = {
 
 
 def external_services(spec: RuntimeSpec) -> list[ExternalService]:
-    """The servers of the spec that somebody else runs.
+    """The servers of the spec that another process runs.
 
     Postgres is taken as there: whether it answers, to whom and with which rights is asked where
     the source is checked, and there each cause has an error of its own.
@@ -55,7 +55,7 @@ def _taken_as_there(timeout_s: float) -> bool:
 
 
 def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOUT_S) -> None:
-    """Wait a little for a server of somebody else.
+    """Wait a little for a server of another process.
 
     Raises:
         ExternalUnreachableError: It does not answer in its protocol.
@@ -64,8 +64,8 @@ def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOU
         raise ExternalUnreachableError(
             f"{service.name} does not answer",
             detail=service.address,
-            hint=f"start that server, or take the address of {service.name} "
-            "out of the settings so that one is started here",
+            hint=f"start that server, or remove the address of {service.name} from the "
+            "settings to start a local one",
         )
 
 

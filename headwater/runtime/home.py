@@ -78,7 +78,7 @@ class Home:
             raise HomeUnusableError(
                 "the home folder cannot be written",
                 detail=f"{error.filename}: {error.strerror}",
-                hint="run as the user that made it, or choose another folder",
+                hint="run as the user that created the folder, or choose another folder",
             ) from error
 
 

@@ -85,7 +85,7 @@ def unprivileged(*, home: Path, data: Path, program: Path) -> Identity:
         if _works(dropped, program) and _reaches(dropped, data):
             return dropped
     raise AccountError(
-        "postgres refuses to run as root, and no other account can run it here",
+        "postgres refuses to run as root, and no other account can run it",
         detail=f"user namespaces are forbidden; {' and '.join(_ACCOUNTS)} cannot reach "
         f"{program.parent} or {data}",
         hint="run headwater as an ordinary user, or name a running Postgres by its DSN",
@@ -93,7 +93,7 @@ def unprivileged(*, home: Path, data: Path, program: Path) -> Identity:
 
 
 def _give(folder: Path, user: int, group: int) -> None:
-    """Make a folder and all below belong to somebody, if it does not yet."""
+    """Changes the owner of a folder and everything below, if necessary."""
     if folder.stat().st_uid == user:
         return
     for path in (folder, *folder.rglob("*")):

@@ -47,8 +47,8 @@ class PortBook:
             _refuse_impossible(name, wanted)
             if not is_free(wanted):
                 raise PortTakenError(
-                    f"port {wanted} for {name} is taken",
-                    detail=f"in use by {holder(wanted) or 'a process that cannot be seen'}",
+                    f"port {wanted} for {name} is in use",
+                    detail=f"used by {holder(wanted) or 'an unknown process'}",
                     hint="stop that process, or set another port for this service",
                 )
             port = wanted
@@ -81,7 +81,7 @@ def _refuse_impossible(name: str, port: int) -> None:
     if allowed is not None and port >= allowed.stop:
         raise PortImpossibleError(
             f"{name} cannot listen on port {port}",
-            detail=f"its runner knows no port above {allowed.stop - 1}",
+            detail=f"its runner supports no port above {allowed.stop - 1}",
             hint=f"set a port between 1025 and {allowed.stop - 1}, or none",
         )
 

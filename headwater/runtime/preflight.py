@@ -68,7 +68,7 @@ def check_disk(folder: Path, free_min_bytes: int) -> None:
         raise DiskNearlyFullError(
             "the disk is nearly full",
             detail=f"{folder}: {free / 1024**3:.1f} of {free_min_bytes / 1024**3:.1f} GiB free",
-            hint="make room, or put the home folder on another disk",
+            hint="free disk space, or move the home folder to another disk",
         )
 
 

@@ -146,7 +146,7 @@ class ManagedProcess:
         record = ProcessRecord.of(popen.pid, name)
         if record is None:  # pragma: no cover  # unreaped children keep their entry
             popen.kill()
-            raise OSError(f"{name} vanished while starting")
+            raise OSError(f"{name} ended while starting")
         write_atomically(pid_file, json.dumps(record.to_json()), mode=0o600, durable=False)
         return cls(popen, record, launch, pid_file)
 

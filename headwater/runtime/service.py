@@ -1,4 +1,4 @@
-"""One interface for a server, whether we run it or somebody else does."""
+"""One interface for a server, whether we run it or another process does."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class RuntimeSpec:
 
     @property
     def external(self) -> dict[ServiceName, External]:
-        """The servers that somebody else runs."""
+        """The servers that another process runs."""
         return {n: s for n, s in self.services.items() if isinstance(s, External)}
 
     def fingerprints(self) -> dict[str, str]:

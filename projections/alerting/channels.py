@@ -1,4 +1,4 @@
-"""Channels: how a message comes to whoever is to be told.
+"""Channels: delivery of messages to webhooks, topics and functions.
 
 A trial: each channel of an alert is sent a message, so that it fails before it is needed.
 """
@@ -106,7 +106,7 @@ def _handled(channel: Handler, letter: Letter) -> None:
 
 
 def _untaken(channel: Channel, why: str) -> AlertUndeliveredError:
-    return AlertUndeliveredError(f"{channel.name} has not taken a message", detail=why)
+    return AlertUndeliveredError(f"{channel.name} did not accept a message", detail=why)
 
 
 _DIGITS: Final = 8

@@ -1,7 +1,7 @@
-"""Telling: messages are handed to couriers, one for each channel, and what became of them is noted.
+"""Dispatch: messages go to channel workers, one for each channel, and their outcomes are recorded.
 
-A channel that is slow, or never comes back, keeps nobody else waiting. One that does not take a
-message is left alone for a while, longer each time.
+A channel that is slow or hangs delays no other channel. One that does not take a message is left
+alone for a while, longer each time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Brought:
 
 
 class Courier:
-    """Brings the messages of one channel, in a thread that nobody waits for.
+    """Sends the messages of one channel, in a daemon thread.
 
     Args:
         channels: By the name of the alert; all of them are one to whoever is told.
@@ -128,7 +128,7 @@ class Courier:
 
 
 class Messenger:
-    """Hands messages to couriers, and notes what became of them.
+    """Passes messages to channel workers, and records their outcomes.
 
     Args:
         source: Name of the source.
@@ -157,7 +157,7 @@ class Messenger:
             self.tell(connection)
 
     def close(self) -> None:
-        """Ends the couriers, and waits for none of them."""
+        """Ends the channel workers without waiting for them."""
         for courier in self._couriers.values():
             courier.end()
 

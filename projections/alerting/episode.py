@@ -1,10 +1,10 @@
 """Episodes: from when a row meets a condition until it has recovered.
 
 A pure machine of three states. A row that meets the condition is `pending` until it has done so for
-as long as the alert holds; then it is `open`, which is told. One that does no more is `ending`
-until it has not for as long as the alert's hold-down; then it is told as recovered, and forgotten.
-What ends before it was told is told to nobody, and what comes back before it has ended is told no
-second time (the `for` and `keep_firing_for` of Prometheus' rules).
+as long as the alert holds; then it is `open`, which is reported. One that does no more is `ending`
+until it has not for as long as the alert's hold-down; then it is reported as recovered, and
+forgotten. A row that recovers before it was reported is never reported, and one that returns before
+its recovery is not reported again (the `for` and `keep_firing_for` of Prometheus' rules).
 
 A row may be recent for a while only. One that is not any more is as good as not there: it is no
 longer met, and what is known of it is forgotten without a word, for it has not recovered.
@@ -54,7 +54,7 @@ class EpisodeStep(NamedTuple):
     Attributes:
         key: The row's key.
         episode: What is known from now on; None for nothing any more.
-        told: What is to be told, if anything.
+        told: The message to send, if any.
     """
 
     key: str
@@ -64,7 +64,7 @@ class EpisodeStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is waited before anything is told.
+    """Wait before a message is sent.
 
     Attributes:
         hold: How long a row must have met the condition.
@@ -101,7 +101,7 @@ def steps(
 
 
 def due_at(known: Collection[Episode], patience: Patience) -> datetime | None:
-    """Returns when something is to be told although no row changes; None for never."""
+    """Returns when a message is due without a change of a row; None for never."""
     pending = (each.since + patience.hold for each in known if each.state is EpisodeState.PENDING)
     ending = (each.ended + patience.quiet for each in known if each.ended is not None)
     return min((*pending, *ending), default=None)

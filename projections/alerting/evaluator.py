@@ -90,14 +90,17 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: dateti
         return None  # it is being made anew
     except DeltaError as error:
         raise AlertConditionError(
-            f"the condition of alert {alert.name} cannot be asked",
+            f"the condition of alert {alert.name} cannot be evaluated",
             detail=str(error).splitlines()[0][:200],
-            hint="where=... is SQL as `headwater query` takes it: ask there first",
+            hint="where=... takes the SQL of `headwater query`; test the condition there",
         ) from None
     if len(answer) > ROWS_MAX:
         raise AlertConditionError(
             f"more than {ROWS_MAX:,} rows meet the condition of alert {alert.name}",
-            hint='a narrower condition, or of a view that only grows recent=Recent("at", "7 days")',
+            hint=(
+                'use a narrower condition, or recent=Recent("at", "7 days") for a view that '
+                "only grows"
+            ),
         )
     if lacking := [name for name in key if name not in answer.column_names]:
         raise AlertConditionError(
@@ -117,9 +120,9 @@ def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:
         column = alert.recent.column
         if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):
             raise AlertConditionError(
-                f"view {alert.view} has no time {column} by which its rows could be recent",
+                f"view {alert.view} has no time column {column} for recent",
                 detail=", ".join(f.name for f in schema if pa.types.is_timestamp(f.type)),
-                hint="one of these columns",
+                hint="use one of these columns",
             )
         begin = now.astimezone(UTC) - alert.recent.length
         recent = f"\"{column}\" > TIMESTAMP '{begin:%Y-%m-%dT%H:%M:%S.%f}Z'"
@@ -161,9 +164,9 @@ def _written(alert: Alert) -> Iterator[None]:
         yield
     except (ArithmeticError, ValueError, TypeError, pa.ArrowException) as error:
         raise AlertConditionError(
-            f"a row that meets the condition of alert {alert.name} cannot be written",
+            f"a row that meets the condition of alert {alert.name} cannot be serialised",
             detail=type(error).__name__,
-            hint="such as a time beyond year 9999: a condition that leaves it out",
+            hint=("exclude the row with the condition; its value may be a time beyond year 9999"),
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Signatures of webhooks, as Standard Webhooks (standardwebhooks.com) has them.
 
-What is signed is the message's id, the time of sending and the body, so that nobody can send a
-message again later, or as another one.
+What is signed is the message's id, the time of sending and the body, so that a message cannot be
+replayed later, or as another one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def verify(
 ) -> str:
     """Tells whether a message comes from who has the secret; returns its id.
 
-    Whoever receives messages may have one twice: the id says so.
+    A receiver may get a message twice, with the same id.
 
     Args:
         headers: Of the request; their case does not matter.
@@ -66,14 +66,14 @@ def verify(
     if not message_id or not moment.isascii() or not moment.isdigit():
         raise AlertSignatureError("a message is not signed")
     if abs(time.time() - int(moment)) > tolerance_s:
-        raise AlertSignatureError("a message was signed too long ago, or by a clock that is wrong")
+        raise AlertSignatureError("a message's timestamp is too old, or its clock is wrong")
     wanted = _mark(message_id, moment, body, secret).encode()
     # there may be several, while a secret is replaced
     for each in found.get(SIGNATURE, "").split():
         version, _, mark = each.partition(",")
         if version == _VERSION and hmac.compare_digest(mark.encode(), wanted):
             return message_id
-    raise AlertSignatureError("a message has another signature")
+    raise AlertSignatureError("a message has an invalid signature")
 
 
 def _mark(message_id: str, moment: str, body: bytes, secret: str) -> str:
@@ -87,4 +87,6 @@ def _key(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise AlertSignatureError("a secret that begins with whsec_ goes on in base64") from None
+        raise AlertSignatureError(
+            "a secret that begins with whsec_ must continue in base64"
+        ) from None

@@ -1,4 +1,4 @@
-"""What is known of rows that meet a condition, and who is still to be told: two tables of ours.
+"""The tables of alerts: episodes of rows, and messages to send.
 
 Whatever becomes of rows is noted in one transaction with the messages that tell it. So a process
 that is killed has noted all or nothing; a message goes only once its channel has taken it, and is
@@ -287,12 +287,12 @@ def told(connection: Connection, letter: Letter) -> None:
 
 
 def failed(connection: Connection, letter: Letter, code: str, again_in: timedelta) -> None:
-    """Notes why a channel has not taken a message, and when it is tried again."""
+    """Notes why a channel has not taken a message, and when it is retried."""
     connection.execute(_FAILED, (again_in, code, letter.number))
 
 
 def retire(connection: Connection, source: str, alerts: Collection[Alert]) -> None:
-    """Forgets what is known of alerts, and is to be told to channels, that are no more declared."""
+    """Deletes episodes and messages of alerts and channels that are no longer declared."""
     channels = [f"{each.name} {channel.name}" for each in alerts for channel in each.to]
     channels += [f"{each.name} {CONDITION}" for each in alerts]
     connection.execute(_RETIRE_MESSAGES, (source, channels))
@@ -300,7 +300,7 @@ def retire(connection: Connection, source: str, alerts: Collection[Alert]) -> No
 
 
 def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
-    """Notes why an alert is not looked at, for whoever lists alerts; that it is, if `why` is empty.
+    """Records why an alert is paused, for `alert list`; clears it if `why` is empty.
 
     Args:
         connection: To the source.
@@ -319,5 +319,5 @@ def standing(connection: Connection, source: str) -> Iterator[Standing]:
 
 
 def waiting(connection: Connection, source: str) -> list[PendingMessages]:
-    """Returns what waits for channels, by alert and channel."""
+    """Returns the unsent messages, by alert and channel."""
     return [PendingMessages(*row) for row in connection.execute(_WAITING, (source,)).fetchall()]

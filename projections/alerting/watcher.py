@@ -2,7 +2,7 @@
 
 A view is looked at whenever another boundary is published, when a row has waited for long enough,
 and every few seconds, for a condition may ask for the time; the more there is to look at, the
-longer is the rest after it. What is to be told is noted before anybody is told.
+longer is the rest after it. Messages are stored before they are sent.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _tell(spec: AlertSpec, stop: threading.Event) -> None:
 
 
 class Lookout:
-    """Looks at the views and notes who is to be told what.
+    """Evaluates the views and stores the messages to send.
 
     Args:
         spec: The alerts.
@@ -201,8 +201,8 @@ class Lookout:
         told = Counter(step.told for step in taken if step.told is not None)
         if told[Event.OPENED] > OPENED_MAX:
             raise AlertConditionError(
-                f"alert {alert.name} would tell more than {OPENED_MAX:,} rows at once",
-                hint='a narrower condition, or recent=Recent("at", "7 days")',
+                f"alert {alert.name} would report more than {OPENED_MAX:,} rows at once",
+                hint='use a narrower condition, or recent=Recent("at", "7 days")',
             )
         rows = found.rows({step.key for step in taken})
         noting = alerting_tables.AlertRecorder(

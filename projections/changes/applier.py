@@ -1,8 +1,8 @@
 """Delivery: records of change topics, taken into the views of one store.
 
-A record that cannot be read or applied is set apart with its cause, and so is every later one of
-its key; all others are applied. What is set apart is handed to the caller, who keeps it safe before
-the batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
+A record that cannot be read or applied is quarantined with its cause, and so is every later one of
+its key; all others are applied. The caller receives quarantined records and stores them before the
+batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
 applied, whether or not it could have been.
 """
 
@@ -54,7 +54,7 @@ class UnappliedRecord:
         key: Under which text its changes wait for each other.
         topic: Where it lies, with the record's own partition and offset.
         record: It.
-        version: Its place in the log; None if it cannot be read.
+        version: Its position in the log; None if it cannot be read.
         error: Why it waits.
     """
 
@@ -123,7 +123,7 @@ class TaskApplier:
     Args:
         plans: The views of the store.
         sink: Opens the store when it is needed.
-        held: What waits already, by view.
+        held: Quarantined records, by view.
         changes_per_write: Changes of a topic after which they are written.
         overlapped: Whether what comes next is read while that is being written.
     """
@@ -205,7 +205,7 @@ class TaskApplier:
             _ViewDelivery(self, plan, reader.topic, reduced).run()
 
     def held(self, plan: ViewPlan) -> Held:
-        """What waits of a view, with what this delivery has set apart."""
+        """A view's quarantined records, including those of this delivery."""
         held = self._held.get(plan.name, _NOTHING)
         apart = self._apart.get(plan.name)
         return Held(held.keys | apart, held.given_up) if apart else held
@@ -321,7 +321,7 @@ class _ViewDelivery:
             self._fail(
                 change,
                 RowUnexpectedError(
-                    f"a row of view {self._plan.name} is not as expected",
+                    f"a row of view {self._plan.name} does not meet an expectation",
                     detail=f"expectation {unmet.name}",
                     hint="correct the row; or change the expectation, and retry",
                 ),
@@ -352,10 +352,12 @@ class _ViewDelivery:
         self._delivery.halted = name = self._plan.name
         own = self._sources[change.key, change.version].own
         return ViewHaltedError(
-            f"view {name} stands still: a row is not as expected",
+            f"view {name} is paused: a row does not meet an expectation",
             detail=f"expectation {unmet.name}; topic {self._topic}, partition {own.partition},"
             f" offset {own.offset}",
-            hint=f"correct the row or change the expectation, then headwater view resume {name}",
+            hint=(
+                f"correct the row or change the expectation, then run headwater view resume {name}"
+            ),
         )
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:
@@ -410,7 +412,7 @@ class _ViewDelivery:
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 
     def _set_apart(self, sink: Sink) -> list[UnappliedRecord]:
-        """Hands over what waits: all that failed, except where the store has something newer."""
+        """Returns the records to quarantine: failures without a newer change in the store."""
         failures = self._failures + self._behind
         if not failures:
             return []

@@ -23,8 +23,8 @@ class EveryChangeReducer(TopicReducer):
     is in a batch twice comes twice: a history knows what it has.
 
     No change is given the values that it kept. What comes before it in a batch need not be what
-    came before it in the log, as where records are tried again of which later ones were applied.
-    The history knows that, too.
+    came before it in the log, as where records are retried of which later ones were applied. The
+    history knows that, too.
     """
 
     _every = True

@@ -28,7 +28,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
     """A change whose values are still as they travel.
 
     Attributes:
-        version: Its place in the log.
+        version: Its position in the log.
         row: Its values; None of a delete.
         key: The record's key; None of a table without one.
         committed_at_us: 0 of a row that was read.

@@ -23,8 +23,8 @@ class Record(NamedTuple):
         partition: Where it lies.
         offset: Where it lies.
         old_key: Of a row that came under another key, that key.
-        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 where nobody knows, as
-            of one that has waited in quarantine.
+        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 if unknown, as of one
+            that has waited in quarantine.
     """
 
     key: bytes | None
@@ -42,7 +42,7 @@ class RecordFailure(NamedTuple):
     Attributes:
         records: The one that failed, and those that it builds on.
         error: Why.
-        version: Its place in the log; None if that cannot be read.
+        version: Its position in the log; None if that cannot be read.
         key: Values of the row's key; None if they cannot be read.
         kind: Of an added event, its type.
     """

@@ -3,7 +3,7 @@
 `ChangeEvent.parse` says what a record means; this module says the same, several times as fast, by
 reading only what a mirror needs and decoding only the change of each key that survives the batch.
 Whatever it does not know is handed to `ChangeEvent.parse`, which names what is wrong. A record that
-cannot be read is set apart with its cause; the others are not held up by it.
+cannot be read is quarantined with its cause; all others are applied.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RecordHeader(NamedTuple):
         lsn: Its position.
         streamed: Whether it comes from the log; otherwise it was read from the table.
         whole: Whether it needs no other change of its key.
-        version: Its place in the log; 0 if a read of the table takes its place.
+        version: Its position in the log; 0 if a read of the table takes its place.
         key: Values of its key; None without one.
     """
 
@@ -126,8 +126,8 @@ class TopicReducer:
     Args:
         schema: The table as its catalog describes it, with the columns that are read.
         facts: Of a table of events, which of its records count; None if all do.
-        shapes: How the table came by its columns: records of other shapes are carried over, and
-            one that no shape explains is set apart. Without it, it stops the batch.
+        shapes: How the table came by its columns: records of other shapes are carried over, and one
+            that no shape explains is quarantined. Without it, it stops the batch.
         left_out: Names of columns that the table has beside those of `schema`; their values are
             not looked at.
         left_to_read: Records of older versions do not count: a read of the table follows.
@@ -254,7 +254,7 @@ class TopicReducer:
                 0, streamed=False, whole=False
             )  # a read of the table takes its place
         if read is None:
-            raise EnvelopeError("record is no change that counts")
+            raise EnvelopeError("the record is not a change of a row")
         raw = read[0]
         streamed, lsn = bool(raw.committed_at_us), lsn_of(raw.version)
         values = None if raw.key is None else self._key(raw.key)
@@ -434,11 +434,11 @@ class TopicReducer:
             lacking = self._columns - row.keys()
             strange = row.keys() - self._captured
             raise UnknownShapeError(
-                f"a record of {self._schema.table} has columns that its views do not expect",
+                f"a record of {self._schema.table} has columns that its views do not have",
                 detail=f"new: {', '.join(sorted(strange)) or 'none'}; "
                 f"gone: {', '.join(sorted(lacking)) or 'none'}",
-                hint="headwater source changes lists what was noted; a view that keeps its columns"
-                " takes those of its table with headwater view resume",
+                hint="headwater source changes lists the recorded changes; headwater view "
+                "resume gives a view the present columns of its table",
             ) from None
 
     def _read_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -474,7 +474,9 @@ class TopicReducer:
                 raise _Truncated(version, event.committed_at_us)
             raise TruncateError(
                 f"table {self._schema.table} was truncated",
-                hint="a view of events keeps what happened: drop the record to keep it so",
+                hint=(
+                    "a view of events does not follow a TRUNCATE: drop the record to keep its rows"
+                ),
             )
         committed_at_us = 0 if event.snapshot else event.committed_at_us
         if self._asks_begun:
@@ -521,7 +523,7 @@ class TopicReducer:
             return tuple([decode(by_name[name], fields[name]) for name in self._schema.key])
         except (KeyError, TypeError, orjson.JSONDecodeError):
             raise SchemaMismatchError(
-                f"key of a record is not the key of {self._schema.table}",
+                f"a record's key is not the key of {self._schema.table}",
                 detail=f"planned {', '.join(self._schema.key)}",
             ) from None
 
@@ -531,16 +533,16 @@ class TopicReducer:
         return KeylessChangeError(
             f"a row of {self._schema.table}, which has no key, was changed",
             detail=f"operation {operation}",
-            hint="give the table a primary key; without one its views can only gain rows",
+            hint="add a primary key to the table; without one its views follow only inserts",
         )
 
 
 def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError:
     """Returns the error for a change whose unchanged values no row has."""
     return NoStoredRowError(
-        f"no row of {schema.table} has the unchanged values of a change",
+        f"no stored row of {schema.table} has the unchanged values of a change",
         detail="columns " + ", ".join(kept),
-        hint="it waits until the row is read again, which the job asks for",
+        hint="the change waits until the row is read again, which the job requests",
     )
 
 

@@ -28,19 +28,19 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
             a history is given as a change.
         version: `ChangePosition.version` of the change.
         row: Decoded values by column; None after a delete.
-        committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for rows that
-            a snapshot read, whose commit nobody knows.
+        committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for rows that a
+            snapshot read, whose commit time is unknown.
         kept: Columns that the change leaves as they were; in `row` they are None and mean nothing.
             Their values are in the stored row of the key, if that is of the same epoch.
         base: Key of the stored row that has them instead, if the row came under another key; that
             row must have come from the log, not have been read from the table.
         moved_at: Version with which the row left that key: a stored row that is not older is
             another one.
-        read_at_us: Of a row that was read, when; only a history is told.
-        sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 where nobody
-            knows, or no view asks.
+        read_at_us: Of a row that was read, when; for histories only.
+        sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 if unknown, or
+            no view asks.
         inserted: Whether the row came to be by it, or was there before; None where the log does not
-            say, as of a row that was read. Only a history is told.
+            say, as of a row that was read. For histories only.
         begun: Version of the newest insert or delete of its key among the records that it was made
             from; 0 of none, or if no view asks. A change of version 0 without a row says that
             alone, of a row whose own changes are left to a read.
@@ -62,7 +62,7 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadSpan(NamedTuple):
-    """What a whole read of a table stands for, and when it was; microseconds since 1970, UTC.
+    """Version and time of a whole-table snapshot; microseconds since 1970, UTC.
 
     Attributes:
         version: Version of the rows that it has read, as `ChangePosition.of_read` makes it.

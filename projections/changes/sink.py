@@ -100,8 +100,8 @@ class Sink(Protocol):
 
         Args:
             plan: The view.
-            below_version: The version: that of the rows of its newest whole read.
-            reads: Every whole read of its table; only a history is told.
+            below_version: The version: that of the rows of its newest whole-table snapshot.
+            reads: Every whole-table snapshot of its table; for histories only.
 
         Raises:
             SinkError: The store refuses or cannot be reached; it has to be given again.

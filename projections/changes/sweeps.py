@@ -1,9 +1,9 @@
-"""Sweeps: rows that a view still has although a whole read of their table has not found them.
+"""Sweeps: removal of rows that a whole-table snapshot did not find.
 
-Such a row was deleted while nobody looked: its delete is in no topic. The read sent every row that
-there was with one position. So once a view has applied all of the read, whatever it has with an
-older version is a row that was gone by then. A view of several tables may be swept up to the
-oldest of their newest reads: every row of each table has been sent with that version or a newer
+Such a row was deleted while nothing was captured: its delete is in no topic. The read sent every
+row that there was with one position. So once a view has applied all of the read, whatever it has
+with an older version is a row that was gone by then. A view of several tables may be swept up to
+the oldest of their newest reads: every row of each table has been sent with that version or a newer
 one. Until then the view has rows too many, and says of no position that it has reached it.
 """
 
@@ -68,11 +68,11 @@ def applied(committed: Offsets, waiting: Offsets) -> Offsets:
 
 
 def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
-    """Returns what the newest whole reads allow to be swept; None without them.
+    """Returns what the newest snapshots of whole tables allow to be swept; None without them.
 
     Args:
         plan: The view.
-        whole: The newest whole read that is done, by topic.
+        whole: The newest whole-table snapshot that is done, by topic.
     """
     topics = [plan.topic] if plan.events is None else list(plan.topics)
     if not all(topic in whole for topic in topics):
@@ -97,7 +97,7 @@ def pending(
     Args:
         plan: The view.
         store: The store.
-        whole: The newest whole read that is done, by topic.
+        whole: The newest whole-table snapshot that is done, by topic.
         done: The version up to which each view was swept, by view and store.
     """
     # where rows of a new shape wait, what a read has sent is not in the view
@@ -108,7 +108,7 @@ def pending(
 
 
 def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan, ...]:
-    """Returns what a history is told of the whole reads of its table; nothing of other views."""
+    """Returns the whole-table snapshots for a history; empty for other views."""
     if plan.history is None:
         return ()
     found = reads.whole_spans(connection, plan.source, plan.topics)
@@ -116,7 +116,7 @@ def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan
 
 
 def span(place: ChangePosition, begun: datetime, ended: datetime) -> ReadSpan:
-    """Returns what a history is told of a whole read: its place in the log, and when it was."""
+    """Returns a whole-table snapshot for a history: its log position and time."""
     at_us, until_us = ((at - _BEGINNING) // _MICROSECOND for at in (begun, ended))
     return ReadSpan(place.version, at_us, until_us)
 

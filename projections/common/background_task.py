@@ -1,8 +1,8 @@
-"""Attendant: a thread of the job that tends something beside its queries, as long as a turn lasts.
+"""Background task: a thread of the job beside its queries, during one generation.
 
 Others wait for what it does: a view claims no position that nobody publishes, and keeps rows that
-nobody sweeps. So none of them ends unseen. What each of them knows to be wrong it tries again by
-itself; after anything else it is begun anew, and one that cannot go on ends the job, which says so.
+nobody sweeps. So none of them ends unseen. What each of them knows to be wrong it retries by
+itself; after anything else it is restarted, and one that cannot go on ends the job, which says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Attendant(threading.Thread, ABC):
 
     Attributes:
         fault: Why it is given up; None while it is not.
-        error: What it was last begun anew after; None once it has come around again.
+        error: What it was last restarted after; None once it has come around again.
 
     Args:
         name: What it is called in the log and in the job's status.

@@ -1,7 +1,7 @@
 """TableLog: what the log of a Delta table says, action by action.
 
 The engines tell which files a version consists of, but not what was said of each when it was added.
-Whoever writes of the same files in another log needs that, word for word.
+A caller that writes of the same files in another log needs that, word for word.
 
 Logs of Delta tables that are torn: what a power cut or a stray hand leaves of them.
 
@@ -10,8 +10,8 @@ silence; and what they say of other damage does not tell it from a disk that doe
 
 Plain tables: those whose rows are what their files have, column by column.
 
-Such a table may be read file by file, by whoever reads Parquet; any other needs an engine that
-knows the features that it has.
+Such a table may be read file by file, by a caller that reads Parquet; any other needs an engine
+that knows the features that it has.
 """
 
 from __future__ import annotations
@@ -237,10 +237,10 @@ def refuse_torn(root: Path, view: str, *, every: bool = False) -> None:
         found = torn(root / name, every=every)
         if found is not None:
             raise TableTornError(
-                f"view {view}: the log of its table is torn",
+                f"view {view}: the log of its table is damaged",
                 detail=f"{name}/_delta_log: {found}",
-                hint=f"headwater down; move tables/{view} and tables/{view}.deleted away;"
-                " headwater up reads the view's table anew",
+                hint=f"run headwater down, move tables/{view} and tables/{view}.deleted away, "
+                "then headwater up: it takes a new snapshot of the view's table",
             )
 
 

@@ -1,4 +1,4 @@
-"""Tenure: the time in which one driver writes the views of a home, and nothing else does.
+"""Driver lock: only one driver writes the views of a home folder.
 
 A driver is several processes: its own, Spark's JVM, and workers that write. Each of them can be
 stopped at any moment, outlive the others, and be woken when another driver is at work. So each
@@ -44,7 +44,7 @@ _TOKEN_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Tenure:
-    """The right to write, as long as nobody else has it; may be given to other processes.
+    """The right to write (fencing token); can be passed to other processes.
 
     Attributes:
         folder: Where its locks are.
@@ -64,19 +64,19 @@ class Tenure:
         """Keeps other drivers out while something is written; several may write at a time.
 
         Raises:
-            WriterFencedError: Another driver has taken over, or the file of the lock is gone.
+            WriterFencedError: Another driver has adopted, or the file of the lock is gone.
         """
         try:
             handle = os.open(self.folder / _TENURE, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise self._fenced("the file of its lock is gone") from None
+            raise self._fenced("its lock file was deleted") from None
         try:
             file_lock.lock(handle, shared=True)
             # one that was put in its place is locked by others
             if not _same(handle, self.folder / _TENURE):
-                raise self._fenced("the file of its lock is another")
+                raise self._fenced("its lock file was replaced")
             if os.pread(handle, 4 * _TOKEN_BYTES, 0) != self.token.encode():
-                raise self._fenced("another driver has taken over")
+                raise self._fenced("another driver holds the lock")
             yield
         finally:
             os.close(handle)
@@ -94,7 +94,7 @@ class Tenure:
         return WriterFencedError(
             "this driver must not write any more",
             detail=f"{detail}; process {os.getpid()}",
-            hint="nothing was written; headwater status shows who keeps the views now",
+            hint="nothing was written; headwater status shows the present driver",
         )
 
 
@@ -115,7 +115,7 @@ def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
     holder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not file_lock.try_lock(holder):
-            raise _locked(home, "another driver keeps these views")
+            raise _locked(home, "another driver maintains these views")
         yield _take_over(folder, time.monotonic() + wait_s)
     finally:
         os.close(holder)
@@ -125,7 +125,7 @@ def _take_over(folder: Path, deadline: float) -> Tenure:
     jvm, file = folder / _JVM, folder / _TENURE
     with file_lock.opened(jvm) as handle:
         if not file_lock.try_lock(handle, wait_s=deadline - time.monotonic(), posix=True):
-            raise _locked(jvm, "Spark of an ended driver is still there")
+            raise _locked(jvm, "the JVM of an ended driver still runs")
     with file_lock.opened(file) as handle:
         if not file_lock.try_lock(handle, wait_s=deadline - time.monotonic()):
             raise _locked(file, "a worker of an ended driver is still writing")

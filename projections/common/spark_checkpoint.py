@@ -7,7 +7,7 @@ topic has let records go already, the query begins a new checkpoint at the place
 Whose a checkpoint is: which query of which home it was made by, and of which topics it tells.
 
 A checkpoint says of each partition where its query stands. In the place of another query, or beside
-a topic that was made anew under its name, it would say that changes are in a store that never had
+a topic that was recreated under its name, it would say that changes are in a store that never had
 them, and nobody would miss them. So each checkpoint bears a mark, which is there before its first
 batch and is looked at before each start.
 """
@@ -115,7 +115,7 @@ def _told(lines: list[str]) -> Offsets:
 
 
 def batch_of(checkpoint: Path, place: tuple[str, int], offset: int) -> int | None:
-    """Returns the number of the finished batch that had a record; None if nobody knows any more.
+    """Returns the number of the finished batch that had a record; None if unknown.
 
     Args:
         checkpoint: Folder of the query's checkpoint, which keeps its last batches.
@@ -278,7 +278,8 @@ def check(checkpoint: Path) -> Mapping[str, str]:
         checkpoint: Folder of the query's checkpoint.
 
     Raises:
-        CheckpointForeignError: Another query, source or home has made it, or nobody knows who.
+        CheckpointForeignError: It belongs to another query, source or home, or its owner is
+            unknown.
     """
     if not (checkpoint / "offsets").is_dir():
         return {}
@@ -286,11 +287,11 @@ def check(checkpoint: Path) -> Mapping[str, str]:
     try:
         mark = msgspec.json.decode((checkpoint / _MARK).read_bytes(), type=CheckpointMark)
     except (FileNotFoundError, msgspec.DecodeError):
-        raise _foreign(checkpoint, "it has no mark that can be read") from None
+        raise _foreign(checkpoint, "its identity cannot be read") from None
     if (mark.source, mark.query) != (wanted.source, wanted.query):
-        raise _foreign(checkpoint, f"it was made by query {mark.query} of source {mark.source}")
+        raise _foreign(checkpoint, f"it belongs to query {mark.query} of source {mark.source}")
     if mark.home != wanted.home:
-        raise _foreign(checkpoint, "it was made in another home")
+        raise _foreign(checkpoint, "it belongs to another home folder")
     return mark.topics
 
 
@@ -312,10 +313,10 @@ def _wanted(checkpoint: Path) -> CheckpointMark:
 
 def _foreign(checkpoint: Path, why: str) -> CheckpointForeignError:
     return CheckpointForeignError(
-        f"the checkpoint of query {checkpoint.name} is not its own",
+        f"the checkpoint of query {checkpoint.name} belongs to another query",
         detail=f"{checkpoint}: {why}",
-        hint=f"put its own back, or remove it and {checkpoint.name}.json beside it: its views are "
-        "then filled anew",
+        hint=f"restore the query's own checkpoint, or remove it and {checkpoint.name}.json "
+        "beside it: its views are then filled again",
     )
 
 

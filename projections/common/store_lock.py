@@ -1,11 +1,11 @@
-"""Whose turn a store is: its batches', or that of somebody who must be alone.
+"""Store lock: shared by batches, exclusive for cutovers.
 
-Batches may be several at once. Whoever moves readers of views to another version must be alone.
-Between two batches all versions of a view have the same changes. So readers that are moved just
-then see nothing twice, and nothing go back. Views that are made from others come to a store apart
-from its batches, and have a turn of their own there.
+Batches may be several at once. A cutover needs the lock exclusively. Between two batches all
+versions of a view have the same changes. So readers that are moved just then see nothing twice, and
+nothing go back. Derived views come to a store apart from its batches, and have a turn of their own
+there.
 
-Derived turn: views made from others are brought to a store while nobody moves readers there.
+Derived turn: derived views are brought to a store while no cutover runs there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOCK: Final = AdvisoryLock.named("headwater.store", parts=2)
 
 
 def of_derived(store: str) -> str:
-    """Returns the turn that views made from others have in a store."""
+    """Returns the turn that derived views have in a store."""
     return f"derived {store}"
 
 
@@ -75,12 +75,12 @@ def alone(
     except psycopg.errors.LockNotAvailable:
         raise VersionBusyError(
             f"a batch has been written for longer than {MOVE_WAIT_S:.0f} s",
-            hint="headwater status shows what the job is at; try again",
+            hint="retry; headwater status shows what the job does",
         ) from None
 
 
 class DerivedTurn:
-    """The turn of views made from others in one store, held by a session that stays open.
+    """The turn of derived views in one store, held by a session that stays open.
 
     Args:
         dsn: Of the source.

@@ -32,7 +32,7 @@ class Throttle:
         error: type[ProjectionError] = ProjectionError,
     ) -> None:
         if not 0 < share <= 1:
-            raise error("work takes a share of the time, above 0 and up to 1", detail=f"{share:g}")
+            raise error("a share of time must be above 0 and at most 1", detail=f"{share:g}")
         self._share = share
         self._stop = stop or threading.Event()
         self._since = time.monotonic()

@@ -1,4 +1,4 @@
-"""Alert: somebody is told once that a row meets a condition, and once that it does no more."""
+"""Alert: one message when a row meets a condition, and one when it no longer does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGITS: Final = 8
 
 
 class Event(StrEnum):
-    """What somebody is told of a row."""
+    """A message about a row."""
 
     OPENED = "opened"
     RECOVERED = "recovered"
@@ -32,10 +32,11 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What somebody is told.
+    """A message about a row.
 
     Attributes:
-        id: The same whenever this is told again: whoever has had it may leave it out.
+        id: The same for each repetition of the message: receivers skip ids that they have
+            processed.
         alert: Name of the alert.
         event: What has happened.
         view: The view.
@@ -73,12 +74,12 @@ class Webhook:
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.url):
             raise DeclarationError(
-                "an alert cannot be sent to such a URL",
-                hint="https://host/path or http, without a user's name",
+                "the URL of a webhook is invalid",
+                hint="use https://host/path or http://, without a user name",
             )
         if not _SECRET.fullmatch(self.secret):
             raise DeclarationError(
-                "a webhook names its secret, and does not have it",
+                "a webhook takes the name of a secret, not the secret",
                 hint='Webhook(url, secret="fraud"), and in the settings alerts.secrets.fraud',
             )
 
@@ -102,7 +103,7 @@ class Topic:
 
     def __post_init__(self) -> None:
         if not _TOPIC.fullmatch(self.topic):
-            raise DeclarationError("a topic cannot be named like that", detail=self.topic[:80])
+            raise DeclarationError("the topic name is invalid", detail=self.topic[:80])
 
     @property
     def name(self) -> str:
@@ -131,10 +132,10 @@ Channel = Webhook | Topic | Handler
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Rows of the last while, by a time that they have: older ones are nobody's concern any more.
+    """Rows of the last while, by a time that they have: older ones are ignored.
 
     Attributes:
-        column: Name of the column with a row's time; of one where it is NULL nobody is told.
+        column: Name of the column with a row's time; rows where it is NULL are not reported.
         within: How long a row is recent: `"7 days"`.
     """
 
@@ -152,15 +153,15 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Rows of a view of which somebody is told.
+    """Rows of a view that are reported.
 
     Attributes:
         name: Its name.
         view: The view.
         where: A condition on its rows, in the SQL of `headwater query`; empty for every row.
-        hold: How long a row must have met it before anybody is told.
-        quiet: How long it must not have met it before anybody is told that it does no more.
-        to: Who is told.
+        hold: How long a row must have met it before it is reported.
+        quiet: How long it must not have met it before its recovery is reported.
+        to: Channels.
         recent: Which rows are looked at; None for all that the view has.
     """
 

@@ -67,20 +67,20 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     quiet: str = "0 seconds",
     recent: Recent | None = None,
 ) -> Alert:
-    """Declares that somebody is told of rows of a view, each once until it has recovered.
+    """Declares an alert on rows of a view: one message per row until it has recovered.
 
     Args:
         name: Of the alert.
         of: The view: one that lives in the tables, with a row for each key.
-        to: Who is told: any of `Webhook`, `Topic`, `Handler`.
+        to: Channels: any of `Webhook`, `Topic`, `Handler`.
         where: A condition on its rows, in the SQL of `headwater query`. It may ask for `now()`,
             such as `due_at < now()`; left out, every row meets it, as every match of a pattern.
-        hold: How long a row must have met the condition before anybody is told: `"5 minutes"`.
-        quiet: Hold-down: how long it must not have met it before it counts as recovered. What
-            comes and goes in between is told once.
+        hold: How long a row must have met the condition before it is reported: `"5 minutes"`.
+        quiet: Hold-down: how long it must not have met it before it counts as recovered. Shorter
+            interruptions belong to one alert.
         recent: Leaves out rows that are older, such as matches of a pattern, of which there are
-            ever more: `Recent("match_end", "7 days")`. One that becomes too old is forgotten, and
-            nobody is told that it has recovered.
+            ever more: `Recent("match_end", "7 days")`. One that becomes too old is forgotten
+            without a recovery message.
 
     Raises:
         DeclarationError: It does not fit.
@@ -88,25 +88,25 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     channels = tuple(to)
     if "table" not in of.to:
         raise DeclarationError(
-            f"alert {name}: view {of.name} has no table to be looked at",
-            hint='to=["table", ...] of the view',
+            f"alert {name}: view {of.name} has no table",
+            hint='add to=["table", ...] to the view',
         )
     if isinstance(of, MirrorView) and of.history is not None:
         raise DeclarationError(
             f"alert {name}: view {of.name} has many rows for each key",
-            hint="a view of the same table without history, or made from this one",
+            hint="use a mirror of the table, or a view derived from this one",
         )
     if not channels or not all(isinstance(each, Channel) for each in channels):
         raise DeclarationError(
-            f"alert {name} tells nobody",
+            f"alert {name} has no channel",
             hint='to=[Webhook(url, secret="fraud")], Topic("alerts") or Handler(function)',
         )
     names = [each.name for each in channels]
     if len(set(names)) < len(names):
-        raise DeclarationError(f"alert {name} tells one channel twice", detail=", ".join(names))
+        raise DeclarationError(f"alert {name} has one channel twice", detail=", ".join(names))
     if recent is not None and not isinstance(recent, Recent):
         raise DeclarationError(
-            f"alert {name} does not say what is recent", hint='recent=Recent("match_end", "7 days")'
+            f"alert {name} has an invalid recent", hint='recent=Recent("match_end", "7 days")'
         )
     least = timedelta(0)
     lengths = duration(hold, least), duration(quiet, least)
@@ -130,14 +130,15 @@ def dashboard(title: str, panels: Iterable[Panel]) -> Dashboard:
     shown = tuple(panels)
     if not title.strip() or not 1 <= len(shown) <= PANELS_MAX:
         raise DeclarationError(
-            "a dashboard has a title and panels",
+            "a dashboard needs a title and panels",
             detail=f"{title[:80]!r} with {len(shown)} panels",
             hint=f"one to {PANELS_MAX} of Line(...), Bars(...), Number(...) and Rows(...)",
         )
     for panel in shown:
         if not isinstance(panel, Panel) or not panel.title.strip() or not panel.sql.strip():
             raise DeclarationError(
-                "a panel is a title and a SELECT", hint='Number("Orders", "SELECT count(*) FROM …")'
+                "a panel needs a title and a SELECT",
+                hint='Number("Orders", "SELECT count(*) FROM …")',
             )
     titles = [panel.title for panel in shown]
     if twice := sorted({each for each in titles if titles.count(each) > 1}):

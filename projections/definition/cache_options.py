@@ -62,9 +62,11 @@ class NameTemplate:
         parts = tuple((m[1] or m[0], m[1] is not None) for m in found if m is not None)
         if len(parts) < len(found):
             raise DeclarationError(
-                "a pattern of the cache cannot be read",
+                "a cache pattern is invalid",
                 detail=text[:80],
-                hint="parts joined by colons, each a word or a column: customer:{customer_id}",
+                hint=(
+                    "use parts joined by colons, each a word or a column: customer:{customer_id}"
+                ),
             )
         return cls(text, parts)
 
@@ -116,15 +118,15 @@ class CacheOptions:
     def __post_init__(self) -> None:
         if self.layout not in set(CacheLayout):
             hint = "layouts are " + ", ".join(CacheLayout)
-            raise DeclarationError(f"no cache layout {self.layout}", hint=hint)
+            raise DeclarationError(f"unknown cache layout {self.layout}", hint=hint)
         if self.ttl is not None and self.ttl_ms <= 0:
-            raise DeclarationError("a row of the cache lives no time", detail=str(self.ttl))
+            raise DeclarationError("the TTL of cache rows must be positive", detail=str(self.ttl))
         if isinstance(self.lookups, str):
-            raise DeclarationError("lookups are a list of patterns", detail=self.lookups[:80])
+            raise DeclarationError("lookups must be a list of patterns", detail=self.lookups[:80])
         for patterns in (self.lookups, self.counters, self.leaderboards):
             _check_apart([NameTemplate.parse(text) for text in patterns])
         if len(self.lookups) + len(self.counters) + len(self.leaderboards) > PATTERNS_MAX:
-            raise DeclarationError(f"more than {PATTERNS_MAX} patterns of the cache for one view")
+            raise DeclarationError(f"a view has more than {PATTERNS_MAX} cache patterns")
 
     @property
     def ttl_ms(self) -> int:
@@ -161,9 +163,9 @@ class CacheOptions:
             scale = schema.by_name[name].scale
             if kind not in _SUMMED or (kind is ColumnKind.NUMERIC and (scale is None or scale < 0)):
                 raise PlanError(
-                    f"view {view}: a counter cannot add up column {name}",
+                    f"view {view}: a counter cannot sum column {name}",
                     detail=f"type {schema.by_name[name].type_name}",
-                    hint="sums are exact: of integers, and of numerics with a scale",
+                    hint="only integers, and numerics with a scale, can be summed exactly",
                 )
         for name in set(self.leaderboards.values()):
             if _kind(view, schema, name) not in _RANKED:
@@ -179,7 +181,7 @@ def _check_apart(patterns: Sequence[NameTemplate]) -> None:
         for other in patterns[:place]:
             if pattern.meets(other):
                 raise DeclarationError(
-                    "two patterns of the cache can come to the same name",
+                    "two cache patterns can produce the same key",
                     detail=f"{other.text} and {pattern.text}"[:160],
                 )
 
@@ -188,7 +190,7 @@ def _kind(view: str, schema: TableSchema, name: str) -> ColumnKind:
     column = schema.by_name.get(name)
     if column is None:
         raise PlanError(
-            f"view {view}: its cache options name column {name[:80]}, which it does not have",
+            f"view {view}: the cache options name column {name[:80]}, which the view lacks",
             hint="columns: " + ", ".join(schema.by_name),
         )
     return column.kind

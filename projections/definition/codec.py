@@ -1,8 +1,8 @@
 """View definitions as data: kept when a view's declaration changes, so that the old one goes on.
 
 A declared view is made of frozen values, and so is what is kept of it: a JSON document that says of
-each value which it is. Only the classes listed here are ever made from one, so a document that
-somebody has altered can name a wrong column and cannot run anything.
+each value which it is. Only the classes listed here are ever made from one, so an altered document
+can name a wrong column but cannot run code.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def decoded(document: Any) -> AnyView:
         view = _in(document)
     except (KeyError, TypeError, ValueError, DeclarationError) as error:
         raise DefinitionUnreadableError(
-            "a kept definition of a view cannot be read",
+            "a stored definition of a view cannot be read",
             detail=type(error).__name__,
-            hint="declare the view as it was, or drop that version: headwater view drop",
+            hint="declare the view as before, or drop that version with headwater view drop",
         ) from None
     if not isinstance(view, MirrorView | EventsView | DerivedView):
-        raise DefinitionUnreadableError("a kept definition is of no view")
+        raise DefinitionUnreadableError("a stored definition does not describe a view")
     return view
 
 
@@ -102,7 +102,7 @@ def _out(value: Any) -> Any:
         return [_out(each) for each in value]
     said = _named(value)
     if said is None and not isinstance(value, str | int | float | bool | None):
-        raise TypeError(f"a definition holds a {type(value).__name__}")
+        raise TypeError(f"a definition contains a {type(value).__name__}")
     return value if said is None else said
 
 

@@ -8,7 +8,7 @@ A view that is kept by an older definition has the columns that its events had t
 has no more is NULL, and what it has beside them is left out.
 
 A personal field has a column that is always NULL: views are kept where keys are not, and must not
-remember who is forgotten. Nobody decrypts anything here.
+remember who is forgotten. Nothing is decrypted here.
 """
 
 from __future__ import annotations
@@ -250,7 +250,10 @@ def _merged(fields: Mapping[str, Iterable[_Field]]) -> list[Column]:
             other, seen = by_name.setdefault(column.name, (type_name, column))
             if seen != column:
                 raise PlanError(
-                    f"event types {other} and {type_name} disagree on column {column.name}",
+                    (
+                        f"event types {other} and {type_name} have different types for column "
+                        f"{column.name}"
+                    ),
                     detail=f"{seen.type_name} and {column.type_name}",
                     hint="declare a view for each of them",
                 )

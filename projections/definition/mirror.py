@@ -51,7 +51,7 @@ def source(  # noqa: PLR0913  # what can be said of a source
             events are captured for `view.events`, and its outbox is sent to the topics
             `<name>.outbox.<topic>`.
         on_schema_change: What its views do when their table changes: `evolve`, `pause`,
-            `quarantine` or `ignore`; see `SchemaPolicy` for what they do where nothing is said.
+            `quarantine` or `ignore`; for the default see `SchemaPolicy`.
         columns: Rules for tables of which some columns do not leave the database, or only hashed
             or masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
             `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
@@ -65,13 +65,13 @@ def source(  # noqa: PLR0913  # what can be said of a source
     if eventstore:
         names += EVENT_TABLES
     if not names:
-        raise DeclarationError(f"source {name} captures no table")
+        raise DeclarationError(f"source {name} has no tables")
     if len(set(names)) < len(names):
         raise DeclarationError(f"source {name} lists a table twice")
     if eventstore and OUTBOX in names:
         raise DeclarationError(
             f"source {name} lists {OUTBOX}",
-            hint="eventstore=True sends its messages; it keeps no rows to be mirrored",
+            hint=("use eventstore=True, which sends its messages; the table has no rows to mirror"),
         )
     policy = _policy(f"source {name}", on_schema_change)
     rules = {TableName.parse(table): rule for table, rule in (columns or {}).items()}
@@ -84,7 +84,7 @@ def source(  # noqa: PLR0913  # what can be said of a source
     declared = Source(checked(name, "source"), names, eventstore, policy, rules, keyless)
     declarations = collected()
     if name in declarations.sources:
-        raise DeclarationError(f"two sources are named {name}")
+        raise DeclarationError(f"two sources have the name {name}")
     declarations.sources[name] = declared
     return declared
 
@@ -112,22 +112,20 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     Args:
         name: The view's name in every store; lower case, digits and underscores.
         table: A captured table, from a source.
-        keys: Columns that identify a row; the primary key where nothing is said.
-        to: Any of `table`, `search`, `cache`; all of them where nothing is said. A history lives
-            in `table`.
-        on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; its source's where nothing
-            is said, see `SchemaPolicy`.
+        keys: Columns that identify a row; default: the primary key.
+        to: Any of `table`, `search`, `cache`; default: all of them. A history lives in `table`.
+        on_schema_change: `evolve`, `pause`, `quarantine` or `ignore`; default: its source's, see
+            `SchemaPolicy`.
         cache: How it is laid out in the cache, with lookups, counters and leaderboards.
-        search: How its fields are indexed for search; from the columns' types where nothing is
-            said.
+        search: How its fields are indexed for search; default: from the columns' types.
         scd: 1 for the latest rows, 2 for a history, whose rows have `valid_from` and `valid_to`,
             `recorded_from` and `recorded_to`.
         sequence_by: Of a history, the column that says since when a row is valid, such as the time
-            of an event; the commit where nothing is said.
+            of an event; default: the commit.
         except_column_list: Columns of its table that it does not have, whatever becomes of them
             there; none of the key.
-        track_history_column_list: Columns whose change begins a new state of a history; all where
-            nothing is said. A change of others is put into the state that it falls into.
+        track_history_column_list: Columns whose change begins a new state of a history; default:
+            all. A change of others is put into the state that it falls into.
         track_history_except_column_list: Columns whose change begins none; said instead.
         apply_as_deletes: A condition on a row; where it is true, the row counts as deleted, as
             `deleted_at IS NOT NULL` says of one that is only marked.
@@ -136,8 +134,8 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             `broker` or `processing`; or of its first, `first_commit`. See `ChangeTime`.
 
     Raises:
-        DeclarationError: A name cannot be used or is taken, a store, policy or time is not known,
-            or what is said of a history does not fit.
+        DeclarationError: A name is invalid or in use, a store, policy or time is unknown, or the
+            options of a history do not fit.
     """
     wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
     stores = stores_of(name, wanted)
@@ -163,7 +161,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
 
 def _cached(name: str, stores: frozenset[Store], cache: CacheOptions | None) -> CacheOptions:
     if cache is not None and Store.CACHE not in stores:
-        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+        raise DeclarationError(f"view {name} has cache options, but is not in the cache")
     return cache or DEFAULT_OPTIONS
 
 
@@ -180,14 +178,16 @@ def _times(
 ) -> tuple[tuple[str, ChangeTime], ...]:
     if times and (Store.TABLE not in stores or history):
         raise DeclarationError(
-            f"view {name}: only the table of a mirror or of events has the times of its changes",
-            hint="a history has recorded_from and recorded_to; search and cache have rows alone",
+            f"view {name}: times needs a mirror or a view of events with a table",
+            hint=(
+                "a history has recorded_from and recorded_to; search and cache contain only rows"
+            ),
         )
     found = []
     for column, which in times.items():
         if which not in set(ChangeTime):
             raise DeclarationError(
-                f"view {name}: a change has no time {which}",
+                f"view {name}: unknown time {which}",
                 hint=", ".join(map(str, ChangeTime)),
             )
         found.append((checked(column, "column"), ChangeTime(which)))
@@ -199,26 +199,27 @@ def _history(
 ) -> HistoryColumns | None:
     if scd not in {1, _HISTORY}:
         raise DeclarationError(
-            f"view {name}: scd is 1 or 2", hint="1 keeps the latest rows, 2 all that ever were"
+            f"view {name}: scd must be 1 or 2",
+            hint=("1 keeps the latest row of each key, 2 its history"),
         )
     if scd == 1:
         if said != HistoryColumns():
             raise DeclarationError(
-                f"view {name} says what only a history has",
+                f"view {name} has options of a history, but is a mirror",
                 detail="sequence_by, track_history_*",
                 hint="scd=2",
             )
         return None
     if stores != {Store.TABLE}:
         raise DeclarationError(
-            f"view {name}: a history lives in the warehouse only",
+            f"view {name}: a history can be only in the warehouse",
             detail=", ".join(sorted(stores - {Store.TABLE})) or None,
-            hint='leave `to` out, or mirror the latest rows there: scd=1, to=["search", "cache"]',
+            hint='omit `to`, or mirror the latest rows there: scd=1, to=["search", "cache"]',
         )
     if said.tracked is not None and said.untracked:
         raise DeclarationError(
-            f"view {name} says twice which columns are tracked",
-            hint="track_history_column_list or track_history_except_column_list",
+            f"view {name} has two lists of tracked columns",
+            hint="use track_history_column_list or track_history_except_column_list",
         )
     return said
 
@@ -243,7 +244,7 @@ def events(  # noqa: PLR0913  # the words of `mirror`
         name: The view's name in every store; lower case, digits and underscores.
         events: Which events, from a source: `shop.events(OrderPlaced)`.
         to: Any of `table`, `search`, `cache`.
-        search: How its fields are indexed for search; from their types where nothing is said.
+        search: How its fields are indexed for search; default: from their types.
         expect: What its rows should be like, and what becomes of those that are not.
         times: Columns with a time at which each event came, in the table: `commit`, `broker` or
             `processing`; see `ChangeTime`.
@@ -257,14 +258,14 @@ def events(  # noqa: PLR0913  # the words of `mirror`
     if any(each.on_fail is OnFail.FAIL for each in found):
         # nobody reads events a second time, so it could not go on without a gap
         raise DeclarationError(
-            f"view {name}: a view of events does not stand still for a row",
-            hint='on_fail="quarantine": the event waits, the others flow',
+            f"view {name}: a view of events cannot pause for a row",
+            hint='use on_fail="quarantine": only the event is quarantined',
         )
     named = checked(name, "view")
     came = _times(name, stores, times or {})
     if any(which is ChangeTime.FIRST_COMMIT for _, which in came):
         raise DeclarationError(
-            f"view {name}: an event has one commit, the first", hint='times={"...": "commit"}'
+            f"view {name}: an event has only one commit", hint='times={"...": "commit"}'
         )
     return _declare(EventsView(named, events.source, events, stores, options, found, came))
 
@@ -288,7 +289,7 @@ def stores_of(name: str, to: Iterable[str]) -> frozenset[Store]:
         hint = "stores are " + ", ".join(Store)
         raise DeclarationError(f"view {name}: {error}", hint=hint) from None
     if not stores:
-        raise DeclarationError(f"view {name} lives in no store")
+        raise DeclarationError(f"view {name} has no store")
     return stores
 
 
@@ -305,7 +306,7 @@ def searched(name: str, stores: frozenset[Store], search: object) -> SearchOptio
         raise DeclarationError(f"view {name}: search takes SearchOptions", hint=hint)
     if Store.SEARCH not in stores:
         raise DeclarationError(
-            f"view {name} has search options and does not live in search",
+            f"view {name} has search options, but is not in search",
             hint='to=["search", ...]',
         )
     return search

@@ -37,8 +37,8 @@ class Declarations:
         sources: Sources.
         views: Views of one table each, or of events.
         derived: Views that are made from other views.
-        alerts: Who is told of rows of which views.
-        dashboard: What a page shows of them; None if nothing was said.
+        alerts: Alerts on rows of views.
+        dashboard: What a page shows of them; None by default.
         module: Where it lies; files that it names lie beside it.
         folders: Further places of modules that it imports.
     """
@@ -58,7 +58,7 @@ class Declarations:
             DeclarationError: There is one.
         """
         if name in self.views or name in self.derived:
-            raise DeclarationError(f"two views are named {name}")
+            raise DeclarationError(f"two views have the name {name}")
 
 
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
@@ -78,7 +78,9 @@ def load(path: Path, *folders: Path) -> Declarations:
         DeclarationError: The file is missing, cannot be run, or declares something wrongly.
     """
     if not path.is_file():
-        raise DeclarationError("no file of views", detail=str(path), hint="headwater init")
+        raise DeclarationError(
+            "the views module does not exist", detail=str(path), hint="headwater init"
+        )
     for folder in (path.parent, *folders):
         if str(folder.resolve()) not in sys.path:
             # last, so that no module of a user's hides one of ours
@@ -91,7 +93,9 @@ def load(path: Path, *folders: Path) -> Declarations:
         raise
     except Exception as error:
         raise DeclarationError(
-            f"{path.name} cannot be run", detail=_where(path, error), hint="correct it there"
+            f"{path.name} raised an error",
+            detail=_where(path, error),
+            hint="correct the module at this line",
         ) from error
     finally:
         _current.reset(token)
@@ -126,8 +130,10 @@ def checked(name: str, what: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise DeclarationError(
-            f"{what} name cannot be used",
+            f"{what} name is invalid",
             detail=name[:80],
-            hint="lower case letters, digits and underscores, a letter first, at most 63",
+            hint=(
+                "use at most 63 lower-case letters, digits and underscores, starting with a letter"
+            ),
         )
     return name

@@ -63,8 +63,8 @@ class Text:
         _check_boost(self.boost)
         if self.suggest and not self.exact:
             raise DeclarationError(
-                "a field without its exact text has no values to suggest",
-                hint="Text(suggest=True) without exact=False",
+                "a field with exact=False cannot suggest values",
+                hint="use Text(suggest=True) without exact=False",
             )
 
 
@@ -111,7 +111,7 @@ class SearchOptions:
         for name, option in self.fields.items():
             if not isinstance(option, FieldOption):
                 raise DeclarationError(
-                    f"field {name} has no option of search",
+                    f"field {name} has an invalid search option",
                     detail=type(option).__name__,
                     hint="Text(...), Keyword(...) or Stored()",
                 )
@@ -119,7 +119,7 @@ class SearchOptions:
             json.dumps(self.analysis)
         except (TypeError, ValueError):
             hint = "texts, numbers, lists and dictionaries, as the engine's documentation has them"
-            raise DeclarationError("analysis is not in the engine's form", hint=hint) from None
+            raise DeclarationError("analysis is not in the engine's format", hint=hint) from None
 
     def check(self, view: str, schema: TableSchema) -> None:
         """Refuses options that do not fit the view's columns.
@@ -131,7 +131,7 @@ class SearchOptions:
             column = schema.by_name.get(name)
             if column is None:
                 raise PlanError(
-                    f"view {view}: search options of a column that it has not",
+                    f"view {view}: the search options name a column that the view lacks",
                     detail=name,
                     hint=did_you_mean(
                         name, schema.by_name, f"the view's columns are those of {schema.table}"
@@ -141,8 +141,8 @@ class SearchOptions:
                 raise PlanError(
                     f"view {view}: {type(option).__name__} does not fit column {name}",
                     detail=column.type_name,
-                    hint="numbers, times and booleans are searched as what they are: leave the "
-                    "option out, or Stored() if nobody searches for them",
+                    hint="numbers, times and booleans need no option; use Stored() for "
+                    "fields that are not searched",
                 )
 
 
@@ -194,4 +194,4 @@ def _fits(option: FieldOption, column: Column) -> bool:
 
 def _check_boost(boost: float) -> None:
     if not (math.isfinite(boost) and boost > 0):
-        raise DeclarationError("a boost is a number above 0", detail=str(boost))
+        raise DeclarationError("a boost must be a number above 0", detail=str(boost))

@@ -46,7 +46,7 @@ class SchemaPolicy(StrEnum):
 
     Where nothing is declared, a view evolves with every change that loses nothing, and is paused by
     one that does: a column retyped to what cannot hold its values, a key changed. Whatever is
-    declared, a table renamed or dropped pauses its views: nobody can say what is meant.
+    declared, a renamed or dropped table pauses its views.
     """
 
     EVOLVE = "evolve"  # follows every change that a view can follow
@@ -139,7 +139,8 @@ class Source:
             raise DeclarationError(error.message, hint=error.hint) from None
         if not names or len(set(names)) < len(names):
             raise DeclarationError(
-                "a view of events names one type or several, each once", detail=", ".join(names)
+                "a view of events needs one or more event types, without duplicates",
+                detail=", ".join(names),
             )
         return EventsRef(self.name, names, registry)
 
@@ -155,7 +156,7 @@ class Source:
     def __getattr__(self, name: str) -> TableRef:
         found = [table for table in self.tables if table.name == name]
         if name.startswith("__") or len(found) != 1:
-            raise AttributeError(f"source {self.name} has no single table named {name}")
+            raise AttributeError(f"source {self.name} has not exactly one table named {name}")
         return TableRef(self.name, found[0], self.on_schema_change)
 
 
@@ -338,6 +339,6 @@ AnyView = MirrorView | EventsView | DerivedView
 def kept_in(view: AnyView) -> frozenset[Store]:
     """Returns the stores that a view is kept in.
 
-    One that is made from others always has a table: SQL reads it, and what is made from it does.
+    A derived view always has a table: SQL reads it, and what is made from it does.
     """
     return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to

@@ -207,7 +207,7 @@ class ArchivedTopic:
         return int(metrics["num_updated_rows"])
 
     def forget_past(self) -> bool:
-        """Removes the files of older versions; returns whether nobody reads one of them."""
+        """Removes the files of older versions; returns whether none is being read."""
         if not DeltaTable.is_deltatable(str(self._folder)):
             return True
         with archive_lock(self._folder):

@@ -1,4 +1,4 @@
-"""Canaries: values that nobody else has, by which one sees whether anything of a key is left."""
+"""Canaries: values that only the forgotten key has, to search for afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def canaries(
         through: Up to where their records are looked at.
 
     Returns:
-        The longest of them; none where every value is somebody else's as well.
+        The longest of them; none where every value is another process's as well.
     """
     found: set[str] = set()
     for topic in topics:

@@ -112,7 +112,7 @@ class Erasure:
     def behind(self, now: Through) -> list[str]:
         """Returns tables that are not published as they are now.
 
-        A view that is made from others keeps the versions of theirs that it was made from.
+        A derived view keeps the versions of theirs that it was made from.
 
         Args:
             now: Position up to which they have to be.
@@ -210,7 +210,7 @@ class Erasure:
                         forget_past(path, promised(root, path.name))
         except (DeltaError, OSError) as error:
             raise SinkUnavailableError(
-                "the past of a table cannot be removed", detail=type(error).__name__
+                "old versions of a table cannot be removed", detail=type(error).__name__
             ) from None
         return [
             Erased("tables", "tables without former versions", len(tables)),

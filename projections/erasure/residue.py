@@ -46,8 +46,8 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
 
     The log itself stays, without values: a writer that knows the table at a former commit goes on
     from there, and would else take the number after it for one that nobody has; and who opens the
-    table just now may be at an older checkpoint. Nobody may write to the table meanwhile. Whoever
-    reads another version fails.
+    table just now may be at an older checkpoint. No process may write to the table meanwhile. A
+    caller that reads another version fails.
 
     Args:
         table: Folder of the table.
@@ -158,7 +158,7 @@ def _await(client: redis.Redis, deadline_s: float) -> None:
         if not any(said.get(name) for name in _UNDER_WAY):
             return
     raise SinkUnavailableError(
-        "the cache has not written its files in time", detail=f"after {deadline_s:.0f} s"
+        "the cache did not rewrite its files in time", detail=f"after {deadline_s:.0f} s"
     )
 
 
@@ -193,7 +193,7 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
     """Has segments merged that have documents of earlier times, and waits for it.
 
     A merge leaves out only what every copy of a shard has: as long as one may ask for the changes
-    since, the document that was overwritten stays, and is taken over into the new segment. So it is
+    since, the document that was overwritten stays, and is adopted into the new segment. So it is
     waited for first that the copies have said that they have what has been written by now.
 
     Args:
@@ -281,7 +281,7 @@ def _await_search(engine: SearchEngine, task: str, deadline_s: float) -> None:
         if said.get("completed"):
             return
     raise SinkUnavailableError(
-        "search has not merged its segments in time",
+        "search did not merge its segments in time",
         detail=f"after {deadline_s:.0f} s",
-        hint="ask again later: it goes on by itself",
+        hint="run the command again later; the merge continues",
     )

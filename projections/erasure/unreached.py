@@ -1,4 +1,4 @@
-"""What an erasure would pass over: views that stand still, and places that nobody keeps any more.
+"""What an erasure would miss: paused views, and stores that are no longer maintained.
 
 Rows go from a view because the job applies what was changed of them. Where it does not, they stay:
 in a view that is paused, in one whose store refuses it, in the versions of a view that is declared
@@ -72,7 +72,7 @@ def made_from(
 
     Args:
         views: The views.
-        derived: Views that are made from others, with the views that each of them reads.
+        derived: Derived views, with the views that each of them reads.
     """
     found, among = set(views), list(derived)
     while new := {name for name, inputs in among if not found.isdisjoint(inputs)} - found:
@@ -126,7 +126,7 @@ class _Look:
                 )
 
     def withdrawn(self) -> Iterator[Unreached]:
-        """Stores that a view was taken out of: nobody writes there any more."""
+        """Stores from which a view was removed: they are no longer written."""
         stores = {plan.name: plan.to for plan in self._spec.plans if plan.name in self._own}
         for view in self._spec.derived:
             if _view(view.name) in self._made:
@@ -140,7 +140,7 @@ class _Look:
                 )
 
     def left(self) -> Iterator[Unreached]:
-        """Versions that nobody keeps."""
+        """Versions that are not maintained."""
         spec = self._spec
         declared = {view.name for view in (*spec.views, *spec.declared_derived)}
         kept = {plan.name for plan in spec.plans} | {view.name for view in spec.paused}
@@ -163,7 +163,7 @@ class _Look:
                 yield Unreached(version.place, "is not kept as it is declared", again)
         for place in (self._own & self._known) - kept - self._views.keys():
             again = f"declare view {_view(place)} again, then headwater up"
-            yield Unreached(place, "nobody keeps it", again)
+            yield Unreached(place, "no view maintains it", again)
 
     def _concerns(self, version: ViewVersion) -> bool:
         view = self._views[version.place]

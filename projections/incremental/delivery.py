@@ -163,9 +163,9 @@ class DerivedDelivery:
             found = pa.table(read.read_all())
         except Exception as error:  # noqa: BLE001  # a missing file raises nothing more special
             raise FeedLostError(
-                f"view {self.plan.name}: its table does not tell what has changed",
+                f"view {self.plan.name}: the change feed of its table has a gap",
                 detail=f"since its version {self.after}: {type(error).__name__}",
-                hint="all its rows are given anew by themselves",
+                hint="all its rows are written again automatically",
             ) from None
         feed = found.cast(pa.schema([each.with_type(_plain(each.type)) for each in found.schema]))
         form = DerivedForm(self.plan, feed.schema)

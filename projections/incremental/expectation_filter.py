@@ -1,4 +1,4 @@
-"""Sieve: rows of a view that is made from others, each beside the view's expectations."""
+"""Sieve: rows of a derived view, each beside the view's expectations."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Sieve:
         halting = next((each for each in unmet if each and each.on_fail is OnFail.FAIL), None)
         if halting is not None:
             raise ViewHaltedError(
-                f"view {self.view} stands still: a row is not as expected",
+                f"view {self.view} is paused: a row does not meet an expectation",
                 detail=f"expectation {halting.name}",
-                hint="it goes on by itself once its query gives no such row",
+                hint="the view continues when its query returns no such row",
             )
         out = [was or each is not None for was, each in zip(gone, unmet, strict=True)]
         place = rows.column_names.index(DELETED_FIELD)

@@ -75,7 +75,7 @@ def explain(
 def explain_derived(
     view: DerivedView, source: str, said: Mapping[str, Any], group: Iterable[str]
 ) -> ViewExplanation:
-    """Says how a view is kept that is made from others.
+    """Describes how a derived view is maintained.
 
     Args:
         view: The view.
@@ -130,7 +130,7 @@ def _strategy(plan: ViewPlan) -> str:
 
 
 def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
-    """What keeps a view that is made from others out of a store."""
+    """What keeps a derived view out of a store."""
     told = said if store is Store.TABLE else said.get("stores", {}).get(str(store), {})
     error = told.get("error")
     if error is None:

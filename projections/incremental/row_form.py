@@ -52,7 +52,7 @@ def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
             raise PlanError(
                 f"view {view.name}: column {name} cannot be a key",
                 detail=found.by_name[name].type_name,
-                hint="keys are plain values: search and cache name rows by their text",
+                hint="use simple values as keys: search and cache identify rows by their text",
             )
     view.search.check(view.name, TableSchema(place, (*columns, *_leaves(nested)), view.keys))
     view.cache.check(view.name, found)
@@ -116,7 +116,7 @@ def misnamed(plan: ViewPlan, change: RowChange) -> UnholdableValueError | None:
     if change.key != (NULL_TEXT,):
         return None
     return UnholdableValueError(
-        f"view {plan.name}: a key has the text that stands for NULL",
+        f"view {plan.name}: a key has the text that represents NULL",
         detail=NULL_TEXT,
         hint="add a column to the view's keys",
     )
@@ -147,7 +147,7 @@ def _column(field: pa.Field) -> Column:
     for holds, told in _KINDS:
         if holds(kind):
             return Column(name, told, str(kind) if told is ColumnKind.NESTED else str(told))
-    raise PlanError(f"column {name} has a type that no store holds", detail=str(kind))
+    raise PlanError(f"column {name} has a type that no store supports", detail=str(kind))
 
 
 def _nested(kind: pa.DataType) -> Nested | None:

@@ -53,7 +53,7 @@ class Binding:
     Attributes:
         plans: Views that go on.
         paused: Views that do not.
-        mark: What changes as soon as they have to be bound anew.
+        mark: What changes as soon as they have to be bound again.
     """
 
     plans: tuple[ViewPlan, ...]
@@ -210,7 +210,7 @@ def read_unlogged(
 
 @contextmanager
 def alone(connection: psycopg.Connection[Any], source: str, *, decides: bool) -> Iterator[None]:
-    """Holds whoever decides on views of a source apart from all others who do."""
+    """Serialises decisions on views of a source."""
     if not decides:
         yield
         return
@@ -296,7 +296,7 @@ class Binder:
             raise ViewPausedError(f"view {view.name} is not paused, and has its table's columns")
         if not isinstance(view, MirrorView) or _name(known) != view.table:
             raise ViewPausedError(
-                f"view {view.name} cannot go on as it is declared",
+                f"view {view.name} cannot continue with its declaration",
                 detail=None if stored.paused is None else stored.paused.detail,
                 hint=_DECLARE,
             )
@@ -311,8 +311,8 @@ class Binder:
         )
         if not shape.schema.key:
             raise ViewPausedError(
-                f"view {view.name} cannot go on: {view.table} has no key",
-                hint="give the table a primary key: without one its rows cannot be read again",
+                f"view {view.name} cannot continue: {view.table} has no key",
+                hint=("add a primary key to the table: without one its rows cannot be read again"),
             )
         shape = replace(shape, read_id=self._asked(view))
         view_schemas.write(self._connection, self._source, shape)
@@ -371,7 +371,7 @@ class Binder:
         return shape
 
     def _listed(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
-        """Has rows read anew once other columns of them are wanted."""
+        """Has rows read again once other columns of them are wanted."""
         latest, own = known.versions[-1].shape, known.numbered(stored.shape_id)
         if not self._decides or latest is None or latest.oid != stored.table_oid:
             return stored
@@ -382,9 +382,9 @@ class Binder:
         if changed := (shape.out ^ stored.out) & had:
             if not stored.schema.key:
                 raise PlanError(
-                    f"view {view.name}: the columns that it leaves out cannot be others",
+                    f"view {view.name}: except_column_list cannot change",
                     detail=f"{view.table} has no key, so its rows cannot be read again",
-                    hint="leave the list as it was, or declare a view of another name",
+                    hint="restore the list, or declare a view with another name",
                 )
             shape = replace(shape, read_id=self._asked(view))
             if changed & stored.out:
@@ -394,7 +394,7 @@ class Binder:
         return shape
 
     def _expected(self, view: MirrorView, stored: ViewShape) -> ViewShape:
-        """Has rows read anew once others of them are wanted: those left out, those kept."""
+        """Has rows read again once others of them are wanted: those left out, those kept."""
         now = _withholding(view)
         if not self._decides or stored.paused is not None or stored.expected == now:
             return stored
@@ -459,7 +459,7 @@ class Binder:
         schema = replace(stored.schema, table=view.table)
         shape = own.shape if own is not None else None
         if shape is None or latest.shape is None:
-            raise PlanError(f"view {view.name}: nobody knows what {view.table} was like")
+            raise PlanError(f"view {view.name}: the earlier columns of {view.table} are unknown")
         if latest.shape.columns == shape.columns and view.table in self._schemas:
             schema = self._schemas[view.table]
         bound = _without(view, stored, schema, shape)

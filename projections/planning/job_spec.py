@@ -107,13 +107,12 @@ class JobSpec:
         views: Views of one table or of events, as they are declared: the job binds them and their
             other versions anew whenever tables or versions change. Without them it keeps to its
             plans.
-        derived: Versions of views that are made from others, under their places, each after those
-            that it reads.
+        derived: Versions of derived views, under their places, each after those that it reads.
         declared_derived: Those views as they are declared: the job looks for their versions at
             every boundary. Without them it keeps to `derived`.
         paused: Views that stand still.
         awaited: What views that came late wait for, by view and store: the least number of the
-            whole read that the rows of each topic come with; see `newcomers`.
+            snapshot of the whole table that the rows of each topic come with; see `backfill`.
         joining: Versions that were filled from the archive and that no query has had yet: the
             offset up to which each has all records of a partition.
         hiding: What of the source's columns does not leave it as it is.

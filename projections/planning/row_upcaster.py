@@ -361,7 +361,7 @@ def _integer(text: str, column: Column) -> int | None:
 
 
 def _fits(number: Decimal, column: Column) -> bool:
-    """Whether a numeric has room for all digits of a number, before and after its point."""
+    """Whether a numeric can represent all digits of a number."""
     if column.precision is None:
         return True
     scale = column.scale or 0

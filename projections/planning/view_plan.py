@@ -271,7 +271,7 @@ def _plan_events(
         found = schemas.get(table)
         if found is None or not set(STORED) <= found.by_name.keys():
             raise PlanError(
-                f"view {view.name}: source has no event store, or an older one",
+                f"view {view.name}: the source has no event store, or an older version",
                 detail=f"table {table}",
                 hint="headwater db upgrade",
             )
@@ -327,8 +327,8 @@ def _check_search(view: View, schema: TableSchema) -> None:
 def _refuse_taken(view: View, table: TableSchema) -> None:
     if taken := sorted({name for name, _ in view.times} & table.by_name.keys()):
         raise PlanError(
-            f"view {view.name}: its rows have a column {taken[0]}",
-            hint="give the time of a change another name",
+            f"view {view.name}: its rows already have a column {taken[0]}",
+            hint="use another name for the time",
         )
 
 
@@ -348,7 +348,7 @@ def _plan(
         raise PlanError(
             f"view {view.name}: keys are not the key of {view.table}",
             detail=f"declared {', '.join(view.keys)}; table has {', '.join(schema.key) or 'none'}",
-            hint="a mirror follows the primary key (the replica identity) of its table",
+            hint="a mirror uses the primary key (the replica identity) of its table",
         )
     view.cache.check(view.name, schema)
     plan = ViewPlan(
@@ -368,9 +368,9 @@ def _plan(
     plan.inspection()
     if plan.append_only and any(each.on_fail is OnFail.FAIL for each in view.expectations):
         raise PlanError(
-            f"view {view.name}: without a key it cannot stand still for a row",
+            f"view {view.name}: a view without a key cannot pause for a row",
             detail=f"{view.table} has no key, so its rows cannot be read again",
-            hint='on_fail="quarantine", or give the table a primary key',
+            hint='use on_fail="quarantine", or add a primary key to the table',
         )
     return replace(plan, shapes=_shapes(plan, histories))
 
@@ -395,7 +395,7 @@ def _history(
     if not schema.key:
         raise PlanError(
             f"view {name}: {schema.table} has no key",
-            hint="give the table a primary key: a history is that of a key",
+            hint="add a primary key to the table: a history needs a key",
         )
     if reserved := sorted({*HISTORY_COLUMNS, *HISTORY_BOOKKEEPING} & schema.by_name.keys()):
         raise PlanError(f"view {name}: column {reserved[0]} is reserved in a history")
@@ -407,13 +407,13 @@ def _history(
         raise PlanError(f"view {name}: {schema.table} has no column {strange[0]}")
     if sequence_by is not None and table.by_name[sequence_by].kind not in _TIMES:
         raise PlanError(
-            f"view {name}: column {sequence_by} is no time",
+            f"view {name}: column {sequence_by} is not a time",
             detail=table.by_name[sequence_by].type_name,
-            hint="sequence_by is a timestamp, with a time zone or in UTC",
+            hint="sequence_by must be a timestamptz, or a timestamp in UTC",
         )
     wanted = tuple(schema.by_name) if said.tracked is None else said.tracked
     if lacking := sorted({*wanted} - schema.by_name.keys()):
-        raise PlanError(f"view {name}: column {lacking[0]} is tracked and left out")
+        raise PlanError(f"view {name}: column {lacking[0]} is both tracked and left out")
     return HistoryPlan(tuple(name for name in wanted if name not in said.untracked), sequence_by)
 
 
@@ -428,8 +428,8 @@ def _shapes(plan: ViewPlan, histories: Mapping[TableName, TableHistory]) -> dict
         numbers = {column.name: column.number for column in latest.shape.columns}
         if not schema.by_name.keys() <= numbers.keys():
             raise PlanError(
-                f"view {plan.name}: {schema.table} changes while it is looked at",
-                hint="try again; headwater source changes lists what was noted",
+                f"view {plan.name}: {schema.table} changed during the check",
+                hint="retry; headwater source changes lists the recorded changes",
             )
         wanted = {name: numbers[name] for name in schema.by_name}
         past = plan.history is not None

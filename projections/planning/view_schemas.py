@@ -195,7 +195,7 @@ def mark(
 def waiting_topics(
     connection: psycopg.Connection[Any], source: str, store: Store, views: Iterable[str]
 ) -> frozenset[str]:
-    """Returns the topics of tables that must be read anew for views, and are not in them yet."""
+    """Returns the topics of tables that must be read again for views, and are not in them yet."""
     wanted = {
         "source": source,
         "store": str(store),
@@ -213,7 +213,7 @@ def epoch(connection: psycopg.Connection[Any], source: str) -> int:
 
 
 def lock(connection: psycopg.Connection[Any], source: str) -> None:
-    """Waits until nobody else decides on views of a source; held by the session."""
+    """Takes the lock for decisions on views of a source; held by the session."""
     connection.execute(_LOCK.in_session, (source,))
 
 

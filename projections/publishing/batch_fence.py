@@ -56,7 +56,7 @@ class BatchTurn:
             current = self._current()
             if number < current:
                 raise BatchSupersededError(
-                    "a task of an earlier batch comes too late", detail=f"{number} after {current}"
+                    "a task belongs to an earlier batch", detail=f"{number} after {current}"
                 )
             yield
 

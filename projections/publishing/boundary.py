@@ -106,7 +106,7 @@ def divide(
     Args:
         runs: All of them.
         topics: Topics whose records are applied; those of others only tell of commits.
-        reach: How far they are complete; None if nobody knows: then all lies beyond.
+        reach: How far they are complete; None if unknown: then all lies beyond.
         ahead: What the tables have already beyond their last boundary.
     """
     found = [(topic, [(record, place_of(record)) for record in records]) for topic, records in runs]

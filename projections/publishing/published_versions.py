@@ -1,10 +1,10 @@
 """Published versions: which version of each view's table belongs to which boundary.
 
 A table's newest version may have half a transaction. Which versions of a source's tables make one
-state of it is written beside them, a file for each boundary: whoever reads the tables at those
-versions sees whole transactions, of all views at the same position. A file appears whole or not at
-all, is changed once at most, when views that are made from others have come there, and goes when
-the tables no longer keep what it names.
+state of it is written beside them, a file for each boundary: a caller that reads the tables at
+those versions sees whole transactions, of all views at the same position. A file appears whole or
+not at all, is changed once at most, when derived views have come there, and goes when the tables no
+longer keep what it names.
 
 A view can have several tables, each in a place of its own: the first is named as the view, those of
 later versions of the view have a dot in their names. Which of them readers get under the view's
@@ -58,7 +58,7 @@ class TableVersion(msgspec.Struct, frozen=True):
         epoch: Incarnation of the source.
         lsn: The boundary at which the table stands, in bytes: the published one's own, or an
             earlier one while the view's table is being read again.
-        made_from: Of a view that is made from others, the versions of their tables.
+        made_from: Of a derived view, the versions of their tables.
         query: Of such a view, what tells its query from another.
     """
 
@@ -83,7 +83,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         lsn: The boundary, in bytes.
         published_at_us: When the tables had come there, microseconds since 1970, UTC.
         views: Their versions, by view.
-        complete: Whether the views that are made from others are there, too.
+        complete: Whether the derived views are there, too.
     """
 
     number: int
@@ -309,8 +309,8 @@ class Published:
     def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
         """Has views read in other places from now on, all of them in one step.
 
-        Whoever reads before it sees all views where they were, and whoever reads after it, all
-        where they are. A process that is killed amid it has switched all or none.
+        A caller that reads before it sees all views where they were, and a caller that reads after
+        it, all where they are. A process that is killed amid it has switched all or none.
 
         Args:
             places: The places, by view.
@@ -322,9 +322,9 @@ class Published:
         """
         if self.latest() is None:  # the source may be none of ours: nothing is written then
             raise PlaceUnpublishedError(
-                "no view can be read in another place: nothing is published yet",
+                "no view can be switched: nothing is published yet",
                 detail=", ".join(sorted(places.values())),
-                hint="it can once its table has come to a boundary: headwater view versions",
+                hint="retry when its table has reached a boundary: headwater view versions",
             )
         with self._switching():
             current = self._current()
@@ -396,9 +396,9 @@ class Published:
         for view, place in places.items():
             if latest is None or place not in latest.views:
                 raise PlaceUnpublishedError(
-                    f"view {view} cannot be read in another place: nothing is published there",
+                    f"view {view} cannot be switched: the version has no published table",
                     detail=place,
-                    hint="it can once its table has come to a boundary: headwater view versions",
+                    hint=("retry when its table has reached a boundary: headwater view versions"),
                 )
             # readers of mirrors get the newest, also before views made from them are there
             for version in filter(None, (latest, newest)):
@@ -407,10 +407,10 @@ class Published:
                     continue
                 if (old.epoch, old.lsn) > (new.epoch, new.lsn):
                     raise PlaceBehindError(
-                        f"view {view} would go back: the other place is behind",
+                        f"view {view} would go back to an earlier boundary",
                         detail=f"{was[view]} is at {old.applied_through},"
                         f" {place} at {new.applied_through}",
-                        hint="wait until it has caught up: headwater view status",
+                        hint="wait until the version has caught up: headwater view status",
                     )
 
     def beyond(self) -> Beyond:
@@ -450,7 +450,7 @@ class Published:
         return sorted(filter(_VERSION.fullmatch, names))
 
     def _forget(self, before_us: int) -> None:
-        """Removes what nobody can read any more; never the newest, nor the newest complete one."""
+        """Removes unreadable versions; never the newest, nor the newest complete one."""
         *older, _ = self._names()
         latest = self.latest()
         for path in (self._folder / name for name in older):

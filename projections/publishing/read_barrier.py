@@ -1,12 +1,13 @@
-"""ReadBarrier: waits until a view has what somebody has just written.
+"""ReadBarrier: waits until a view has a given write.
 
 All that it needs is in the source: how far each view is in each store, and how far the log was
-read. So whoever reads a view needs neither Kafka nor the job, and is told which of them is behind.
+read. So a caller that reads a view needs neither Kafka nor the job, and the error names the stage
+that is behind.
 
 Lag: how long it takes until what is committed now is there, in each view and store.
 
 It is waited for, not reckoned: figures of how far each part is freeze when one of them hangs, and
-grow while nothing is written. What has not come in time is told with the stage that it is at.
+grow while nothing is written. A view that is not up to date in time is reported with its stage.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Lateness:
 
 
 class BehindError(NotCaughtUpError):
-    """A view that somebody waits for did not come to a position in time.
+    """A view did not reach the position that a reader waits for in time.
 
     Attributes:
         late: Of each store, which stage is behind, and by how much.
@@ -122,7 +123,7 @@ class ReadBarrier:
 
         Args:
             connection: To the source, in autocommit.
-            token: The place in the log.
+            token: The position in the log.
             stores: Where; everywhere if empty.
             timeout_s: How long at most, in seconds.
 
@@ -235,7 +236,7 @@ def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
         ),
     }
     error = BehindError(
-        f"a view did not come to a position within {round(timeout_s, 2):g} s",
+        f"a view did not reach the position within {round(timeout_s, 2):g} s",
         detail="; ".join(map(str, late)),
         hint=hints[late[0].stage],
     )

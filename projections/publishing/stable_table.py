@@ -1,10 +1,10 @@
-"""StableTable: one path for a view's rows, whichever table has them and whoever reads them.
+"""StableTable: one path for a view's rows, whichever table has them and a caller that reads them.
 
 A view's table is written batch by batch, so its newest version may have half a transaction, and a
 later version of the view has a table of its own. Readers that know nothing of either get a Delta
 table whose log is written here: each of its commits makes it equal to a published version of the
 table that is current. A commit is there or it is not, so a switch from one table to another is one
-step, and whoever reads meanwhile reads what was there when he opened it.
+step, and a caller that reads meanwhile reads what was there when he opened it.
 
 Its data files are hard links to those of the view's tables. Of the ways in which a log can name
 files that lie elsewhere, no other is read by all readers. An absolute path and one that begins with
@@ -175,9 +175,9 @@ class StableTable:
                     # what is published no more may be removed; what took its place is there
                     if attempt == _ATTEMPTS:
                         raise StableTableError(
-                            f"view {self._view}: a file of its published table is gone",
+                            f"view {self._view}: a file of its published table is missing",
                             detail=f"{found[0]}, version {found[1].version}",
-                            hint="headwater view verify says whether rows are missing",
+                            hint="headwater view verify shows whether rows are missing",
                         ) from error
         raise AssertionError  # the loop returns or raises
 
@@ -203,7 +203,7 @@ class StableTable:
             return self._show(place, table, number, backwards=backwards)
 
     def clean(self, kept_hours: float = KEPT_HOURS) -> None:
-        """Removes commits and files that nobody reads any more.
+        """Removes commits and files that are no longer read.
 
         Args:
             kept_hours: How long ago they have been replaced; with 0 nothing is left but what the
@@ -251,16 +251,16 @@ class StableTable:
                 self._newest = None
                 if attempt == _ATTEMPTS:
                     raise LogWrittenError(
-                        f"somebody else writes to the stable path of view {self._view}",
+                        f"another process writes to the stable path of view {self._view}",
                         detail=str(self.path),
-                        hint="it is to be read only; write to tables of your own",
+                        hint="do not write to the path; use tables of your own",
                     ) from None
                 continue
             return shown
         raise AssertionError  # the loop returns or raises
 
     def _mark(self, place: str, version: int) -> str:
-        """What tells a commit from one of that number in a table that was made anew."""
+        """What tells a commit from one of that number in a table that was recreated."""
         try:
             content = TableLog(self._tables / place).commit(version).read_bytes()
         except FileNotFoundError:

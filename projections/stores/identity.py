@@ -2,7 +2,7 @@
 
 An index can be deleted or restored from a backup by anybody. The query that fills it goes on where
 its checkpoint is, and what it wrote before would be missing for good. So the mark of each place is
-kept beside the checkpoint, and a place that bears another one counts as new: see `newcomers`.
+kept beside the checkpoint, and a place that bears another one counts as new: see `backfill`.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def check(spec: JobSpec, store: Store) -> None:
     gone = lost(spec, store)
     if gone:
         raise IndexLostError(
-            f"view {min(gone)} has lost its place in {store}",
+            f"view {min(gone)} was deleted or replaced in {store}",
             detail=", ".join(sorted(gone)),
-            hint="start the job again: the view's table is read anew, and the place filled",
+            hint="restart the job: it takes a new snapshot of the table and fills the store",
         )
 
 

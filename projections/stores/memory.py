@@ -48,7 +48,7 @@ class MemorySink:
         self.views: dict[str, _View] = {} if views is None else views
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes room for a view."""
+        """Prepares the store for a view."""
         self.views.setdefault(plan.name, _View())
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
@@ -147,7 +147,7 @@ def follow(older: RowChange, newer: RowChange) -> RowChange:
         return newer
     if older.row is None:
         raise NoStoredRowError(
-            "a change keeps values of a deleted row", detail=", ".join(newer.kept)
+            "a change needs values of a deleted row", detail=", ".join(newer.kept)
         )
     row = dict(newer.row)
     for name in newer.kept:

@@ -51,7 +51,7 @@ _FIRST = version_of(1, 0)  # the first version of an epoch, and as many to the n
 
 
 def make_plan(keys: tuple[str, ...] = ("id", "part")) -> ViewPlan:
-    """Returns a plan with a name that nobody has used."""
+    """Returns a plan with an unused name."""
     table = TableSchema(TableName("public", "things"), _COLUMNS, keys)
     name = f"things_{secrets.token_hex(5)}"
     return ViewPlan(name, "t", "t.public.things", table, keys or (ROW_ID_COLUMN,), frozenset(Store))

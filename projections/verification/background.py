@@ -4,8 +4,8 @@ A pass over a view is cut into steps of some thousand rows, with pauses between 
 asks. The view that was not looked at for the longest time comes next, so whoever starts this again
 goes on where it ended; one that could not be looked at has had its turn, and holds up nobody. What
 it finds lies in the source; a view that differs is logged, with counts and never a value. What the
-tables of views made from others should be only Spark can tell: the job is asked for one at a time,
-and is given the same share of the time.
+tables of derived views should be only Spark can tell: the job is asked for one at a time, and is
+given the same share of the time.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _now(connection: psycopg.Connection[Any]) -> datetime:
 
 
 def _published(spec: JobSpec) -> list[str]:
-    """The views made from others of which there is a table to be looked at."""
+    """The derived views of which there is a table to be looked at."""
     latest = Published(spec.addresses.tables, spec.source).latest()
     known = {} if latest is None else latest.views
     return [view.name for view in spec.derived if view.name in known]

@@ -1,4 +1,4 @@
-"""What lies beside rows in the cache, judged while writes go on.
+"""Verification of the structures beside rows in the cache, under writes.
 
 A row and its part in lookups and leaderboards are written at once, so a part is judged by the rule
 of its row: the same version at both readings, and what the source had in between.
@@ -59,7 +59,7 @@ _VERDICTS: Final = {
 
 
 class BesidePass:
-    """Compares what lies beside one view's rows in the cache.
+    """Compares the structures beside one view's rows in the cache.
 
     Args:
         plan: The view.

@@ -24,7 +24,7 @@ class ComparedStores:
 
     Args:
         sinks: Of each.
-        left_out: Is told of a store that is left out, and why. Without it, that is raised.
+        left_out: Receives a store that is left out, and why. Without it, that is raised.
 
     Attributes:
         sinks: Of those that were not left out yet.
@@ -63,7 +63,7 @@ class ComparedStores:
         """Leaves a store out from here on.
 
         Raises:
-            ProjectionError: The error, where nobody is to be told.
+            ProjectionError: The error, without a receiver.
         """
         if self._left_out is None:
             raise error

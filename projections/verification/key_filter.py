@@ -1,4 +1,4 @@
-"""The sieve: which keys of a view are worth a closer look, in bounded memory.
+"""The key filter: the keys of a view to compare again, in bounded memory.
 
 Of each row only its key and a hash are kept, in parts by the key's own hash: both sides of a key
 lie in the part of one number, and of those one pair is in memory at a time. A hundred million rows

@@ -23,7 +23,7 @@ If the version is the same, then what the view has equals what S has, or the vie
   the view has applied all up to L: it would have had another version at the second read.
 
 If the version has changed, the key is in motion, and nothing is known of it. It is looked at again;
-one that never holds still is told as moving, never as different, and never as verified.
+one that changes each time is reported as moving, never as different, and never as verified.
 
 A key at which view and source are found equal needs none of that. Whatever has happened meanwhile,
 the view had for it what the source had at S. So a pass over a view notes the end of the log before

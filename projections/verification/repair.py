@@ -11,8 +11,8 @@ other. There the older one is taken out first, in one commit and under the lock 
 the view takes. That decides nothing: both are rows of the same key, the newer one by its version is
 what a merge had left, and the read that follows has the last word.
 
-Rows of a view that is made from others are in no table of the source. The job is asked to compute
-the whole of it at its next boundary, and to give all its rows to the other stores.
+Rows of a derived view are in no table of the source. The job is asked to compute the whole of it at
+its next boundary, and to give all its rows to the other stores.
 """
 
 from __future__ import annotations
@@ -91,35 +91,41 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
     if any(view.name == report.view for view in spec.derived):
         if not job_runs(spec):
             raise RepairRefusedError(
-                f"view {report.view} is made from others, and no job runs that makes it",
-                hint="headwater up starts it; then ask again",
+                f"view {report.view} is a derived view, and no job runs that computes it",
+                hint="start the job with headwater up, then repeat the command",
             )
         return
     plan = next((plan for plan in spec.plans if plan.name == report.view), None)
     if plan is None:
         raise RepairRefusedError(
-            f"view {report.view} is not kept", hint="headwater view status says why"
+            f"view {report.view} is not maintained", hint="headwater view status shows the reason"
         )
     if plan.append_only:
         raise RepairRefusedError(
-            f"view {report.view} has rows without a key, which cannot be read one by one",
-            hint=f"headwater source resnapshot {plan.schema.table} reads the whole of it",
+            f"view {report.view} has rows without a key, which cannot be read singly",
+            hint=(
+                f"headwater source resnapshot {plan.schema.table} takes a snapshot of the "
+                "whole table"
+            ),
         )
     if plan.events is not None:
         raise RepairRefusedError(
-            f"view {report.view} is of events, which are in no table of their own",
-            hint="headwater source resnapshot eventstore.events reads the whole of it",
+            f"view {report.view} is a view of events, whose rows cannot be read singly",
+            hint=("headwater source resnapshot eventstore.events takes a snapshot of all events"),
         )
     if any(each.verdict is KeyVerdict.ENDED for each in report.findings):
         raise RepairRefusedError(
-            f"view {report.view}: states that have ended are wrong, and no read brings them back",
-            hint=f"headwater view rebuild {report.view} makes them of the archive, beside these",
+            f"view {report.view}: ended states are wrong, and no snapshot can restore them",
+            hint=(
+                f"headwater view rebuild {report.view} restores them from the archive, in a "
+                "new version"
+            ),
         )
     if not report.equal and not _repairable(report):
         raise RepairRefusedError(
-            f"view {report.view} in {report.store}: nothing of what is wrong is a row",
-            hint="headwater quarantine list shows what waits; what lies beside rows is made anew"
-            f" with the view: headwater source resnapshot {plan.schema.table}",
+            f"view {report.view} in {report.store}: no differing row can be read again",
+            hint="headwater quarantine list shows quarantined records; headwater source "
+            f"resnapshot {plan.schema.table} writes the structures beside rows again",
         )
 
 
@@ -138,14 +144,14 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
         capture: How the source is captured.
         spec: The job.
         reports: Of a verification; those in which nothing is wrong are passed over.
-        verify_derived: Compares the tables of views that are made from others; that takes Spark.
+        verify_derived: Compares the tables of derived views; that takes Spark.
         deadline_s: Longest wait for a read, and for a view to have it, seconds.
-        say: Is told each step.
+        say: Receives each step.
 
     Raises:
         RepairRefusedError: See `refuse`.
         CdcError: The keys cannot be read.
-        NotCaughtUpError: A view does not take what was read, or is not made anew in time.
+        NotCaughtUpError: A view does not take what was read, or is not recreated in time.
         SinkError: A store cannot be read, or a table not written.
     """
     wrong: dict[str, dict[Store, list[KeyFinding]]] = defaultdict(dict)
@@ -241,7 +247,7 @@ def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
     deadline_s: float,
     say: Callable[[str], None],
 ) -> list[Repaired]:
-    """Has the job make a view whole that is made from others, and verifies it once more."""
+    """Has the job recompute a derived view, and verifies it again."""
     stores = {report.store for report in reports}
     if Store.TABLE in stores:  # what was wrong there may have been given to the others
         stores |= view.to
@@ -274,10 +280,10 @@ def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s
             break
     fault = _fault(spec, asked.view) if runs else "the job has ended"
     raise NotCaughtUpError(
-        f"view {asked.view} is not made anew",
-        detail=f"it waits in {', '.join(waiting)}" + (f": {fault}" if fault else ""),
-        hint="what was asked stays, and is done as soon as the job can: headwater view"
-        " status shows it; then verify the view",
+        f"view {asked.view} was not recomputed",
+        detail=f"pending in {', '.join(waiting)}" + (f": {fault}" if fault else ""),
+        hint="the request stays until the job can do it: headwater view status shows it; "
+        "then verify the view",
     )
 
 

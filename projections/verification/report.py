@@ -74,8 +74,8 @@ class Uncompared:
 class ViewReport:
     """One view in one store, compared with its source.
 
-    In the cache, what lies beside rows counts as well: a row that a lookup or leaderboard lacks is
-    missing, one too many there is extra, and a wrong score or counter is different.
+    In the cache, the structures beside rows count as well: a row that a lookup or leaderboard lacks
+    is missing, one too many there is extra, and a wrong score or counter is different.
 
     Attributes:
         view: The view's name.

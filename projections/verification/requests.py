@@ -1,10 +1,10 @@
-"""Checks: tables of views made from others that the job is asked to verify.
+"""Checks: tables of derived views that the job is asked to verify.
 
 What such a table should be takes Spark, and the job has it. Whoever verifies in the background asks
 for one view at a time, and waits until the job has published what it found. A request is an empty
 file beside the checkpoints.
 
-Renewals: views made from others that somebody wants made whole once more.
+Renewals: derived views that a caller wants made whole once more.
 
 Nothing reads again what has not changed: a row that was damaged in the table of such a view, or in
 what a store has of it, stays so until an input of it changes. So whoever found that asks for the

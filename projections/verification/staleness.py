@@ -1,7 +1,7 @@
 """Which of the rows that differ are stale: the log has a newer change of them than the store.
 
 The others have been altered in the store itself. The archive is asked, for a bounded number of
-rows; a row whose newest change it does not have yet is told as different.
+rows; a row whose newest change it does not have yet is reported as different.
 """
 
 from __future__ import annotations

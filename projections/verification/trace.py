@@ -144,7 +144,7 @@ def trace(spec: JobSpec, plan: ViewPlan, key: str, changes_max: int = CHANGES_MA
     if plan.events is not None or plan.append_only:
         raise TraceError(
             f"rows of view {plan.name} cannot be traced",
-            detail="they are not named by the key of a table",
+            detail="they are not identified by the key of a table",
             hint="headwater events stream shows an event; headwater query finds a row",
         )
     found = sorted(_sightings(spec, plan, key), key=lambda each: each.sighting.version)

@@ -221,8 +221,8 @@ class TableTruth:
         found = self._published()
         if found is None:
             raise VerificationError(
-                f"view {self._plan.name} is not published any more",
-                hint="headwater view status says why it is not kept",
+                f"view {self._plan.name} is no longer published",
+                hint="headwater view status shows why it is not maintained",
             )
         return found
 

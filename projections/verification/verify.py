@@ -1,9 +1,8 @@
 """Verification: every view in every store, compared with the source row by row.
 
 Writes may go on meanwhile, see `projections.verification.recheck`. In the cache, so are the
-lookups, counters and leaderboards beside the rows. A view made from others is compared, in search
-and cache, with its table as it is published; the table itself in
-`projections.job.batch.verify_derived`.
+lookups, counters and leaderboards beside the rows. A derived view is compared, in search and cache,
+with its table as it is published; the table itself in `projections.job.batch.verify_derived`.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ def verify(  # noqa: PLR0913  # each has its default
         stores: In which stores; in all of its own if empty.
         through: Position that every view must have reached before anything is compared.
         deadline_s: Longest wait for a view to come to a position, seconds.
-        resting: Nothing is written, and all that was is applied, says whoever calls: nothing is
-            waited for, and no job need run.
+        resting: Nothing is written, and all that was is applied, says a caller that calls: nothing
+            is waited for, and no job need run.
         throttle: How much of the time it may work; all of it if left out.
-        uncompared: Is told of a view that cannot be compared in one store, while it is in others.
+        uncompared: Receives a view that cannot be compared in one store, while it is in others.
             Without it, that is raised.
 
     Raises:
@@ -114,7 +113,7 @@ class JobVerification:
         self._uncompared = uncompared
 
     def plans(self, views: Collection[str] = ()) -> Iterator[ViewPlan]:
-        """Yields the views; those made from others as their tables are published."""
+        """Yields the views; derived views as their tables are published."""
         for plan in self._spec.plans:
             if not views or plan.name in views:
                 yield plan
@@ -147,7 +146,7 @@ class JobVerification:
 
         Raises:
             VerificationError: See `verify`.
-            SinkError: A store cannot be read, and nobody is to be told of that.
+            SinkError: A store cannot be read, and no receiver is given.
         """
         derived = any(view.name == plan.name for view in self._spec.derived)
         wanted = [store for store in stores if not (derived and store is Store.TABLE)]

@@ -225,10 +225,10 @@ def test_a_read_shows_how_far_it_is_until_it_is_cancelled(shop: Shop) -> None:
         (("nowhere",), "table public.nowhere is not captured", "declare it in the source"),
         (("notes", "--where", "nothing = 1"), "the condition cannot be read", "SQL"),
         (("notes", "--where", "id = 1; DELETE FROM notes"), "the condition cannot be read", "SQL"),
-        (("notes", "--key", "seven"), "a key is none of table public.notes", "id integer"),
+        (("notes", "--key", "seven"), "a key does not fit table public.notes", "id integer"),
         (("notes", "--key", '{"no": 1}'), "a key has other columns", "one value"),
         (("visits", "--where", "page = 'x'"), "table public.visits has no key", "whole"),
-        (("notes", "--key", "1", "--where", "id = 1"), "of keys or of a condition", "--where"),
+        (("notes", "--key", "1", "--where", "id = 1"), "keys or a condition", "--where"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_would_help(

@@ -99,7 +99,7 @@ def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_c
     other.start()
     assert other.process is not None
     assert 1 == other.process.wait(180)
-    assert "another driver keeps these views" in log.read_text("utf-8")
+    assert "another driver maintains these views" in log.read_text("utf-8")
 
     job.kill()
     other.start()

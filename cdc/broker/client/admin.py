@@ -34,7 +34,7 @@ def admin(bootstrap: str) -> Iterator[Any]:
 
 @contextmanager
 def consumer(bootstrap: str) -> Iterator[Any]:
-    """Opens a consumer without a group, which reads from where it is told to.
+    """Opens a consumer without a group, which reads from given offsets.
 
     Raises:
         BrokerUnreachableError: No broker answers.

@@ -1,7 +1,8 @@
 """Kafka's consumer, that waits for no broker longer than for an answer.
 
 The library's own (3.0.12) waits for ever where a broker vanishes after it was reached: for the list
-of topics, and for the offset at which a partition begins. Loaded by whoever opens one: see `admin`.
+of topics, and for the offset at which a partition begins. Loaded when a consumer is opened: see
+`admin`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A compacted topic of one partition in which a group keeps what it must not forget.
 
-Whoever reads it to the end knows the last value of every key. A record without a value forgets its
-key.
+A caller that reads it to the end knows the last value of every key. A record without a value
+forgets its key.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Notebook:
         def failed(error: Exception) -> None:
             refused(
                 RecordRefusedError(
-                    f"kafka has not taken a record for {self._topic}",
+                    f"kafka did not acknowledge a record for {self._topic}",
                     detail=type(error).__name__,
                     hint="headwater logs kafka",
                 )

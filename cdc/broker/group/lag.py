@@ -1,4 +1,4 @@
-"""How far a group is behind, whoever its members are."""
+"""The lag of a consumer group."""
 
 from __future__ import annotations
 

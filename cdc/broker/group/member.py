@@ -55,7 +55,7 @@ class Owner(Protocol):
         ...
 
     def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
-        """Waits until nobody has one of their records in hand; returns whether that is so."""
+        """Waits until no handler processes their records; returns whether that is so."""
         ...
 
     def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
@@ -63,7 +63,7 @@ class Owner(Protocol):
         ...
 
     def forget(self, places: set[Place]) -> None:
-        """These partitions are somebody else's."""
+        """These partitions are another process's."""
         ...
 
 
@@ -116,7 +116,7 @@ class GroupMember:
         bootstrap: Kafka's address.
         group: Name of the group.
         topics: What it reads; they must exist.
-        owner: Is told of partitions that come and go.
+        owner: Receives assigned and revoked partitions.
         session_timeout_s: A member that is silent for so long is taken for dead.
         handover_s: How long a partition that goes to another member waits for its records that are
             in hand.
@@ -288,9 +288,9 @@ class GroupMember:
                     hint="headwater status, headwater logs kafka",
                 ) from error
             raise GroupRefusedError(
-                f"group {self._group} cannot read on",
+                f"group {self._group} cannot continue to read",
                 detail=cause,
-                hint="may this user read the topics, and as this group?",
+                hint="check that this user may read the topics, and may use this group",
             ) from error
 
     def _annotated(self, offsets: Mapping[Place, int]) -> dict[Any, Any]:
@@ -346,8 +346,8 @@ def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
     missing = sorted(set(topics) - found.keys())
     if missing:
         raise TopicMissingError(
-            f"there is no topic {missing[0]}",
+            f"topic {missing[0]} does not exist",
             detail=", ".join(missing) if len(missing) > 1 else None,
-            hint="headwater up makes it",
+            hint="headwater up creates it",
         )
     return found

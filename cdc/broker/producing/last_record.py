@@ -129,7 +129,7 @@ def _send(bootstrap: str, records: Iterable[tuple[Any, bool]]) -> None:
                 answer.get(timeout=_SEND_S)
         except KafkaError as error:
             raise RecordRefusedError(
-                "kafka has not taken records that were to be sent again",
+                "kafka did not acknowledge resent records",
                 detail=type(error).__name__,
                 hint="headwater logs kafka",
             ) from error

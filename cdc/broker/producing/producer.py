@@ -124,7 +124,7 @@ class Producer:
             over = self._given_up or time.monotonic() > sent.deadline
             if over or not getattr(reason, "retriable", True):
                 raise RecordRefusedError(
-                    f"kafka has not taken records of topic {sent.topic}",
+                    f"kafka did not acknowledge records of topic {sent.topic}",
                     detail=getattr(reason, "__name__", str(reason)),
                     hint="headwater logs kafka",
                 )
@@ -174,7 +174,9 @@ class Producer:
         self._client.poll(timeout_ms=_METADATA_MS, future=cluster.add_topic(topic))
         while not (found := cluster.partitions_for_topic(topic)):
             if time.monotonic() > deadline:
-                raise TopicMissingError(f"there is no topic {topic}", hint="headwater up makes it")
+                raise TopicMissingError(
+                    f"topic {topic} does not exist", hint="headwater up creates it"
+                )
             time.sleep(_PAUSE_S)
             self._refresh()
         return set(found)
@@ -188,7 +190,7 @@ class Producer:
 
 
 class _Lane:
-    """What waits to be sent to one partition."""
+    """Records to be sent to one partition."""
 
     def __init__(self, topic: str, partition: int, headers: Sequence[tuple[str, bytes]]) -> None:
         self.topic = topic

@@ -48,7 +48,7 @@ class Announcer:
                 producer.send(topic, value, key=key, headers=said).get(timeout=_SEND_S)
             except KafkaError as error:
                 raise RecordRefusedError(
-                    "kafka has not taken a record",
+                    "kafka did not acknowledge a record",
                     detail=type(error).__name__,
                     hint="headwater logs kafka",
                 ) from error

@@ -25,7 +25,7 @@ def up_to(
     Args:
         client: Kafka's consumer, which stands where it is to begin.
         ends: Offset of each partition that it has to come to.
-        topic: Their topic, for the error that it cannot be read.
+        topic: Their topic, for error messages.
         records_max: Records that come at a time; None as many as the client takes.
 
     Raises:

@@ -68,5 +68,5 @@ def epoch_of(record: Any) -> int:
     raise EnvelopeError(
         "record has no epoch",
         detail=f"topic {record.topic}, partition {record.partition}, offset {record.offset}",
-        hint="only the connector may write to change topics; look for a foreign producer",
+        hint="only the connector may write to change topics; find the other producer",
     )

@@ -17,7 +17,7 @@ class Incarnation:
     """A topic.
 
     Attributes:
-        id: Kafka's own, which a topic made anew under the same name does not share.
+        id: Kafka's own, which a topic recreated under the same name does not share.
         ends: Next offset of each partition, by its number.
     """
 

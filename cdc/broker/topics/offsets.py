@@ -31,6 +31,6 @@ def partitions(client: Any, topics: Iterable[str]) -> list[Any]:
     for topic in topics:
         numbers = client.partitions_for_topic(topic)
         if not numbers:
-            raise TopicMissingError(f"there is no topic {topic}", hint="headwater up makes it")
+            raise TopicMissingError(f"topic {topic} does not exist", hint="headwater up creates it")
         places += [TopicPartition(topic, number) for number in sorted(numbers)]
     return places

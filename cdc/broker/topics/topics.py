@@ -49,7 +49,7 @@ def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
 
 
 def find(bootstrap: str, names: Iterable[str]) -> dict[str, TopicSpec]:
-    """Describes those of the topics that exist: partitions, and properties that somebody set.
+    """Describes the existing topics: partitions, and properties that are not defaults.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -140,7 +140,7 @@ def _create(client: Any, topics: list[TopicSpec]) -> None:
         error = for_code(topic["error_code"])
         if topic["error_code"] and error.__name__ != "TopicAlreadyExistsError":
             raise TopicRefusedError(
-                f"topic {topic['name']} cannot be made",
+                f"topic {topic['name']} cannot be created",
                 detail=topic.get("error_message") or error.__name__,
                 hint="names that differ only by . and _ collide in kafka",
             )

@@ -1,4 +1,4 @@
-"""Cutting a topic off: what lies before an offset goes, from the disks of its brokers too.
+"""Truncation: deletes the records before an offset, also from the brokers' disks.
 
 A broker removes whole pieces of a partition, and never the one that it writes to. So a partition
 first has to begin a new piece, which it does with the next record; then all before it can go.
@@ -29,7 +29,7 @@ _POLL_S: Final = 0.1
 def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
     """Has the partitions of a topic begin a new piece with what comes next, as long as it runs.
 
-    Whoever is killed meanwhile leaves pieces that are short; the next `headwater up` ends that.
+    A process that is killed meanwhile leaves short segments; the next `headwater up` restores them.
 
     Args:
         bootstrap: Kafka's address.
@@ -45,7 +45,7 @@ def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
 def files_go_at_once(bootstrap: str, topic: str) -> AbstractContextManager[None]:
     """Has brokers remove files of a topic without the usual delay, as long as it runs.
 
-    Whoever is killed meanwhile leaves it so; the next `headwater up` ends that.
+    A process that is killed meanwhile leaves it so; the next `headwater up` restores it.
     """
     return _altered(bootstrap, topic, _AT_ONCE)
 
@@ -62,7 +62,7 @@ def _altered(bootstrap: str, topic: str, configs: Mapping[str, str]) -> Iterator
 
 
 def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
-    """Removes the records before an offset of each partition: nobody can read them any more.
+    """Deletes the records before an offset of each partition.
 
     Args:
         bootstrap: Kafka's address.
@@ -82,10 +82,10 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
         except KafkaError as error:
             names = sorted({topic for topic, _ in before})
             raise TopicRefusedError(
-                f"topic {', '.join(names)} cannot be cut off",
+                f"topic {', '.join(names)} cannot be truncated",
                 detail=type(error).__name__,
-                hint="a topic that keeps the latest record of every key forgets older ones by"
-                " itself: after its delete.retention.ms",
+                hint="a compacted topic deletes older records itself, after its "
+                "delete.retention.ms",
             ) from None
 
 

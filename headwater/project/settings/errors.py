@@ -7,14 +7,14 @@ from headwater.errors import HeadwaterError
 
 
 class SettingsError(HeadwaterError):
-    """The configuration cannot be used."""
+    """The configuration is invalid."""
 
     code = "HW-S001"
     exit_code = EXIT_USAGE
 
 
 class UnknownSettingError(SettingsError):
-    """A key is not a setting; the nearest one is named."""
+    """A key is not a setting; the error names the nearest one."""
 
     code = "HW-S002"
 

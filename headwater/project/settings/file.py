@@ -69,7 +69,7 @@ def load(
     if settings.spark.workers and "master" in settings.spark.model_fields_set:
         raise ConflictingSettingsError(
             f"{path.name}: spark.master and spark.workers exclude each other",
-            hint="master names a cluster that runs already, workers starts one here",
+            hint="master names an external cluster, workers starts one on this machine",
         )
     return settings
 
@@ -79,7 +79,9 @@ def _read(path: Path) -> dict[str, Any]:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "headwater init <folder> --dsn postgresql://… writes one"
-        raise SettingsError("no settings file", detail=str(path), hint=hint) from None
+        raise SettingsError(
+            "the settings file does not exist", detail=str(path), hint=hint
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path.name} is not TOML", detail=str(error)) from None
     computed = {"root", "home", "java_home"} & fields.keys()
@@ -104,7 +106,7 @@ def _with_profile(fields: dict[str, Any], profile: str | None) -> dict[str, Any]
         return fields
     if profile not in profiles:
         known = ", ".join(sorted(profiles)) or "none"
-        raise SettingsError(f"no profile {profile}", detail=f"the file has: {known}")
+        raise SettingsError(f"unknown profile {profile}", detail=f"the file has: {known}")
     return _merged(fields, profiles[profile])
 
 
@@ -146,7 +148,7 @@ def _explained(error: ValidationError, path: Path) -> SettingsError:
         known = [above + name for name in _siblings(first)]
         hint = did_you_mean(place, known, "settings: " + ", ".join(known))
         return UnknownSettingError(f"{path.name}: {place} is not a setting", hint=hint)
-    return SettingsError(f"{path.name}: {place} cannot be used", detail=first["msg"])
+    return SettingsError(f"{path.name}: {place} is invalid", detail=first["msg"])
 
 
 def _siblings(error: ErrorDetails) -> list[str]:

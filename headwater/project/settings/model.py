@@ -1,4 +1,4 @@
-"""The shape of `headwater.toml`; every default says why it is what it is."""
+"""The model of `headwater.toml`; the documentation of each default gives its reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Section(BaseModel):
 
 
 class ProjectSettings(_Section):
-    """What is built here.
+    """The project.
 
     Attributes:
         name: Namespace of the project in shared stores, such as the keys of one cache.
@@ -31,33 +31,36 @@ class ProjectSettings(_Section):
 
 
 class SourceSettings(_Section):
-    """How one declared source is reached and captured.
+    """Connection and capture of one declared source.
 
     Attributes:
-        dsn: Where the database is; left out, a local Postgres is started for it. Its role sets
-            capture up and keeps its state.
-        capture_dsn: The same database with the role that captures, so that it need be no more than
-            `headwater source role` prints; left out, the role of `dsn` captures.
-        connector_password: Where a Kafka Connect that runs elsewhere finds the password: a
-            reference to one of its providers, such as `${file:/etc/connect/shop.properties:shop}`.
-            Left out, the password lies in its configuration topic in clear. A Connect that is
-            started here needs none: it reads the password from a file in the home folder.
-        salt: Secret that columns declared as hashed are hashed with, 16 characters or more. Whoever
-            has it can try values; another one makes other hashes of everything.
-        connector_salt: Where a Kafka Connect that runs elsewhere finds the salt, as a reference.
-        epoch: Incarnation of the source; raised when its slot was made anew on purpose.
-        heartbeat_interval_ms: An idle database frees its log this often. A second keeps
-            `applied_through` close to now at the cost of one small transaction.
-        topic_partitions: Partitions of each table's topic; one keeps a micro-batch to one task,
-            which two cores like best. Raise it before a topic exists.
-        topic_retention_hours: How long Kafka keeps changes; for how long the archive keeps them is
-            a setting of its own.
-        snapshot_workers: Ranges of tables that are read at once. Two keep two cores busy: each
-            costs one in Postgres, and one process writes at most some 250,000 rows a second.
-        wal_disk_bytes: Size of the disk that holds the source's log, for `source slot` to forecast
-            when it is full; left out, it is looked at where the server is on this machine.
-        retention: Tables whose topic keeps them otherwise, `"public.orders" = "3 days, 50 GB"`; the
-            size is a partition's. `"latest"` keeps the latest record of every key for good.
+        dsn: The database; default: a local Postgres that Headwater starts. Its role sets up the
+            capture and stores its state.
+        capture_dsn: The same database with a role for the capture, which needs only the privileges
+            that `headwater source role` prints. Default: the role of `dsn`.
+        connector_password: Where an external Kafka Connect finds the password: a reference to one
+            of its config providers, such as `${file:/etc/connect/shop.properties:shop}`. Without
+            it, the password is stored in clear text in Connect's configuration topic. A Connect
+            that Headwater starts does not need it: it reads the password from a file in the home
+            folder.
+        salt: Salt for columns declared as hashed, at least 16 characters. Keep it secret: with the
+            salt, guessed values can be confirmed. A different salt changes all hashes.
+        connector_salt: Where an external Kafka Connect finds the salt: a reference to a config
+            provider.
+        epoch: Incarnation of the source; raised when its slot is recreated on purpose.
+        heartbeat_interval_ms: Interval of heartbeats, with which an idle database releases its log.
+            One second keeps `applied_through` close to the present, at the cost of one small
+            transaction.
+        topic_partitions: Partitions of each table's topic. With one, a micro-batch is one task,
+            which is best on two cores. Raise it before the topics exist.
+        topic_retention_hours: Retention of changes in Kafka. The archive has its own setting.
+        snapshot_workers: Number of key ranges that are snapshotted at the same time. Two occupy two
+            cores: each needs a core in Postgres, and one process writes at most some 250,000 rows a
+            second.
+        wal_disk_bytes: Size of the disk with the source's log, from which `source slot` forecasts
+            when it is full. Default: measured, if the server runs on this machine.
+        retention: Retention of single tables, `"public.orders" = "3 days, 50 GB"`; a size is per
+            partition. `"latest"` keeps the latest record of every key permanently.
     """
 
     dsn: SecretStr | None = None
@@ -75,13 +78,13 @@ class SourceSettings(_Section):
 
 
 class ServiceSettings(_Section):
-    """One server: either it runs already, at `address`, or it is started here.
+    """One server: either external, at `address`, or started by Headwater.
 
     Attributes:
-        address: Where it runs already (`host:port` for Kafka, a URL for the others).
-        port: Port to start it on; left out, a free one is chosen and remembered.
-        memory_mib: Memory cap: heap of a Java server, data of the cache, shared buffers of
-            Postgres. Left out, what was measured to carry the demo on two cores.
+        address: Address of an external server (`host:port` for Kafka, a URL for the others).
+        port: Port of a server that Headwater starts. Default: a free port, which is remembered.
+        memory_mib: Memory limit: heap of a Java server, data of the cache, shared buffers of
+            Postgres. The default suffices for the demo on two cores.
     """
 
     address: SecretStr | None = None
@@ -100,23 +103,23 @@ class ServicesSettings(_Section):
 
 
 class SparkSettings(_Section):
-    """Where the projections run.
+    """Where and how the job runs.
 
     Attributes:
-        master: Spark's own word: `local[4]`, `spark://…`, `yarn`, `k8s://…`. Four threads on two
+        master: Spark's master: `local[4]`, `spark://…`, `yarn`, `k8s://…`. Four threads on two
             cores, because a task that waits for a store needs no core.
-        workers: Worker processes of a standalone cluster that is started here, beside its master,
-            for the job to run on; with none the job runs where `master` says.
-        worker_cores: Tasks that each of them takes at once.
-        worker_memory_mib: Heap of the executor that each of them runs; Python comes on top.
-        tasks: Tasks of one batch of cache and of search, each with some of the partitions of the
-            topics. One costs least on two cores; a cluster wants as many as its cores.
+        workers: Worker processes of a standalone cluster that Headwater starts, with a master, for
+            the job. With none, the job runs where `master` says.
+        worker_cores: Concurrent tasks of each worker.
+        worker_memory_mib: Heap of each worker's executor; Python needs memory in addition.
+        tasks: Tasks of one batch of the cache and of search, each with some of the topics'
+            partitions. One costs least on two cores; on a cluster use as many as it has cores.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
-        load_rows_min: Rows of a table from which on a new view of it gets its Delta table straight
-            from the source; of fewer the stream makes short work, too.
-        rebuild_rows_min: Changes in the archive from which on a rebuild of a Delta table is done
-            by the job's Spark, on all its cores; of fewer the command makes short work, too.
-        conf: Further Spark settings, passed on as they are.
+        load_rows_min: From this number of rows on, a new view's Delta table is loaded directly from
+            the source. For smaller tables the stream is fast enough.
+        rebuild_rows_min: From this number of changes in the archive on, the job's Spark rebuilds a
+            Delta table, on all its cores. For fewer the command is fast enough.
+        conf: Further Spark settings, passed on unchanged.
     """
 
     master: str = "local[4]"
@@ -131,25 +134,25 @@ class SparkSettings(_Section):
 
 
 class QuarantineSettings(_Section):
-    """Records that wait because they cannot be read or applied.
+    """Quarantined records: those that cannot be read or applied.
 
     Attributes:
-        rows_max: Records of one view that may wait in one store; with more it is no matter of
-            single records, and the job stops. While a large table is read for the first time,
-            each change that lacks an unchanged value waits for its row.
+        rows_max: Maximum number of quarantined records of one view in one store. More indicate a
+            general fault, and the job stops. During the first snapshot of a large table, each
+            change that lacks an unchanged value is quarantined until its row arrives.
     """
 
     rows_max: int = Field(default=50_000, ge=1, le=10_000_000)
 
 
 class ArchiveSettings(_Section):
-    """The archive of change records, which every view can be made from again.
+    """The archive of change records, from which every view can be rebuilt.
 
     Attributes:
-        keep_days: Whole days for which a record is kept, counted from when it came; left out, for
-            good. What is removed cannot be got back from anywhere.
-        interval_s: Seconds between two writes to the archive. A rebuild, and time travel within it,
-            reach this much nearer to now with less; each write costs about 0.2 s of a core.
+        keep_days: Number of whole days for which a record is kept after its arrival. Default:
+            permanently. Removed records cannot be restored.
+        interval_s: Seconds between two writes to the archive. A shorter interval brings rebuilds
+            and time travel closer to the present; each write costs about 0.2 s of a core.
     """
 
     keep_days: int | None = Field(default=None, ge=1, le=36_500)
@@ -160,9 +163,9 @@ class VerifySettings(_Section):
     """Verification of the views in the background.
 
     Attributes:
-        enabled: Whether views are verified all the time, while the capture is watched.
-        budget: Share of the time that it may work. A twentieth leaves two cores to the rest, and
-            comes round a million rows in some minutes.
+        enabled: Verify views continuously in the background, beside the capture.
+        budget: Share of the time that verification may use. A twentieth leaves two cores to other
+            work, and verifies a million rows within some minutes.
     """
 
     enabled: bool = True
@@ -173,8 +176,9 @@ class AlertSettings(_Section):
     """Alerts.
 
     Attributes:
-        secrets: What webhooks are signed with, by the name that they call it; a variable of the
-            environment keeps one out of the file: `secrets.fraud = "${FRAUD_SECRET}"`.
+        secrets: Signing secrets of webhooks, by the names that the declarations use. Use an
+            environment variable to keep a secret out of the file: `secrets.fraud =
+            "${FRAUD_SECRET}"`.
     """
 
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
@@ -184,13 +188,13 @@ class EventStoreSettings(_Section):
     """The event store, as `headwater db` and `headwater events` use it.
 
     Attributes:
-        dsn: Where it is; left out, in the project's source.
-        tenant: Whose streams the commands work on where `--tenant` is left out.
-        modules: Python modules, such as `shop.orders`, that declare event types and deciders; they
+        dsn: The event store's database. Default: the project's source.
+        tenant: Tenant of the commands without `--tenant`.
+        modules: Python modules that declare event types and deciders, such as `shop.orders`. They
             are imported with the settings file's folder first on the path.
-        master_key_file: File of the master keys that open personal fields, relative to the settings
-            file. Left out, personal fields stay sealed.
-        keys_dsn: Where the keys of subjects are, if not beside the events.
+        master_key_file: File with the master keys that decrypt personal fields, relative to the
+            settings file. Without it, personal fields stay encrypted.
+        keys_dsn: Database of the subject keys. Default: the database of the events.
     """
 
     dsn: SecretStr | None = None
@@ -205,9 +209,9 @@ class Settings(_Section):
 
     Attributes:
         root: Folder of the settings file.
-        home: Folder of all state: data of local servers, logs, Delta tables, checkpoints.
+        home: Home folder: data of local servers, logs, Delta tables, checkpoints.
         java_home: `JAVA_HOME` of the environment, if set.
-        disk_free_min_mib: Below this much free disk nothing is started.
+        disk_free_min_mib: Minimum free disk space; with less, nothing is started.
     """
 
     root: Path

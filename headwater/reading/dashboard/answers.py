@@ -32,7 +32,7 @@ ROWS_MAX: Final = 1_000
 
 
 class PanelError(HeadwaterError):
-    """A panel cannot be shown; the others are."""
+    """A panel cannot be shown; the others are shown."""
 
     code = "HW-U005"
 
@@ -120,8 +120,8 @@ def _unshown(error: Exception) -> PanelError:
     return PanelError(
         "a panel cannot be shown",
         detail=type(error).__name__,
-        hint="a value that cannot be written, such as a time beyond year 9999, or a table that"
-        " cannot be read: ask its SELECT with headwater query",
+        hint="a value cannot be serialised (such as a time beyond year 9999), or a table "
+        "cannot be read: run its SELECT with headwater query",
     )
 
 

@@ -1,8 +1,8 @@
 """The server of a dashboard: one page, its style and its script, and the answers that it shows.
 
-It reads and never writes, answers GET and HEAD alone, and listens to this machine unless it is told
-otherwise. While it does, it answers only to names of this machine: a page of somebody else's that
-has its own name point here would read the answers otherwise (DNS rebinding). What it sends forbids
+It reads and never writes, answers GET and HEAD alone, and listens only on this machine by default.
+While it does, it answers only to names of this machine: a page of another process's that has its
+own name point here would read the answers otherwise (DNS rebinding). What it sends forbids
 everything but its own script and style.
 """
 
@@ -46,7 +46,7 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class DashboardPortError(HeadwaterError):
-    """The address cannot be listened to."""
+    """The dashboard cannot listen on the address."""
 
     code = "HW-U004"
     exit_code = EXIT_MISSING
@@ -73,11 +73,11 @@ class DashboardServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             raise DashboardPortError(
-                f"cannot listen to {host}:{port}",
+                f"cannot listen on {host}:{port}",
                 detail=error.strerror,
-                hint="--port 0 takes a free one"
+                hint="--port 0 selects a free port"
                 if error.errno == errno.EADDRINUSE
-                else "--host is an address of this machine, such as 127.0.0.1",
+                else "set --host to an address of this machine, such as 127.0.0.1",
             ) from None
 
     @property

@@ -43,7 +43,7 @@ def _fetched(env: str) -> int:
 
 
 def _archive(java_home: str | None) -> None:
-    """Without it Spark only starts more slowly: what fails is told, and nothing else ends."""
+    """Without it Spark only starts more slowly: a failure is reported and has no other effect."""
     from projections.job.spark import class_archive  # noqa: PLC0415  # loads pyspark
 
     home = find_java(java_home).home

@@ -16,7 +16,7 @@ from headwater.errors import HeadwaterError
 
 
 class SupplyError(HeadwaterError):
-    """Something Headwater needs on the Java side is not there."""
+    """A Java program or library that Headwater needs is missing."""
 
     code = "HW-J000"
     exit_code = EXIT_MISSING
@@ -35,13 +35,13 @@ class JavaTooOldError(SupplyError):
 
 
 class JavaIncompleteError(SupplyError):
-    """The Java runtime was built without a module that Spark's launcher asks for."""
+    """The Java runtime lacks a module that Spark's launcher needs."""
 
     code = "HW-J003"
 
 
 class JarDamagedError(SupplyError):
-    """A jar's bytes are not the ones that were locked."""
+    """A jar's checksum differs from the lock file."""
 
     code = "HW-J010"
 

@@ -123,7 +123,9 @@ def _download_one(jar: LockedJar, folder: Path, staging: Path, bar: DownloadProg
         raise JarDamagedError(
             f"the downloaded jar {jar.path.name} is not the locked one",
             detail=f"{jar.coordinate}: sha256 {found}, locked {jar.sha256}",
-            hint="try again; if it stays, the configured Maven repository serves other bytes",
+            hint=(
+                "retry; if the error remains, the configured Maven repository serves other bytes"
+            ),
         )
     target = folder / jar.path
     target.parent.mkdir(parents=True, exist_ok=True)

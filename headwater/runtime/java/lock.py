@@ -66,7 +66,7 @@ def lock_path(env: str) -> Path:
     """
     if env not in ENVIRONMENTS:
         raise LockUnreadableError(
-            "no such jar environment", detail=env, hint=f"one of: {', '.join(ENVIRONMENTS)}"
+            "unknown jar environment", detail=env, hint=f"one of: {', '.join(ENVIRONMENTS)}"
         )
     return _FOLDER / env / "jgo.lock.toml"
 

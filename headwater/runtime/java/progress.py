@@ -1,4 +1,4 @@
-"""Progress of downloads on stderr: files and bytes, quiet when nobody watches."""
+"""Progress of downloads on stderr: files and bytes; quiet without a terminal."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Connect:
     Attributes:
         home: Whose folder holds its configuration.
         port: Loopback port of the REST interface.
-        bootstrap: Kafka's address, ours or somebody else's.
+        bootstrap: Kafka's address, ours or another process's.
         program: Java and jars.
         depends_on: ``kafka`` if that is ours.
         memory_mb: Heap.

@@ -109,5 +109,5 @@ class Kafka:
             raise ServiceFailedError(
                 "kafka could not format its log folder",
                 detail=(done.stdout + done.stderr).strip()[-500:],
-                hint=f"look at the folder {self.home.data(self.name)}",
+                hint=f"see the folder {self.home.data(self.name)}",
             )

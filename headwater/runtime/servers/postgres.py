@@ -159,9 +159,9 @@ class Postgres:
         )
         if done.returncode != 0:
             raise ServiceFailedError(
-                "postgres could not make its data folder",
+                "postgres could not create its data folder",
                 detail=done.stderr.strip()[-500:],
-                hint=f"look at the folder {self.folder}",
+                hint=f"see the folder {self.folder}",
             )
         fresh.rename(self.data)
 

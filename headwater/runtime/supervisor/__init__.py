@@ -1,4 +1,4 @@
-"""The supervisor: starts services in order, restarts them, and ends with whoever started it.
+"""The supervisor: starts services in order, restarts them, and stops them.
 
 Purpose: `up`, `down` and `status` of the local runtime.
 Entry points: `control` (called by commands), `spawn` (a detached supervisor, tied by one pipe),

@@ -110,7 +110,7 @@ def up(
             return _join(home, spec, found, awaited)
         # Somebody holds the lock and has not spoken yet: it starts, or it fails and lets go.
         if time.monotonic() > deadline:
-            raise StartTimeoutError("another start in this folder does not finish")
+            raise StartTimeoutError("another start in this folder has not finished")
         time.sleep(_POLL_S)
 
 
@@ -136,7 +136,7 @@ def down(home: Path, timeout_s: float = DOWN_TIMEOUT_S) -> bool:
             # Its children end with it: the kernel tells them.
             record.send(signal.SIGKILL)
             if not record.wait_gone(5.0):
-                raise StopTimeoutError("the supervisor does not end", detail=f"pid {record.pid}")
+                raise StopTimeoutError("the supervisor did not stop", detail=f"pid {record.pid}")
         with contextlib.suppress(ChildProcessError):
             os.waitpid(record.pid, os.WNOHANG)
     for pid_file in _pid_files(place):
@@ -165,7 +165,7 @@ def _pid_files(home: Home) -> list[Path]:
 
 @contextmanager
 def _exclusive(home: Home) -> Iterator[int | None]:
-    """The home folder's lock as a file descriptor, or None while somebody else holds it."""
+    """The home folder's lock as a file descriptor, or None while another process holds it."""
     # The supervisor inherits the open file, and with it the lock: closing it here frees nothing.
     with file_lock.opened(home.lock, 0o600) as descriptor:
         yield descriptor if file_lock.try_lock(descriptor) else None
@@ -208,7 +208,7 @@ def _join(
         raise SettingsDifferError(
             "services already run in this folder with other settings",
             detail=f"{home.root}: {', '.join(differ)}",
-            hint="headwater down, then start again",
+            hint="run headwater down, then start again",
         )
     _wait_ready(home, None, awaited)
     return resolve_endpoints(spec)
@@ -239,14 +239,14 @@ def _wait_ready(
             raise SupervisorLostError(
                 "the supervisor ended while services were starting",
                 detail=tail(home.log("supervisor"), 5),
-                hint=f"look at {home.log('supervisor')}",
+                hint=f"see {home.log('supervisor')}",
             )
         if time.monotonic() > awaited.deadline:
             slow = [s.name for s in shown.values() if s.state != "ready"]
             raise StartTimeoutError(
-                f"not everything was ready within {awaited.timeout_s:.0f} s",
+                f"some services were not ready within {awaited.timeout_s:.0f} s",
                 detail=", ".join(slow) or None,
-                hint=f"look into {home.logs}",
+                hint=f"see the logs in {home.logs}",
             )
         time.sleep(_POLL_S)
 
@@ -256,5 +256,5 @@ def _failure(home: Home, service: ServiceStatus) -> ServiceFailedError:
     return ServiceFailedError(
         f"{service.name} could not be started",
         detail="\n".join(part for part in (service.last_error, last) if part),
-        hint=f"look at {home.log(service.name)}",
+        hint=f"see {home.log(service.name)}",
     )

@@ -1,11 +1,10 @@
 """Quarantine: records that could not be read or applied, in the source's schema `headwater`.
 
-Purpose: a record waits under its key, for one view in one store, and later changes of that key
-wait behind it. It has all that is needed to try it again.
-Entry points: `table` (its rows), `admin` (list, retry, drop), `write_guard` (writes of the job),
-`retry` and `rereads` (what the job tries again, and rows that it reads from the source).
-Invariants: rows are written before the batch counts as done, so a record is in its store, has
-something newer there, or waits.
+Purpose: a record waits under its key, for one view in one store, and later changes of that key wait
+behind it. It has all data for a retry. Entry points: `table` (its rows), `admin` (list, retry,
+drop), `write_guard` (writes of the job), `retry` and `rereads` (what the job retries, and rows that
+it reads from the source). Invariants: rows are written before the batch counts as done, so a record
+is in its store, has something newer there, or waits.
 
 | state | |
 |---|---|

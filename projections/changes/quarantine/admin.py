@@ -123,7 +123,7 @@ class WaitingKey:
         view: The view.
         store: The store.
         key: The key.
-        retrying: Whether the job is to try it again.
+        retrying: Whether the job is to retry it.
         records: How many of its records wait.
         code: Cause of the first that failed.
         message: What is wrong with it.
@@ -170,12 +170,12 @@ class WaitingRecord:
 
 
 def keys(connection: Connection, source: str, picked: Picked) -> list[WaitingKey]:
-    """Returns what waits, key by key, the longest first."""
+    """Returns the quarantined keys, oldest first."""
     return _rows(connection, WaitingKey, _KEYS, source, picked)
 
 
 def records(connection: Connection, source: str, picked: Picked) -> list[WaitingRecord]:
-    """Returns what waits, record by record."""
+    """Returns the quarantined records."""
     return _rows(connection, WaitingRecord, _RECORDS, source, picked)
 
 
@@ -197,7 +197,7 @@ def still_waiting(
 
 
 def drop(connection: Connection, source: str, picked: Picked) -> tuple[int, int]:
-    """Gives up the records that failed; what waits behind them is to be applied.
+    """Discards the failed records; the later ones of their keys are applied.
 
     Returns:
         How many were given up, and how many are to be applied.

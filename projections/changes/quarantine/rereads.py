@@ -1,7 +1,7 @@
 """Reads that are asked for by the job: of rows that lack a value, or may have lost a change.
 
-A record that cannot be read may have been any change of its key. When somebody has it tried again
-in vain, the row is read: what it is by then stands for the record too.
+A record that cannot be read may have been any change of its key. When somebody has it retry in
+vain, the row is read: what it is by then stands for the record too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trying again what waits: the same way as records of a batch, for the keys that are due."""
+"""Retries of quarantined records: as in a batch, for the keys that are due."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def try_again(
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
 ) -> list[RetryResult]:
-    """Applies what waits of some keys of a view; returns a verdict on each record.
+    """Applies the quarantined records of some keys of a view; returns a verdict on each record.
 
     A key is tried as a whole: the newest of its changes counts, made whole by those before it. A
     record that still cannot be read keeps the others waiting, unless one of them came after it and
@@ -106,7 +106,7 @@ def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of i
 def _without_lost_values(
     reducers: Mapping[str, TopicReducer], verdicts: Sequence[RetryResult]
 ) -> list[RetryResult]:
-    """Leaves out states of a history that lack values which nobody has, once their row was read."""
+    """Leaves out states of a history whose values are not available, once their row was read."""
     whole = [
         (verdict.case, reading)
         for verdict in verdicts
@@ -180,7 +180,7 @@ def _read(
 def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> RecordHeader:
     reducer = reducers.get(case.topic)
     if reducer is None:
-        raise WaitsBehindError("no view reads this topic any more", hint="drop it")
+        raise WaitsBehindError("no view reads the topic any more", hint="drop it")
     return reducer.reading(case.record)
 
 

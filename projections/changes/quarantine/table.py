@@ -1,4 +1,4 @@
-"""The ledger of what waits: `headwater.quarantine`, as the job uses it.
+"""The quarantine table `headwater.quarantine`, as the job uses it.
 
 Halting: a view that has to stand still because of a row is paused, in all its stores.
 """
@@ -148,14 +148,14 @@ UPDATE headwater.quarantine
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A record that waits, as it is tried again.
+    """A record that waits, as it is retried.
 
     Attributes:
         view: The view it waits for.
         key: Under which text its changes wait for each other.
         topic: Where it lies.
         record: It.
-        version: Its place in the log; None if it could not be read.
+        version: Its position in the log; None if it could not be read.
         seen_lsn: Where the log ended when it was first seen; its own position is before that.
     """
 
@@ -175,7 +175,7 @@ class RetryResult:
         case: The record.
         error: Why it failed; None if it is applied, or is needed no more.
         superseded: Whether it still cannot be read, but a later change took its place.
-        version: Its place in the log, if that could be read by now.
+        version: Its position in the log, if that could be read by now.
     """
 
     case: Case
@@ -196,7 +196,7 @@ def told_apart() -> Iterator[None]:
     except (psycopg.Error, PostgresError) as error:
         told = error.code if isinstance(error, PostgresError) else error.sqlstate
         raise QuarantineDownError(
-            "what waits cannot be written down or read",
+            "quarantined records cannot be stored or read",
             detail=told or type(error).__name__,
             hint="headwater source status shows whether the source answers",
         ) from None
@@ -218,7 +218,7 @@ def write(
     waiting: Sequence[UnappliedRecord],
     swept: Mapping[str, int],
 ) -> None:
-    """Writes down what waits, and by view what it has swept; see `put` and `obsolete`.
+    """Stores quarantined records, and by view what it has swept; see `put` and `obsolete`.
 
     Raises:
         QuarantineFullError: More would wait of one view than may wait.
@@ -252,7 +252,7 @@ def put(
     waiting: Sequence[UnappliedRecord],
     rows_max: int,
 ) -> None:
-    """Writes down what waits; nothing happens if it is there.
+    """Stores quarantined records; does nothing if they are stored.
 
     Raises:
         QuarantineFullError: More would wait of one view than may wait.
@@ -275,9 +275,12 @@ def put(
         if full is not None:
             view, count = full
             raise QuarantineFullError(
-                f"view {view}: too many records wait in {store}",
-                detail=f"{count}, and {rows_max} may",
-                hint="headwater quarantine list shows the causes; quarantine.rows_max allows more",
+                f"view {view}: too many quarantined records in {store}",
+                detail=f"{count} records, limit {rows_max}",
+                hint=(
+                    "headwater quarantine list shows the causes; raise quarantine.rows_max "
+                    "to allow more"
+                ),
             )
 
 
@@ -289,20 +292,20 @@ def obsolete(connection: Connection, source: str, store: Store, below: Mapping[s
 
 
 def shaped_anew(connection: Connection, source: str, views: Iterable[str]) -> None:
-    """Has records tried again whose columns views did not expect: they may have others by now."""
+    """Has records retry whose columns views did not expect: they may have others by now."""
     codes = [UnknownShapeError.code, SchemaMismatchError.code]
     with told_apart():
         connection.execute(_SHAPED_ANEW, (source, sorted(views), codes))
 
 
 def due_stores(connection: Connection, source: str) -> list[str]:
-    """Returns the stores in which something is to be tried again."""
+    """Returns the stores in which something is to be retried."""
     with told_apart():
         return [store for (store,) in connection.execute(_DUE_STORES, (source,)).fetchall()]
 
 
 def due(connection: Connection, source: str, store: Store, views: Iterable[str]) -> list[Case]:
-    """Returns all that waits of some keys that are to be tried again, in the order of the log."""
+    """Returns all that waits of some keys that are to be retried, in the order of the log."""
     bounds = {"keys": KEYS_AT_ONCE, "bytes": BYTES_AT_ONCE}
     place = {"source": source, "store": store, "views": sorted(views)}
     with told_apart():

@@ -54,7 +54,7 @@ class StoreGuard:
         """Waits until nothing else is written to the store, and keeps all others out meanwhile.
 
         Raises:
-            WriterFencedError: Another driver has taken over.
+            WriterFencedError: Another driver has adopted.
         """
         with self._lock, self._turn(), writing(self._tenure):
             yield
@@ -73,7 +73,7 @@ class StoreGuard:
             yield
 
     def held(self) -> Mapping[str, Held]:
-        """Returns what waits, by view.
+        """Returns the quarantined records, by view.
 
         Raises:
             QuarantineDownError: It cannot be read, and nothing certain is known.

@@ -58,14 +58,14 @@ def untimed(  # noqa: PLR0913  # what may be said of a view, most of it seldom
         to: Any of `table`, `search`, `cache`.
         window: The windows.
         late: Says with `ahead` which clocks are wrong; None if none is.
-        keys: Columns that identify a row of `of`; what is said there where nothing is said here.
+        keys: Columns that identify a row of `of`; default: those of its declaration.
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.
 
     Raises:
-        DeclarationError: Nobody said what identifies a row, or the declaration does not fit.
+        DeclarationError: The key of a row is unknown, or the declaration is invalid.
     """
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, [REASON])
@@ -95,9 +95,9 @@ def clocked(  # noqa: PLR0913
     known of the clock: the corrected time is that of the event as it is, and `clock_fast_s` is
     NULL. An event that has no time gets none, and one whose time is absurd keeps it.
 
-    Where the event is later than its sending, somebody set the clock between the two, so that what
-    it was wrong by when it sent says nothing of the event, which would come out later than it was
-    received: such a row is not corrected either, and `waited_s` is NULL too.
+    If the event is later than its sending, the clock was set between the two, so its error at
+    sending says nothing about the event, which would come out later than it was received: such a
+    row is not corrected either, and `waited_s` is NULL too.
 
     Args:
         name: The view's name in every store.
@@ -107,21 +107,24 @@ def clocked(  # noqa: PLR0913
         sent: The column with the time at which the device sent it, by the same clock.
         received: The column with the time at which it was received, by the server's.
         at: What the corrected time is called.
-        keys: Columns that identify a row of `of`; what is said there where nothing is said here.
+        keys: Columns that identify a row of `of`; default: those of its declaration.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.
 
     Raises:
-        DeclarationError: Two columns have one name, nobody said what identifies a row, or the
-            declaration does not fit.
+        DeclarationError: Two columns have one name, the key of a row is unknown, or the declaration
+            is invalid.
     """
     given, made = (event, sent, received), (at, FAST, WAITED)
     if len({*given, *made}) < len(given) + len(made):
         raise DeclarationError(
-            f"view {name}: three times are three columns, and what is made of them three others",
+            (
+                f"view {name}: the three times and the three computed columns must be six "
+                "different columns"
+            ),
             detail=", ".join((*given, *made)),
-            hint='at="corrected_at" calls the corrected time otherwise',
+            hint='rename the corrected time with at="corrected_at"',
         )
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, made)

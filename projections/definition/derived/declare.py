@@ -115,7 +115,7 @@ def aggregate(  # noqa: PLR0913
         least: Columns of which the least value is kept, by what it is called.
         greatest: Columns of which the greatest value is kept, by what it is called.
         distinct: Columns whose values are counted, each once, by what the counts are called.
-        percentiles: Percentiles of columns, by what they are called; exact where no error is said.
+        percentiles: Percentiles of columns, by what they are called; exact by default.
         top: The first rows of each group, by what they are called.
         approximate_distinct: Columns whose values are counted, each once, by a sketch of a stated
             error, by what the counts are called.
@@ -159,7 +159,7 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two
         late: Which rows come too late for them; None if none does.
         table: The view whose rows are grouped.
         by: Columns that rows of a window have in common.
-        measures: What is said of each window.
+        measures: Measures of each window.
         condition: Of Spark SQL, on the rows that count; empty for all.
 
     Raises:
@@ -180,7 +180,7 @@ def _require_measures(
     computed = [*measures.names, *(() if late is None else late.names)]
     if late is not None and window is None:
         raise DeclarationError(
-            f"view {name}: rows are late for a window, and it has none",
+            f"view {name}: late needs a window",
             hint='window=Tumbling("at", "1 minute")',
         )
     if not computed or not (by or window):
@@ -191,7 +191,7 @@ def _require_measures(
     bounds = () if window is None else (START, END)
     names = [*by, *bounds, *computed]
     if twice := sorted({each for each in names if names.count(each) > 1}):
-        raise DeclarationError(f"two columns of view {name} are called {twice[0]}")
+        raise DeclarationError(f"view {name} has two columns named {twice[0]}")
 
 
 def late(  # noqa: PLR0913
@@ -220,15 +220,15 @@ def late(  # noqa: PLR0913
         to: Any of `table`, `search`, `cache`.
         window: The windows.
         late: Which rows come too late for them.
-        keys: Columns that identify a row of `of`; what is said there where nothing is said here.
-            With `window_start`, where there is one, they are the view's keys.
+        keys: Columns that identify a row of `of`; default: those of its declaration. With
+            `window_start`, where there is one, they are the view's keys.
         where: A condition of Spark SQL on the rows that count.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.
 
     Raises:
-        DeclarationError: Nobody said what identifies a row, or the declaration does not fit.
+        DeclarationError: The key of a row is unknown, or the declaration is invalid.
     """
     identity = tuple(keys) or identity_of(name, of)
     refuse_taken(name, of, identity, added(window))
@@ -252,9 +252,9 @@ def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[s
     """
     if taken := [each for each in more if each in identity]:
         raise DeclarationError(
-            f"two columns of view {name} are called {taken[0]}",
+            f"view {name} has two columns named {taken[0]}",
             detail=f"{of.name} has one",
-            hint="a view.sql(...) between them gives it another name",
+            hint="rename the column in a view.sql(...) between them",
         )
 
 
@@ -276,7 +276,7 @@ def identity_of(name: str, of: Input) -> tuple[str, ...]:
         return of.keys
     history = of.history is not None
     raise DeclarationError(
-        f"view {name}: nothing declared says what identifies a row of {of.name}",
+        f"view {name}: the key of {of.name} is unknown",
         detail="it has many rows for each key" if history else "its key is that of its table",
         hint='keys=["id", "valid_from", "recorded_from"]' if history else 'keys=["id"]',
     )
@@ -315,13 +315,11 @@ def pattern(  # noqa: PLR0913
         DeclarationError: The declaration does not fit.
     """
     if not by:
-        raise DeclarationError(
-            f"view {name}: a pattern is looked for in the rows of a group", hint='by=["card"]'
-        )
+        raise DeclarationError(f"view {name}: a pattern needs groups: by=[...]", hint='by=["card"]')
     if taken := sorted({"at", "step"} & {*keep}):
         raise DeclarationError(
-            f"view {name} cannot keep a column called {taken[0]}",
-            hint="rows of a match have their step and their time by these names",
+            f"view {name} cannot have a column named {taken[0]}",
+            hint="the rows of a match have columns with these names",
         )
     query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
     said = (name, (*by, MATCH_START, "match_number"), to, [of.name], search, cache, expect)
@@ -344,7 +342,7 @@ def function(  # noqa: PLR0913
     what looks at rows (`count`, `collect`) belongs elsewhere.
 
     Args:
-        name: The view's name in every store; the function's where nothing is said.
+        name: The view's name in every store; default: the function's.
         keys: Columns of its result that identify a row.
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search.
@@ -382,14 +380,14 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     """Declares a view by whatever makes it; its words above say the rest."""
     places = stores_of(name, to)
     if not keys or len(set(keys)) < len(keys):
-        raise DeclarationError(f"view {name} needs keys, each named once")
+        raise DeclarationError(f"view {name} needs keys without duplicates")
     if cache is not None and Store.CACHE not in places:
-        raise DeclarationError(f"view {name} has cache options and does not live in the cache")
+        raise DeclarationError(f"view {name} has cache options, but is not in the cache")
     expectations = expected(name, expect)
     if any(each.on_fail is OnFail.QUARANTINE for each in expectations):
         raise DeclarationError(
-            f"view {name} is made from others: there is no record of its rows to be kept",
-            hint='on_fail is warn, drop or fail here; "quarantine" belongs to a view that it reads',
+            f"view {name} is a derived view: it has no records to quarantine",
+            hint=('use on_fail warn, drop or fail; declare "quarantine" on a view that it reads'),
         )
     known = collected()
     _require_tables(name, inputs)
@@ -422,7 +420,9 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
     if not inputs:
         raise DeclarationError(
             f"view {name} reads no view",
-            hint="views are called by their names; one that is read is declared before",
+            hint=(
+                "refer to views by their names, and declare them before the views that read them"
+            ),
         )
     for each in inputs:
         if each not in views:
@@ -433,7 +433,7 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
         view = views[each]
         if not isinstance(view, DerivedView) and Store.TABLE not in view.to:
             raise DeclarationError(
-                f"view {name} reads {each}, which has no table", hint='to=["table", ...]'
+                f"view {name} reads {each}, which has no table", hint='use to=["table", ...]'
             )
 
 
@@ -446,9 +446,9 @@ def _text(name: str, query: str) -> str:
         raise DeclarationError(
             f"view {name} has no query",
             detail=query[:80],
-            hint="one SELECT, or the name of a .sql file beside the module of views",
+            hint="give one SELECT, or the name of a .sql file beside the views module",
         )
     text = path.read_text("utf-8")
     if not _SELECT.match(text):
-        raise DeclarationError(f"view {name}: {query[:80]} is no SELECT")
+        raise DeclarationError(f"view {name}: {query[:80]} is not a SELECT")
     return text

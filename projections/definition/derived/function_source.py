@@ -5,8 +5,8 @@ which it refers to, or changes what such a name stands for, in the module's orde
 function's decorators, which declare it. So an edit elsewhere in the module is no change of it, and
 what is kept can be run when the module says something else by then.
 
-What is imported is so by reference: of another module nothing is kept. Where it cannot be told what
-a function needs, nobody guesses.
+What is imported is so by reference: of another module nothing is kept. If a function's parts cannot
+be determined, it is not stored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DEFINITIONS: Final = (*_FUNCTIONS, ast.ClassDef)
 
 
 class UntoldError(Exception):
-    """It cannot be told what a function needs of its module; the text says why."""
+    """The parts of a function cannot be determined; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
         line: Where it begins, with its decorators.
 
     Raises:
-        UntoldError: That cannot be told.
+        UntoldError: They cannot be determined.
     """
     module = _module(source)
     found = next((each for each in module.statements if each.begins(name, line)), None)
     if found is None:
-        raise UntoldError("it does not stand by itself at the top of its module")
+        raise UntoldError("it is not defined at the top level of its module")
     text = module.lines.text(found.node)
     made = _Statement.of(ast.parse(text).body[0], text, found.place)  # without its decorators
     chosen, needed = module.closed(made, found)
@@ -335,13 +335,13 @@ class _Module:
         if self.dynamic is not None:
             raise UntoldError(f"its module reaches names by {self.dynamic}")
         if own := made.binds & needed:
-            raise UntoldError(f"it, or what it needs, reads {min(own)}: its own name")
+            raise UntoldError(f"it, or code that it uses, reads {min(own)}")
         bound = frozenset[str]().union(*(each.binds for each in chosen))
         perhaps = frozenset[str]().union(*(each.perhaps for each in (made, *chosen)))
         if unknown := needed - bound - perhaps - _BUILTINS - {"__name__"}:
-            raise UntoldError(f"nothing that can be kept says what {min(unknown)} is")
+            raise UntoldError(f"the definition of {min(unknown)} cannot be determined")
         if inward := needed & self.inward:
-            raise UntoldError(f"{min(inward)} is changed by a function of its module")
+            raise UntoldError(f"a function of its module changes {min(inward)}")
         for each in (made, *chosen):
             if said := each.evaluates & self.words:
                 raise UntoldError(f"what it needs is made by a word that declares: {min(said)}")

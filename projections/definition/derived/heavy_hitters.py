@@ -80,7 +80,7 @@ def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of i
     _require_groups(name, column, groups, window, late)
     if not 1 <= rows <= ROWS_MAX:
         raise DeclarationError(
-            f"view {name} shows {rows} values of each group", detail=f"1 to {ROWS_MAX:,}"
+            f"view {name} has an invalid number of values: {rows}", detail=f"1 to {ROWS_MAX:,}"
         )
     keys = groups if window is None else keys_of(window, groups)
     rows_of_values = counted(of.name, column, groups, window, late, where or "")
@@ -143,16 +143,16 @@ def _require_groups(
         )
     if window is not None and not fixed(window):
         raise DeclarationError(
-            f"view {name}: each value would have {type(window).__name__} windows of its own",
+            f"view {name}: {type(window).__name__} windows would differ for each value",
             hint="Tumbling, Hopping or Calendar",
         )
     if late is not None and (window is None or late.count is not None):
         raise DeclarationError(
-            f"view {name}: rows are late for a window, and are counted by view.aggregate",
+            f"view {name}: late needs a window, and cannot count rows",
             hint='window=Tumbling("at", "1 minute"), and late without count=',
         )
     taken = [*by, VALUES, *(() if window is None else (START, END))]
     if column in taken or len(set(taken)) < len(taken):
         raise DeclarationError(
-            f"two columns of view {name} have one name", detail=", ".join([*taken, column])
+            f"view {name} has two columns with one name", detail=", ".join([*taken, column])
         )

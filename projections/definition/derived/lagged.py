@@ -61,11 +61,11 @@ def lagged(  # noqa: PLR0913  # what may be said of a view, most of it seldom
         )
     if not columns:
         raise DeclarationError(
-            f"view {name} shows nothing of the window before", hint='{"a_week_ago": "orders"}'
+            f"view {name} has no columns of the earlier window", hint='{"a_week_ago": "orders"}'
         )
     if taken := [each for each in columns if each in {*keys, START, END}]:
         raise DeclarationError(
-            f"two columns of view {name} are called {taken[0]}", detail=f"{of.name} has one"
+            f"view {name} has two columns named {taken[0]}", detail=f"{of.name} has one"
         )
     text = query(of.name, keys, back, columns, zone)
     return declare(name, keys, to, [of.name], search, cache, expect, text=text)

@@ -52,7 +52,7 @@ def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
         words: Columns of a document in which words are looked for. All its columns can be compared
             by name: texts, numbers, truth values, dates, times, and lists of texts.
         keep: Columns that a match shows of its document, beside its keys.
-        keys: Columns that identify a document; what is said there where nothing is said here.
+        keys: Columns that identify a document; default: those of its declaration.
         query_keys: Columns that identify a query; likewise.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
@@ -63,7 +63,7 @@ def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     """
     if not words:
         raise DeclarationError(
-            f"view {name} looks for words in no column", hint='words=["title", "description"]'
+            f"view {name} has no columns to search for words", hint='words=["title", "description"]'
         )
     _require_apart(name, of, queries)
     percolation = Percolation(
@@ -76,8 +76,8 @@ def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     names = [*percolation.keys, *keep]
     if twice := sorted({each for each in names if names.count(each) > 1}):
         raise DeclarationError(
-            f"two columns of view {name} are called {twice[0]}",
-            hint="a view.sql(...) between them gives one another name",
+            f"view {name} has two columns named {twice[0]}",
+            hint="rename one column in a view.sql(...) between them",
         )
     inputs = [of.name, queries.name]
     return declare(
@@ -107,7 +107,7 @@ def unreadable_queries(  # noqa: PLR0913
         to: Any of `table`, `search`, `cache`.
         queries: The queries: a view with a row for each.
         query: The column of `queries` that has its text.
-        query_keys: Columns that identify a query; what is said there where nothing is said here.
+        query_keys: Columns that identify a query; default: those of its declaration.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
         expect: What its rows should be like.
@@ -125,6 +125,6 @@ def unreadable_queries(  # noqa: PLR0913
 def _require_apart(name: str, of: Input, queries: Input) -> None:
     if of.name == queries.name:
         raise DeclarationError(
-            f"view {name}: {of.name} has the documents, and cannot have the queries as well",
-            hint="queries are rows of a table of their own",
+            f"view {name}: {of.name} cannot contain both the documents and the queries",
+            hint="store the queries in a separate table",
         )

@@ -34,8 +34,8 @@ class ViewFunction:
         module: The module that declares it; None outside one.
         folders: Further places of modules that that one imports.
         whole: Text of all its module; outside one, its own.
-        part: What it needs of its module; None if nobody can tell.
-        untold: Why nobody can; empty if somebody can.
+        part: What it needs of its module; None if unknown.
+        untold: Why they cannot be determined; empty if they can.
     """
 
     made: Callable[..., Any]
@@ -78,8 +78,8 @@ class ViewFunction:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.module is None:
             raise DeclarationError(
-                f"view {self.view} is a function of no module, and cannot be sent to a job",
-                hint="declare it in the module of views",
+                f"view {self.view} is a function outside a module, and cannot be sent to a job",
+                hint="declare it in the views module",
             )
         return _found_again, (self.view, self.module, self.folders, self.text)
 
@@ -113,13 +113,13 @@ def _part(made: Callable[..., Any], module: Path, whole: str) -> FunctionSlice:
     """Returns what a function needs of its module.
 
     Raises:
-        UntoldError: Nobody can tell.
+        UntoldError: It cannot be determined.
     """
     if not isinstance(made, FunctionType) or hasattr(made, "__wrapped__") or made.__closure__:
-        raise UntoldError("another function stands around it")
+        raise UntoldError("it is nested in another function")
     code = made.__code__
     if Path(code.co_filename).resolve() != module:
-        raise UntoldError("it is of another module")
+        raise UntoldError("it is defined in another module")
     return sliced(whole, code.co_name, code.co_firstlineno)
 
 
@@ -129,6 +129,6 @@ def _found_again(view: str, module: Path, folders: tuple[Path, ...], text: str) 
         raise DeclarationError(
             f"the function of view {view} has changed since it was declared",
             detail=str(module),
-            hint="give the command again",
+            hint="run the command again",
         )
     return function

@@ -99,7 +99,7 @@ def fitted(node: Node, columns: Mapping[str, Type]) -> BoundCondition:
     """
     found = _fit(node, columns)
     if found.type not in (Type.BOOLEAN, Type.NULL):
-        raise ConditionError("a condition is neither true nor false", detail=f"a {found.type}")
+        raise ConditionError("a condition must be a boolean", detail=f"a {found.type}")
     return BoundCondition(frozenset(_column(name, columns) for name in names(node)), found.evaluate)
 
 
@@ -110,9 +110,9 @@ def _column(name: Name, columns: Mapping[str, Type]) -> str:
     if len(alike) == 1 and not name.quoted:
         return alike[0]
     raise ConditionError(
-        f"a condition names {name.name}, which is no column of its view",
+        f"a condition names {name.name}, which its view lacks",
         detail="columns: " + ", ".join(columns),
-        hint="change the condition, or give the view its column back",
+        hint="change the condition, or include the column in the view",
     )
 
 
@@ -127,9 +127,8 @@ def _fit(node: Node, columns: Mapping[str, Type]) -> _Typed:
     fit = _FITS.get(node.operator)
     if fit is None or not parts or _COUNTS.get(node.operator, len(parts)) != len(parts):
         raise ConditionError(
-            f"a condition applies {node.operator.lower()} to {len(parts)} values",
-            hint="functions: length, lower, upper, trim, abs, coalesce; none tells another"
-            " thing at another time",
+            f"{node.operator.lower()} in a condition cannot take {len(parts)} arguments",
+            hint="use the functions length, lower, upper, trim, abs, coalesce",
         )
     return fit(node, _read_as_times(node, parts))
 
@@ -160,7 +159,7 @@ def _parsed(wanted: Type, text: str) -> _Typed:
         value = _PARSED[wanted](text)
     except (ValueError, OverflowError):
         raise ConditionError(
-            f"a literal is no {wanted}", detail=text[:40], hint="2026-11-21, 2026-11-21 09:30:00"
+            f"a literal is not a {wanted}", detail=text[:40], hint="2026-11-21, 2026-11-21 09:30:00"
         ) from None
     return _Typed(wanted, lambda _: value)
 
@@ -199,7 +198,7 @@ def _common(node: CallExpression, parts: Sequence[_Typed]) -> Type:
     types = list(dict.fromkeys(part.type for part in parts if part.type is not Type.NULL))
     if len(types) > 1 or types == [Type.OTHER]:
         raise ConditionError(
-            f"a condition applies {node.operator.lower()} to what cannot be compared",
+            f"{node.operator.lower()} in a condition compares unlike types",
             detail=" and ".join(types),
         )
     return types[0] if types else Type.NULL
@@ -303,7 +302,9 @@ def _like(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.TEXT)
     pattern = node.parts[1]
     if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
-        raise ConditionError("the pattern of a condition's LIKE is no text", hint="LIKE 'A-%'")
+        raise ConditionError(
+            "the pattern of a LIKE in a condition must be a text", hint="LIKE 'A-%'"
+        )
     tokens = re.findall(r"\\.|.", pattern.value, re.DOTALL)
     wild = {"%": ".*", "_": "."}
     regex = re.compile("".join(wild.get(t) or re.escape(t[-1]) for t in tokens), re.DOTALL)

@@ -56,8 +56,8 @@ class Expectation:
         """
         if not callable(function):
             raise DeclarationError(
-                f"expectation {self.name} stands above its view",
-                hint="below @view(...), or in expect=[...]",
+                f"expectation {self.name} is above the @view decorator",
+                hint="put it below @view(...), or in expect=[...]",
             )
         function.__dict__.setdefault(_ATTRIBUTE, []).insert(0, self)
         return function
@@ -85,14 +85,15 @@ def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation
         on_fail: `warn`, `drop`, `quarantine` or `fail`; see `OnFail`.
 
     Raises:
-        DeclarationError: The name cannot be used, the condition cannot be read, or nobody knows
-            what `on_fail` means.
+        DeclarationError: The name, the condition or `on_fail` is invalid.
     """
     if not _NAME.fullmatch(name):
         raise DeclarationError(
-            "the name of an expectation cannot be used",
+            "the name of an expectation is invalid",
             detail=name[:80],
-            hint="lower case letters, digits and underscores, a letter first, at most 63",
+            hint=(
+                "use at most 63 lower-case letters, digits and underscores, starting with a letter"
+            ),
         )
     try:
         outcome = OnFail(on_fail)
@@ -136,11 +137,11 @@ def expected(view: str, said: Iterable[Expectation]) -> tuple[Expectation, ...]:
     for each in found:
         if not isinstance(each, Expectation):
             raise DeclarationError(
-                f"view {view}: expect takes expectations",
+                f"view {view}: expect needs a list of expectations",
                 hint='expect=[expect("positive", "total > 0", on_fail="drop")]',
             )
     if len({each.name for each in found}) < len(found):
-        raise DeclarationError(f"view {view} has two expectations of one name")
+        raise DeclarationError(f"view {view} has two expectations with one name")
     return found
 
 
@@ -170,7 +171,7 @@ def of_sql(text: str) -> Iterator[Expectation]:
         violation = None if said is None or said[3] is None else said[3].upper()
         if said is None or (violation is not None and violation not in _VIOLATIONS):
             raise DeclarationError(
-                "a constraint in a query's comments cannot be read",
+                "a constraint in a query's comments is invalid",
                 detail=comment[0].strip()[:80],
                 hint="-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW",
             )

@@ -105,7 +105,7 @@ class _Parser:
             found = _TOKEN.match(self._text, place)
             if found is None:
                 raise DeclarationError(
-                    "a condition cannot be read",
+                    "a condition cannot be parsed",
                     detail=f"at {self._text[place : place + 20]!r}",
                     hint=_HINT,
                 )
@@ -133,14 +133,14 @@ class _Parser:
         if self._take(wanted) is None:
             raise self._wrong(f"{wanted} is missing")
 
-    def _wrong(self, what: str = "a condition cannot be read") -> DeclarationError:
+    def _wrong(self, what: str = "a condition cannot be parsed") -> DeclarationError:
         seen = self._said or "its end"
         return DeclarationError(f"{what} in a condition", detail=f"at {seen!r}", hint=_HINT)
 
     def _either(self) -> Node:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise self._wrong("too many parentheses")
+            raise self._wrong("too many nested parentheses")
         found = self._both()
         while self._take("OR"):
             found = CallExpression("OR", (found, self._both()))

@@ -1,23 +1,23 @@
 """Lateness: which rows came too late for their windows, judged by the rows themselves.
 
-Where nothing is said of it, nothing comes too late: a row that arrives after the end of its window
-corrects it. With `Late` a row that arrives too long after that end is left out of the window, and
-may be counted there, or kept in a view of its own. Of sessions and windows that slide, each row
-moves the ends: there a row is late by its own time, and is left out before windows are made.
+By default no row is too late: a row that arrives after the end of its window corrects it. With
+`Late` a row that arrives too long after that end is left out of the window, and may be counted
+there, or kept in a view of its own. Of sessions and windows that slide, each row moves the ends:
+there a row is late by its own time, and is left out before windows are made.
 
-A row says when it was, and when it arrived: when whoever recorded it did so, such as a column
-`recorded_at` with a default of `now()`, or the time of a commit. It is late for a window if it
-arrived at the window's end and `after` that, or later. This is a watermark by the clock of whoever
-records. One that follows the times of the rows themselves is held back by a partition in which
-nothing happens, and driven forward by a device whose clock is wrong; this one is not.
+A row says when it was, and when it was recorded, such as a column `recorded_at` with a default of
+`now()`, or the time of a commit. It is late for a window if it arrived at the window's end and
+`after` that, or later. This is a watermark by the clock of the recording system. One that follows
+the times of the rows themselves is held back by a partition in which nothing happens, and driven
+forward by a device whose clock is wrong; this one is not.
 
 Nor is it a state in memory: whether a row is late depends on nothing but itself and its window. So
 a view is the same whether it followed the rows as they came, was rebuilt, or is asked for as a
 query over all of them. A row that is not known to have arrived at any time is never late.
 
 A row that was long after it arrived has a clock that is wrong. It is in no window, where that is
-asked for, as one without a time: the window that it claims would be there before its time. All such
-rows are told by `untimed_rows`, each with the reason.
+asked for, as one without a time: the window that it claims would be there before its time.
+`untimed_rows` lists all such rows with the reason.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class Late:
     """Which rows come too late for a window, and whether they are counted there.
 
     Attributes:
-        arrived: The column that says when a row arrived; of a row where it is NULL, nobody knows,
-            and it is not late.
+        arrived: The column with a row's arrival time; a row where it is NULL is not late.
         after: How long after its end a window waits, or after its own time a row of a session or
             of a window that slides: what arrives exactly then is late.
         count: What the number of late rows of a window is called, if it is wanted. A window that
@@ -105,7 +104,7 @@ class Late:
             window: The windows.
             table: The view whose rows are grouped.
             by: Columns that rows of a window have in common.
-            measures: What is said of each window.
+            measures: Measures of each window.
             condition: Of Spark SQL, on the rows that count.
 
         Raises:
@@ -115,9 +114,9 @@ class Late:
         if rows is None:
             if self.count is not None:
                 raise DeclarationError(
-                    "no window has rows that are late where rows decide when one ends",
+                    "late rows cannot be counted in a window whose end depends on its rows",
                     detail=f"{self.count} of {type(window).__name__}",
-                    hint="view.late(...) has them, to be counted by day, say",
+                    hint="count the rows of a view.late(...) instead",
                 )
             in_time = f"NOT {self._late(quoted(window.time))}"
             return window.select(table, by, measures, both(self._kept(window, condition), in_time))

@@ -34,7 +34,7 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile of a column: between the two nearest values where it lies between them.
+    """A percentile of a column: interpolated between the two nearest values.
 
     It is exact, for which each value that differs from all others is held with how many there are.
     With an error, values are put into buckets first whose bounds grow by a factor (DDSketch, Masson
@@ -56,15 +56,15 @@ class Percentile:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise DeclarationError(
-                f"a percentile of {self.of} is a share of its values",
+                f"a percentile of {self.of} must be between 0 and 1",
                 detail=f"{self.share:g}",
                 hint="0.95 for p95",
             )
         if self.error is not None and not _ROUNDED_LEAST <= self.error <= _ERROR_MOST:
             raise DeclarationError(
-                f"percentiles of {self.of} cannot be told with such an error",
+                f"the error of the percentile of {self.of} is out of range",
                 detail=f"{self.error:g}",
-                hint=f"from {_ROUNDED_LEAST:g} to {_ERROR_MOST:g}; without one they are exact",
+                hint=(f"use {_ROUNDED_LEAST:g} to {_ERROR_MOST:g}, or none for exact percentiles"),
             )
 
     @property
@@ -92,15 +92,17 @@ class Approximate:
     def __post_init__(self) -> None:
         if not _ERROR_LEAST <= self.error <= _ERROR_MOST:
             raise DeclarationError(
-                f"values of {self.of} cannot be counted with such an error",
+                f"the error of the distinct count of {self.of} is out of range",
                 detail=f"{self.error:g}",
-                hint=f"from {_ERROR_LEAST:g} to {_ERROR_MOST:g}; distinct={{...}} is exact",
+                hint=(
+                    f"use {_ERROR_LEAST:g} to {_ERROR_MOST:g}, or distinct={...} for exact counts"
+                ),
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is said of each group; by the name that it has in the view.
+    """Measures of each group; by the name that it has in the view.
 
     Attributes:
         count: What the number of rows is called, if it is wanted.
@@ -165,8 +167,8 @@ class Measures:
         strange = [name for each in of_sets for name in (each or {})]
         if strange:
             raise DeclarationError(
-                f"{strange[0]} is not kept for a window that slides with every row",
-                hint="count, rate, sums, averages, least and greatest are; or window=Hopping(...)",
+                f"{strange[0]} is not supported for a sliding window",
+                hint=("use count, rate, sums, averages, least or greatest; or window=Hopping(...)"),
             )
         return _listed(self._over(f" OVER {frame}", width_s))
 
@@ -183,7 +185,7 @@ class Measures:
         if self.rate is not None:
             if width_s is None:
                 raise DeclarationError(
-                    f"{self.rate} is a rate of what has no fixed width",
+                    f"{self.rate} needs a window of fixed width",
                     hint="window=Tumbling(...), Hopping(...) or Sliding(...)",
                 )
             found[self.rate] = f"count(*){over} / {width_s!r}D"

@@ -69,11 +69,11 @@ class Step:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise DeclarationError(
-                f"{self.name!r} cannot be the name of a step", hint="a, b2, declined"
+                f"{self.name!r} is not a valid name of a step", hint="a, b2, declined"
             )
         if not 1 <= self.times <= TIMES_MAX or (self.absent and self.times > 1):
             raise DeclarationError(
-                f"step {self.name} cannot be there {self.times} times",
+                f"step {self.name} cannot match {self.times} times",
                 detail="it is absent" if self.absent else f"1 to {TIMES_MAX}",
             )
         read(self.name, self.beside)
@@ -107,8 +107,8 @@ class Pattern:
     def __post_init__(self) -> None:
         if not self.within:
             raise DeclarationError(
-                "a pattern says within which time it is looked for",
-                detail="without it, no row would ever be done with",
+                "a pattern needs within",
+                detail="without it, no row could ever be discarded",
                 hint='within="1 hour"',
             )
         duration(self.within)
@@ -141,22 +141,22 @@ def _require_matchable(steps: Sequence[Step], *, strict: bool) -> None:
     names = [step.name for step in steps]
     if not steps or steps[0].absent:
         raise DeclarationError(
-            "a pattern begins with a row that is there", detail=", ".join(names) or "no step"
+            "the first step of a pattern cannot be absent", detail=", ".join(names) or "no step"
         )
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DeclarationError(f"two steps of a pattern are called {twice[0]}")
+        raise DeclarationError(f"two steps of a pattern have the name {twice[0]}")
     if strict and any(step.absent for step in steps[1:-1]):
         raise DeclarationError(
-            "between rows that follow each other directly nothing can be absent",
-            hint="leave strict out, or the step",
+            "a strict pattern cannot have an absent step between rows",
+            hint="omit strict, or the step",
         )
     for number, step in enumerate(steps):
         before = {each.name for each in steps[:number] if not each.absent}
         for condition in step.conditions:
             if condition.step not in before:
                 raise DeclarationError(
-                    f"step {step.name} is compared with {condition.step}, before it has a row",
-                    hint=f"steps that have one by then: {', '.join(sorted(before)) or 'none'}",
+                    f"step {step.name} is compared with {condition.step}, which has no row yet",
+                    hint=f"earlier steps with a row: {', '.join(sorted(before)) or 'none'}",
                 )
 
 
@@ -165,9 +165,9 @@ def _require_apart(steps: Sequence[Step]) -> None:
     for step in steps:
         if step.absent or step.beside:
             raise DeclarationError(
-                f"step {step.name} has no place among steps in any order",
+                f"step {step.name} cannot be used with any_order",
                 detail="it is absent" if step.absent else "it is compared with an earlier step",
-                hint="leave any_order out, or the step's absent or beside",
+                hint="omit any_order, or the step's absent or beside",
             )
 
 
@@ -176,7 +176,7 @@ def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
     said = _SKIP.fullmatch(str(skip))
     if said is None:
         raise DeclarationError(
-            "a pattern does not say where the next match may begin",
+            "the skip of a pattern is invalid",
             detail=f"skip={skip!r}",
             hint=f'"{PAST_LAST_ROW}", "{TO_NEXT_ROW}", or of a step b "to first b", "to last b"',
         )
@@ -196,14 +196,14 @@ def _require_progress(pattern: Pattern) -> None:
     """Refuses to look for the next match where this one was found."""
     if pattern.resumes == (0, 0):
         raise DeclarationError(
-            "the next match may not begin with the row that this one begins with",
+            "skip cannot begin the next match at the first row of this match",
             detail=f"{pattern.skip} skips to the first row of a match",
-            hint=f'skip="{TO_NEXT_ROW}", or to a row behind it',
+            hint=f'use skip="{TO_NEXT_ROW}", or skip to a later row',
         )
     if pattern.any_order and pattern.resumes[1] == 0:
         raise DeclarationError(
-            f"steps in any order cannot be skipped to: {pattern.skip}",
-            detail="the first row of a match may be any step's, and no match may begin there again",
+            f"skip cannot name a step with any_order: {pattern.skip}",
+            detail="any step may have the first row of the match",
             hint=f'skip="{TO_NEXT_ROW}" or "{PAST_LAST_ROW}"',
         )
 
@@ -304,7 +304,7 @@ def _read(step: str, text: str) -> Beside:
     said = _BESIDE.fullmatch(text)
     if said is None:
         raise DeclarationError(
-            f"step {step} has no such comparison with an earlier step",
+            f"step {step} has an invalid comparison with an earlier step",
             detail=text,
             hint="a column, = <> < <= > or >=, a column of a step; times a constant before it, or "
             "plus or minus one behind it: amount > first.amount, amount >= 1.5 * first.amount + 10",
@@ -312,9 +312,9 @@ def _read(step: str, text: str) -> Beside:
     factor, offset = Decimal(said["factor"] or 1), Decimal(said["offset"] or 0)
     if not factor:
         raise DeclarationError(
-            f"step {step} is compared with no part of what {said['step']} took",
+            f"step {step} is not compared with a column of {said['step']}",
             detail=text,
-            hint="what does not depend on another row belongs in where: amount > 100",
+            hint="put conditions without another row in where: amount > 100",
         )
     return Beside(
         text.strip(),
@@ -335,7 +335,7 @@ def _require_possible(step: str, conditions: Sequence[Beside]) -> None:
         if not allowed[_compared(each)]:
             same = (one.text for one in conditions if _compared(one) == _compared(each))
             raise DeclarationError(
-                f"step {step} is compared with {each.step} so that no row fits it",
+                f"the comparisons of step {step} with {each.step} exclude every row",
                 detail=", ".join(same),
             )
 

@@ -265,7 +265,7 @@ class _Parser:
     def _either(self) -> Query:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise _refused("a standing query has too many parentheses")
+            raise _refused("a standing query has too many nested parentheses")
         parts = [self._every()]
         while self._takes("|"):
             parts.append(self._every())
@@ -336,15 +336,17 @@ def _compared(field: str, sign: str, said: str, fields: Mapping[str, FieldKind])
     kind = fields.get(field)
     if kind is None:
         raise _refused(
-            f"a standing query names {field}, which cannot be compared",
+            f"a standing query names {field}, which is not comparable",
             "fields: " + (", ".join(sorted(fields)) or "none"),
         )
     try:
         value = _READ[kind](said)
     except (ValueError, InvalidOperation):
-        raise _refused(f"a standing query compares {field} with what is no {kind}") from None
+        raise _refused(
+            f"a standing query compares {field} with a value that is not a {kind}"
+        ) from None
     if kind in (FieldKind.BOOLEAN, FieldKind.TEXTS) and sign not in (":", "=", "!="):
-        raise _refused(f"a {kind} is neither less nor greater", f"{field}{sign}")
+        raise _refused(f"a {kind} has no order", f"{field}{sign}")
     return Compared(field, sign, value)
 
 

@@ -71,7 +71,7 @@ class WindowedRows:
 
         Args:
             by: Columns that rows of a window have in common.
-            listed: What is said of each window.
+            listed: Measures of each window.
         """
         return _grouped(self.query, by, self.bounds, listed, (*by, self.group))
 
@@ -95,7 +95,7 @@ class Window(Protocol):
         Args:
             table: The view whose rows are grouped.
             by: Columns that rows of a window have in common.
-            measures: What is said of each window.
+            measures: Measures of each window.
             condition: Of Spark SQL, on the rows that count.
 
         Raises:
@@ -164,8 +164,8 @@ class Hopping:
         if width / every > HOPS_MAX:
             raise DeclarationError(
                 f"a row would be in {width / every:.0f} windows",
-                detail=f"{self.width} wide, every {self.every}; {HOPS_MAX} are the most",
-                hint="Sliding(...) is exact, and has one for each row",
+                detail=f"{self.width} wide, every {self.every}; the limit is {HOPS_MAX}",
+                hint="use Sliding(...), which has one window for each row",
             )
 
     @property
@@ -226,7 +226,7 @@ class Calendar:
     def __post_init__(self) -> None:
         if self.unit not in _UNITS:
             raise DeclarationError(
-                "a calendar has no such windows",
+                "the unit of a calendar window is invalid",
                 detail=self.unit,
                 hint=f'{", ".join(_UNITS)}; for hours: Tumbling(..., "1 hour")',
             )
@@ -383,7 +383,7 @@ def _names(columns: tuple[str, ...]) -> str:
 def _require_groups(what: str, by: tuple[str, ...]) -> None:
     if not by:
         raise DeclarationError(
-            f"{what} is that of a group: all rows of the table would be one",
+            f"{what} needs groups; without them all rows would be one",
             hint='by=["customer_id"]',
         )
 
@@ -398,7 +398,7 @@ def require_zone(name: str) -> None:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise DeclarationError(
-            "no such time zone", detail=name, hint="such as Europe/Stockholm"
+            "unknown time zone", detail=name, hint="such as Europe/Stockholm"
         ) from None
 
 
@@ -416,16 +416,16 @@ def duration(text: str, least: timedelta = _MICROSECOND) -> timedelta:
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
         raise DeclarationError(
-            "no duration",
+            "invalid duration",
             detail=text,
-            hint="a number and second, minute, hour, day or week: 2 hours 30 minutes",
+            hint="use numbers with second, minute, hour, day or week: 2 hours 30 minutes",
         )
     try:
         total = sum((timedelta(**{f"{unit}s": int(count)}) for count, unit in parts), timedelta(0))
     except OverflowError:
         total = timedelta.max
     if total > _LONGEST:
-        raise DeclarationError("a duration is longer than a thousand years", detail=text)
+        raise DeclarationError("a duration exceeds a thousand years", detail=text)
     if total < least:
-        raise DeclarationError("a duration is longer than nothing", detail=text)
+        raise DeclarationError("a duration must be positive", detail=text)
     return total

@@ -5,7 +5,7 @@ the searches and clicks that there are, if both tables are roughly in order of t
 changed rows are enough.
 
 What is promised. Let an input `a` be used once, and let some of the columns by which the view is
-kept be columns that identify a row of `a`, taken over as they are (`own_columns`), on a way to the
+kept be columns that identify a row of `a`, adopted as they are (`own_columns`), on a way to the
 result on which no join ever puts NULL in the place of `a`: it is an anchor. Let another input `y`
 be used once, joined with `a` right there, with nothing but filters and projections before, on a
 condition that bounds a column `u` of `y` by a column `t` of `a`: `least <= u - t <= most`. That is

@@ -149,9 +149,9 @@ def _require_columns(columns: Sequence[str], keys: Sequence[str]) -> None:
     missing = [name for name in keys if name not in columns]
     if missing or not keys:
         raise ViewQueryError(
-            "a view lacks its key columns",
+            "the query's result lacks key columns",
             detail=f"keys: {', '.join(missing) or 'none'}; columns: {', '.join(columns)}",
-            hint="name columns of the query's result as keys",
+            hint="use columns of the query's result as keys",
         )
 
 
@@ -193,5 +193,5 @@ def only_known(derivation: Derivation, frames: Mapping[str, DataFrame]) -> None:
     strange = sorted(set(frames) - set(derivation.inputs))
     if strange:
         raise ViewQueryError(
-            "changes of something that the view does not read", detail=f"inputs: {strange}"
+            "changes of an input that the view does not read", detail=f"inputs: {strange}"
         )

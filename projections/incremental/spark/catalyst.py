@@ -155,9 +155,9 @@ class Catalyst:
             if attribute.exprId().id() in step.columns:
                 if name not in given:
                     raise ViewQueryError(
-                        "an input lacks a column that its view was declared with",
+                        "an input lacks a column with which the view was declared",
                         detail=f"column: {name}",
-                        hint="analyse the view again with the input as it is",
+                        hint="analyse the view again with the present input",
                     )
                 made.append(self._alias(given[name], attribute))
         return self._operator("Project")(self._seq(made), plan)

@@ -157,7 +157,7 @@ class DerivedKeeper:
             known: The tables of all views there, by their places, as far as they are whole.
             own: The view's table, as it was published last; None if it never was.
             places: Of views of which readers see another version than the first, its place. Where
-                that is not what the view was made from, it is made anew.
+                that is not what the view was made from, it is recreated.
             whole: Its table may not be what it was left as: all of it is computed and compared.
 
         Returns:
@@ -430,12 +430,12 @@ def number_of(version: PublishedVersion) -> int:
 
 
 def query_fault(view: str, error: Exception) -> Fault:
-    """Says why a view made from others cannot be kept."""
+    """Says why a derived view cannot be kept."""
     if isinstance(error, ProjectionError):
         return Fault.of(error)
     if isinstance(error, AnalysisException):
         unfit = ViewQueryError(
-            f"the query of view {view} does not fit what it reads any more",
+            f"the query of view {view} no longer fits its inputs",
             detail=str(error).splitlines()[0][:300],
             hint="correct the query; until then the view stays at its last boundary",
         )
@@ -467,7 +467,7 @@ def definition_of(view: DerivedView, session: SparkSession) -> Any:
 def _of_function(
     view: DerivedView, function: Callable[..., Any], frames: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Calls the function of a view; what goes wrong in it is told of that view alone."""
+    """Calls the function of a view; an error in it affects that view only."""
     try:
         made = function(*[frames[name] for name in view.inputs])
     except (ProjectionError, PySparkException, Py4JError):

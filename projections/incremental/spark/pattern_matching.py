@@ -183,12 +183,11 @@ def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
     """Says what has too much in it; of which group it is, rows' values would say."""
     named = f"view {view}" if view else "a view"
     return DerivationError(
-        f"{named}: more rows of one group lie within its pattern's time than are searched",
+        f"{named}: too many rows of one group within the pattern's time",
         detail=f"more than {most}; grouped by {', '.join(query.by)}, "
         f"within {query.pattern.within} of each other",
-        hint="leave out rows that fit no step or one group that is none with where=, group by "
-        "more columns, say a shorter within=, or, of too many rows, give the driver more memory; "
-        "until then the view stays at its last boundary",
+        hint="exclude rows with where=, group by more columns, shorten within=, or give the "
+        "driver more memory; until then the view stays at its last boundary",
     )
 
 
@@ -200,7 +199,7 @@ def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
         if not step.absent and impossible(frame, [*filter(None, [query.where]), step.where]):
             of = f"; of rows of which is true: {query.where}" if query.where else ""
             raise ViewQueryError(
-                f"step {step.name} of a pattern is true of no row",
+                f"step {step.name} of a pattern matches no row",
                 detail=f"where: {step.where}{of}",
                 hint="correct its where",
             )
@@ -215,7 +214,7 @@ def _require_comparable(frame: DataFrame, pattern: Pattern) -> None:
             if one != other or (each.reckons and one != _NUMBER):
                 raise ViewQueryError(
                     f"step {step.name} of a pattern "
-                    f"{'reckons with no number' if each.reckons else 'compares what is not alike'}",
+                    f"{'needs a number to compute' if each.reckons else 'compares unlike types'}",
                     detail=f"{each.text}: {each.column} is a {one}, {each.other} a {other}",
                     hint="correct its beside",
                 )

@@ -227,7 +227,7 @@ def _require_text(schema: StructType, names: Sequence[str]) -> None:
         found = schema[name].dataType if name in schema.names else None
         if not isinstance(found, StringType):
             raise ViewQueryError(
-                f"column {name} has no words",
-                detail="it is not there" if found is None else found.simpleString(),
-                hint="a view.sql(...) between them can make a text of it",
+                f"column {name} is not a text",
+                detail="it does not exist" if found is None else found.simpleString(),
+                hint="convert it to text in a view.sql(...) between them",
             )

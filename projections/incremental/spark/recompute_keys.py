@@ -188,7 +188,7 @@ def outcome(
 
 
 def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame) -> DataFrame:
-    """Few keys, and the rows that they have: whoever writes these sees which have none.
+    """Few keys, and the rows that they have: a caller that writes these sees which have none.
 
     To find that out by a join would cost another job of Spark's, and half of what these take.
     """

@@ -76,7 +76,7 @@ def definition_of_sql(session: SparkSession, text: str) -> SqlDefinition:
         raise ViewQueryError(
             "the query of a view is not one SELECT",
             detail=error.getCondition() or "it cannot be parsed",
-            hint="write one SELECT; headwater itself makes the tables and writes them",
+            hint="write one SELECT; Headwater creates and writes the tables",
         ) from error
     names = tuple(dict.fromkeys(_relations(orjson.loads(plan.toJSON()), frozenset())))
     if not names:
@@ -87,9 +87,9 @@ def definition_of_sql(session: SparkSession, text: str) -> SqlDefinition:
     qualified = [name for name in names if "." in name]
     if qualified:
         raise ViewQueryError(
-            "the query of a view reads something by a name with a dot",
+            "the query of a view uses a name with a dot",
             detail=f"names: {', '.join(qualified)}",
-            hint="inputs are called by the single names under which the project declares them",
+            hint="use the names of views as declared",
         )
     return SqlDefinition(query, names)
 

@@ -1,8 +1,8 @@
 """Versions of tables as DataFrames, read without Delta's planning where they are small.
 
 Spark's Delta runs a job for each mention of a table in a query, to look up statistics that let it
-pass files over. A view made from others mentions each of its inputs several times, at every
-boundary, and the inputs of most are a few files: reading those whole costs less than to ask.
+pass files over. A derived view mentions each of its inputs several times, at every boundary, and
+the inputs of most are a few files: reading those whole costs less than to ask.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class TableVersions:
         return found.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
 
     def forget(self) -> None:
-        """Forgets all frames: a table that is made anew counts its versions from the start."""
+        """Forgets all frames: a table that is recreated counts its versions from the start."""
         with self._lock:
             self._frames.clear()
             self._files.clear()

@@ -216,9 +216,12 @@ def column_array(plan: ViewPlan, column: Column, values: list[object]) -> pa.Arr
         return pa.array(values, arrow_type(column))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):
         raise UnholdableValueError(
-            f"view {plan.name}: a value of column {column.name} has no exact form in a table",
+            (
+                f"view {plan.name}: a value of column {column.name} has no exact representation "
+                "in a table"
+            ),
             detail=f"{column.type_name} as {arrow_type(column)}",
-            hint="leave `table` out of the view's stores, or correct the value at the source",
+            hint="remove `table` from the view's stores, or correct the value at the source",
         ) from None
 
 

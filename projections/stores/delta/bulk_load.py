@@ -1,14 +1,15 @@
 """Bulk load: a view's new table filled straight from the source, several parts of it at once.
 
-The rows are those of one snapshot of the source, taken after the read point of a whole read of the
-table, and carry that read's version. So they take part in the order as the read's own records do:
-every change that the snapshot does not see has a greater version and comes by the stream, from its
-exact position on; every older one loses. The records of the read itself bring nothing that the
-load does not have, or that the stream does not take away again, so the sink passes over them (the
-table says which: `headwater.loaded`). They are in the topic and in the archive all the same.
+The rows are those of one snapshot of the source, taken after the read point of a snapshot of the
+whole table of the table, and carry that read's version. So they take part in the order as the
+read's own records do: every change that the snapshot does not see has a greater version and comes
+by the stream, from its exact position on; every older one loses. The records of the read itself
+bring nothing that the load does not have, or that the stream does not take away again, so the sink
+passes over them (the table says which: `headwater.loaded`). They are in the topic and in the
+archive all the same.
 
-Nobody sees half of it: the table is made beside its place and moved there when it is whole. A load
-that was killed leaves a folder behind, which the next one removes.
+Readers never see half of it: the table is written beside its path and moved there when it is
+complete. A load that was killed leaves a folder behind, which the next one removes.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Load:
 
     Attributes:
         plan: The view; a mirror of one table that has a key.
-        version: That of the whole read whose point has been reached; see `ChangePosition.version`.
+        version: That of the snapshot of the whole table whose point has been reached; see
+            `ChangePosition.version`.
         dsn: The source, with the role that captures.
         root: Folder of the tables.
         rules: Columns that do not leave the source, or not as they are.
@@ -295,7 +297,7 @@ def _refuse_other_columns(connection: psycopg.Connection[Any], load: Load) -> No
     columns = () if found is None else tuple(c for c in found.columns if c.name not in left_out)
     if columns != load.plan.schema.columns:
         raise LoadFailedError(
-            f"table {table} has other columns than view {load.plan.name} was planned with"
+            f"the columns of table {table} changed since view {load.plan.name} was planned"
         )
 
 
@@ -311,6 +313,6 @@ def _session(load: Load, snapshot: str | None = None) -> Iterator[psycopg.Connec
 
 def _unholdable(plan: ViewPlan) -> UnholdableValueError:
     return UnholdableValueError(
-        f"view {plan.name}: a value has no exact form in a table",
-        hint="the rows come by the stream instead, and those that fit no table wait in quarantine",
+        f"view {plan.name}: a value has no exact representation in a table",
+        hint="the stream loads the rows instead, and quarantines those that do not fit",
     )

@@ -117,8 +117,8 @@ class DerivedTable:
             raise DuplicateKeyError(
                 f"the key of the view {self._view} does not identify its rows",
                 detail=f"keys: {', '.join(self._keys)}; one of them has {count} rows",
-                hint="add columns to keys, or group or filter the query until there is one row"
-                " for each",
+                hint="add columns to keys, or group or filter the query so that each key has "
+                "one row",
                 example=tuple("NULL" if v is None else str(v) for v in example.values()),
             )
 

@@ -122,9 +122,9 @@ def compare_sides(
     Args:
         earlier: A version of a table.
         later: Another one, of the same table or of another.
-        keys: Columns that identify a row. Without them whole rows are compared, each as often as
-            it is there: then none is told as changed.
-        examples_max: How many examples of each kind are told.
+        keys: Columns that identify a row. Without them whole rows are compared, each as often as it
+            is there: then none is reported as changed.
+        examples_max: Number of examples of each kind.
         left_out: Columns that are not compared.
 
     Raises:

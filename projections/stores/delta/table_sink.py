@@ -552,7 +552,7 @@ def _earlier(name: str) -> str:
 
 
 def maintain(table: DeltaTable, root: Path, name: str) -> None:
-    """Compacts a table now and then, and removes files that nobody can read any more.
+    """Compacts a table periodically, and removes files that can no longer be read.
 
     Args:
         table: The table.

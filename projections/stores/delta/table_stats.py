@@ -116,7 +116,7 @@ def states(
         published: The version.
         places: Where views are read; see `Published.current`.
         views: As they are declared; others are left out.
-        said: What the job said of views made from others, by place.
+        said: What the job said of derived views, by place.
 
     Raises:
         SinkUnavailableError: A table cannot be read.

@@ -40,8 +40,8 @@ Answer = dict[str, Any]
 class BulkSender(Generic[T]):
     """Sends the lines of documents and tells the engine's answer to each.
 
-    An engine that refuses for want of room (429, `es_rejected`) is sent half as much at a time,
-    after a while; what it takes makes the bodies grow again.
+    An engine that refuses because it is too busy (429, `es_rejected`) is sent half as much at a
+    time, after a while; what it takes makes the bodies grow again.
 
     Args:
         engine: Where to.

@@ -128,9 +128,7 @@ def _typed(error: exceptions.TransportError) -> Exception:
     if kind == BLOCKED and status in (_FORBIDDEN, 429):
         return read_only("a request", f"status {status}")
     if status in LATER:
-        return SinkUnavailableError(
-            "search asks to come back later", detail=f"status {status} {kind}"[:80]
-        )
+        return SinkUnavailableError("search is too busy", detail=f"status {status} {kind}"[:80])
     refused = EngineRefusedError("search refuses a request", detail=f"status {status} {kind[:80]}")
     refused.status, refused.kind, refused.reason = int(status), kind[:80], _reason(error.info)
     return refused

@@ -85,10 +85,10 @@ def exact_name(field: SearchField, view: str, purpose: str) -> str:
     if field.exact is None:
         raise SearchFieldError(
             f"view {view}: field {field.name} cannot be used {purpose}",
-            detail="its words are indexed, its whole value is not"
+            detail="only its words are indexed, not its whole value"
             if field.words
             else "not indexed",
-            hint="Keyword() or Text() for it in the view's search options",
+            hint="use Keyword() or Text() for it in the view's search options",
         )
     return field.exact
 

@@ -70,7 +70,9 @@ class FieldCondition:
             return cls(compared[1], Operator(compared[2]), compared[3])
         null = _NULL.fullmatch(text)
         if null is None:
-            raise SearchQueryError("a condition compares nothing", detail=text[:80], hint=_HINT)
+            raise SearchQueryError(
+                "a condition has no value to compare", detail=text[:80], hint=_HINT
+            )
         return cls(null[1], Operator.PRESENT if null[2] else Operator.MISSING)
 
     def clause(self, fields: Mapping[str, SearchField], view: str) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _typed(field: SearchField, text: str) -> Any:
     if value is None:
         raise SearchQueryError(
             f"a value does not fit field {field.name}",
-            detail=f"{text[:80]!r} is no {field.type}",
+            detail=f"{text[:80]!r} is not a {field.type}",
             hint=_HINT,
         )
     return value

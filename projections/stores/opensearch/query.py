@@ -1,4 +1,4 @@
-"""What is asked of an index, and how the engine is told.
+"""The query of an index, and its form for the engine.
 
 A user's text is words, never a language: no character of it means anything, except that a `*` alone
 stands for every row. Who asks for `syntax` gets the engine's simple one.
@@ -46,10 +46,10 @@ class SearchQuery:
         text: Words; without any, every row is found.
         where: What must hold besides.
         facets: Fields whose values are counted.
-        sort: Fields to sort by, `name` or `name:desc`; the best come first where nothing is said.
+        sort: Fields to sort by, `name` or `name:desc`; default: the best come first.
         size: How many hits.
         start: How many to pass over.
-        fields: Fields in which words are looked for; all where nothing is said.
+        fields: Fields in which words are looked for; default: all.
         every_word: Whether each word has to be found, not only some.
         syntax: Whether the text is the engine's simple language: `red -"arm chair" tab*`.
         marks: What is put around a word that was found.
@@ -113,7 +113,7 @@ def suggest_body(
     if not suggesting:
         what = f"field {query.fields[0]}" if query.fields else f"view {view}"
         raise SearchFieldError(
-            f"{what} suggests nothing",
+            f"{what} has no suggestions",
             hint='SearchOptions(fields={"<field>": Text(suggest=True)}) in the view\'s declaration',
         )
     started = {name: _started(query.text, fields[name]) for name in suggesting}
@@ -166,7 +166,7 @@ def check_limits(query: SearchQuery) -> None:
     """
     if query.size < 0 or query.start < 0 or query.start + query.size > HITS_MAX:
         raise SearchQueryError(
-            f"a search shows its first {HITS_MAX:,} hits",
+            f"a search returns at most its first {HITS_MAX:,} hits",
             detail=f"from {query.start}, size {query.size}",
             hint="narrow it by conditions, or read the view's table: headwater query",
         )
@@ -186,7 +186,7 @@ def _searched(
     for field in named:
         if not field.words:
             raise SearchFieldError(
-                f"view {view}: field {field.name} has no words to be found",
+                f"view {view}: field {field.name} is not searchable by words",
                 detail=field.type,
                 hint=f"--where {field.name}=...",
             )

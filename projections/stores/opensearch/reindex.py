@@ -3,9 +3,9 @@
 A field that comes on top is added to the mapping. The type of a field cannot be changed, nor how
 its text becomes words: then what changed is named, and the documents are copied, with their
 versions, to an index beside it and back, and readers are moved from one to the other in one step
-each time. Whoever is killed in between is followed by somebody who goes on: the second index says
-that there is something to be finished. What somebody else has let the index be, as its alias and
-that it takes no field which the view has not, is put right as well.
+each time. After a kill in between, the next process continues: the second index shows that work is
+unfinished. What another process has let the index be, as its alias and that it takes no field which
+the view has not, is put right as well.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
 
 
 def spare_of(index: str) -> str:
-    """Returns the index that has a view's documents while its own one is made anew."""
+    """Returns the index that has a view's documents while its own one is recreated."""
     return f"{index}-spare"
 
 
@@ -109,7 +109,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
 
     Raises:
         IndexLostError: It has them, and some of its documents do not fit them: they are left out,
-            and the view is to be read anew.
+            and the view is to be read again.
         SinkError: The engine refuses or cannot be reached.
     """
     spare = spare_of(index)
@@ -146,14 +146,14 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         _put_right(engine, plan, index, found)
     if left_out:
         raise IndexLostError(
-            f"view {plan.name}: documents of its index do not fit the fields that it has now",
+            f"view {plan.name}: documents of its index do not fit its present fields",
             detail=f"{left_out} left out; {'; '.join(map(str, differing))}",
-            hint="its table is read anew by itself, and what does not fit waits in quarantine",
+            hint=("the job takes a new snapshot of the table, and quarantines what does not fit"),
         )
 
 
 def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, Any]) -> None:
-    """Gives an index back what somebody else has made otherwise, and no document depends on."""
+    """Gives an index back what another process has made otherwise, and no document depends on."""
     if found["mappings"].get("dynamic") != _STRICT:
         engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
     shown = index_body(plan)["aliases"].get(plan.view)
@@ -214,7 +214,7 @@ def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dic
         left_out += failed.count(_BAD_DOCUMENT)
         if others := set(failed) - _DONE - {_BAD_DOCUMENT}:
             raise SinkUnavailableError(
-                f"view {plan.name}: search does not take its documents into another index",
+                f"view {plan.name}: search cannot copy its documents into another index",
                 detail=f"status {min(others)}",
             )
     return left_out

@@ -83,7 +83,7 @@ class SearchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A value that somebody may be typing.
+    """A suggested value.
 
     Attributes:
         field: Whose.
@@ -178,7 +178,7 @@ class Searcher:
         self._engine.request("POST", f"/{view}/_refresh")
 
     def suggest(self, view: str, query: SearchQuery | str) -> list[Suggestion]:
-        """Returns values that somebody may be typing, the most frequent first.
+        """Returns suggested values, most frequent first.
 
         Args:
             view: The view's name.
@@ -236,7 +236,7 @@ class Searcher:
             raise SearchQueryError(
                 f"view {view}: the engine refuses the search",
                 detail=error.reason[:300],
-                hint="fewer words, or fields by --in (fields=), if it is too large",
+                hint="use fewer words, or select fields with --in (fields=)",
             ) from None
         if found["timed_out"]:
             raise SinkUnavailableError(f"view {view}: a search took too long")

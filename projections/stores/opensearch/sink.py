@@ -52,8 +52,8 @@ _STATE: Final = "filter_path=*.mappings._meta,*.settings.index.uuid,*.settings.i
 _EXISTS: Final = "resource_already_exists_exception"
 _TAKEN: Final = "invalid_alias_name_exception"
 _TAKEN_HINT: Final = (
-    "somebody made an index named {view}, which is the alias of the view's own: remove it, or"
-    " put it under another name, and start the job again"
+    "another program created an index with the name of the alias {view}: remove or rename it,"
+    " and restart the job"
 )
 _OPTIONS_HINT: Final = (
     "correct search=SearchOptions(...) of the view: analyzers are the engine's own, or described in"
@@ -271,7 +271,7 @@ class SearchSink:
         """
         mark, meta = self._state(index_name(plan))
         if meta.get(_MARK) != mark:
-            raise _lost(index_name(plan), "it was made or restored by somebody else")
+            raise _lost(index_name(plan), "another program created or restored it")
         return int(meta.get(_FLOOR, "0"))
 
     def _state(self, index: str) -> tuple[str, dict[str, str]]:
@@ -281,13 +281,13 @@ class SearchSink:
         except EngineRefusedError as error:
             if error.status != NOT_FOUND:
                 raise
-            raise _lost(index, "it is gone") from None
+            raise _lost(index, "it was deleted") from None
         for name, index_of in found.items():
             if name == index:
                 ids = index_of["settings"]["index"]
                 noted = index_of.get("mappings", {}).get("_meta", {})
                 return f"{ids['uuid']}/{ids.get('history_uuid', '')}", noted
-        raise _lost(index, "another index answers for it")
+        raise _lost(index, "the name belongs to another index")
 
     def _note(self, index: str, meta: Mapping[str, str]) -> None:
         self.engine.request("PUT", f"/{index}/_mapping", {"_meta": meta})
@@ -416,11 +416,11 @@ def _refusal(plan: ViewPlan, answer: Mapping[str, Any]) -> SinkError:
     if status == TOO_LARGE:
         return _too_large(plan, answer)
     if status == NOT_FOUND:
-        raise _lost(index_name(plan), "it is gone")
+        raise _lost(index_name(plan), "it was deleted")
     error = SinkRefusedError(
         f"view {plan.name}: search refuses a document",
         detail=_cause(answer),
-        hint="correct the row at the source, then headwater quarantine retry",
+        hint="correct the row at the source, then run headwater quarantine retry",
     )
     if status != _BAD_DOCUMENT:
         raise error
@@ -438,7 +438,7 @@ def _too_large(plan: ViewPlan, answer: Mapping[str, Any]) -> UnholdableValueErro
     return UnholdableValueError(
         f"view {plan.name}: a document is too large for search",
         detail=_cause(answer),
-        hint="leave the large column out of the view's table, or search out of its stores",
+        hint="exclude the large column from the view, or remove search from its stores",
     )
 
 

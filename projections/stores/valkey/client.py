@@ -232,17 +232,17 @@ def told_apart() -> Iterator[None]:
     try:
         yield
     except redis.exceptions.AuthenticationError as error:
-        raise SinkRefusedError("the cache refuses the password", detail=_kind(error)) from None
+        raise SinkRefusedError("the cache rejects the password", detail=_kind(error)) from None
     except redis.exceptions.OutOfMemoryError:
         raise CacheFullError(
             "the cache is full",
-            detail="maxmemory is reached, and maxmemory-policy lets nothing go",
-            hint="raise maxmemory, or take a view out of the cache; writing goes on by itself",
+            detail="maxmemory is reached, and maxmemory-policy evicts no keys",
+            hint="raise maxmemory, or remove a view from the cache; writes then continue",
         ) from None
     except redis.exceptions.ReadOnlyError:
         raise CacheReadOnlyError(
-            "the cache is a replica, which takes no writes",
-            hint="services.cache.address must be that of the primary",
+            "the cache is a replica, which accepts no writes",
+            hint="set services.cache.address to the primary",
         ) from None
     except _PASSING as error:
         raise SinkUnavailableError("the cache cannot be written", detail=_kind(error)) from None

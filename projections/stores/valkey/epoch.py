@@ -47,7 +47,7 @@ class _Memory(msgspec.Struct):
         beat: The last one that was written to it.
         run: The server process.
         evicted: Keys that it had evicted.
-        rebuilt_at: When its views were last read anew, seconds since 1970.
+        rebuilt_at: When its views were last read again, seconds since 1970.
     """
 
     id: str
@@ -122,7 +122,7 @@ class CacheEpoch:
             self.look()
         memory = self._memory
         if memory is None or self.lost.is_set():
-            raise _lost_error("it is being looked after")
+            raise _lost_error("it is being restored")
         with told_apart():
             known = self._client.eval(_BEAT, 1, self._key, memory.id, memory.beat + 1)
         if not known:
@@ -227,7 +227,7 @@ def _lost(memory: _Memory, found: str, beat: int) -> str | None:
 
 def _lost_error(detail: str) -> CacheLostError:
     return CacheLostError(
-        "the cache has forgotten what was written",
+        "the cache has lost writes",
         detail=detail,
-        hint="its views are read anew by themselves; headwater view status shows how far they are",
+        hint=("its views are filled again automatically; headwater view status shows the progress"),
     )

@@ -1,4 +1,4 @@
-"""What lies beside the rows of a view in the cache, read in steps that hold up nobody for long."""
+"""The structures beside a view's rows in the cache, read in short steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPES: Final = {LOOKUP: b"set", COUNTER: b"hash", LEADERBOARD: b"zset"}
 
 
 def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[CachedIndex]:
-    """Reads all lookups, counters and leaderboards of a view, also those that nobody declared.
+    """Reads all lookups, counters and leaderboards of a view, including undeclared ones.
 
     Args:
         url: `redis://…` or `unix://…`.

@@ -3,7 +3,7 @@
 It needs the server and the names only: which version of the view readers see, and how that is laid
 out, lies beside its rows. It reads what is there at that moment, and tells whether the view may
 still lack something. Every answer comes in one transaction with the name of the version that was
-current: whoever reads while readers are moved to another one sees the old or the new.
+current: a caller that reads while readers are moved to another one sees the old or the new.
 """
 
 from __future__ import annotations
@@ -259,8 +259,8 @@ class CacheReader:
             if text == name or NameTemplate.parse(text).fits(name):
                 return text
         raise CacheUnknownError(
-            f"view {self._view} has nothing of that name in the cache",
-            hint="names are " + (", ".join(patterns) or "none"),
+            f"view {self._view} has no structure of that name in the cache",
+            hint="names: " + (", ".join(patterns) or "none"),
         )
 
 

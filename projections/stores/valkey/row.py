@@ -113,7 +113,9 @@ class CacheForm:
             raise UnholdableValueError(
                 f"view {self._plan.name}: a row is too large for the cache",
                 detail=f"{size:,} characters, at most {ROW_SIZE_MAX:,}",
-                hint="leave the large column out with ColumnRules, or the view out of the cache",
+                hint=(
+                    "exclude the large column with ColumnRules, or remove the view from the cache"
+                ),
             )
         return found
 
@@ -172,7 +174,9 @@ class CacheForm:
             return None
         score = number(self._by_name[name], value)
         if score is None or not _held(score):
-            raise self._unholdable(name, "a leaderboard ranks by doubles, which do not hold it")
+            raise self._unholdable(
+                name, ("a leaderboard's scores are doubles, which cannot represent it")
+            )
         return _plain(score)
 
     def _amount(self, name: str, value: Json) -> str | None:
@@ -182,12 +186,13 @@ class CacheForm:
         amount = number(self._by_name[name], value)
         whole = None if amount is None or not amount.is_finite() else _unscaled(amount, scale)
         if whole is None or abs(whole) > _SUM_MAX:
-            raise self._unholdable(name, "a counter adds up whole numbers of 63 bits")
+            raise self._unholdable(name, "a counter's sum is an integer of 63 bits")
         return str(whole)
 
     def _unholdable(self, name: str, why: str) -> UnholdableValueError:
         return UnholdableValueError(
-            f"view {self._plan.name}: a value of column {name} is not held exactly", detail=why
+            f"view {self._plan.name}: a value of column {name} has no exact representation",
+            detail=why,
         )
 
 

@@ -56,7 +56,7 @@ class CacheSink:
     Compare and write happen in one script on the server, for a row and its parts at once, so any
     number of writers may race, and no reader sees one without the other. What is acknowledged
     survives a crash of the server process; with `appendfsync everysec` a power cut can lose the
-    last second. `CacheEpoch` notices that, and the views are read anew. A server that evicts keys
+    last second. `CacheEpoch` notices that, and the views are read again. A server that evicts keys
     forgets rows *and* versions: it must run with `maxmemory-policy noeviction`.
 
     Args:
@@ -364,7 +364,7 @@ def _of_hash(form: CacheForm, found: Mapping[bytes, bytes]) -> _Stored | None:
 
 
 def _version(text: bytes) -> str:
-    """A row's version; none of what somebody else has written in another form."""
+    """A row's version; none of what another process has written in another form."""
     return text.decode() if text.isdigit() else _digits(0)
 
 
@@ -378,7 +378,7 @@ def _foreign(plan: ViewPlan, why: str) -> SinkRefusedError:
             f"view {plan.name}: a counter would overflow", detail="a sum beyond 63 bits"
         )
     return SinkRefusedError(
-        f"view {plan.name}: the cache has something else under a row's key",
+        f"view {plan.name}: the cache has a foreign value under a row's key",
         detail="WRONGTYPE",
-        hint="remove what is not Headwater's, then headwater quarantine retry",
+        hint="remove the foreign value, then run headwater quarantine retry",
     )

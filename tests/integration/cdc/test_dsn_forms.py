@@ -206,7 +206,7 @@ def test_behind_a_socket_the_connector_gets_the_same_server_over_tcp(
 
     assert ("127.0.0.1", server.port, server.password) == (found.host, found.port, found.password)
     assert [CheckState.FAIL] * 2 == [alone.state, refused.state]
-    assert "over TCP alone" in refused.message
+    assert "needs TCP" in refused.message
 
 
 @pytest.mark.parametrize(

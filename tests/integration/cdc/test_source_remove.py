@@ -246,7 +246,7 @@ def test_the_command_shows_first_and_removes_what_is_chosen(
 
     going = [item["part"] for item in json.loads(shown)["items"] if item["goes"]]
     assert (0, [*PARTS, "checkpoints"], before) == (code, going, same)
-    assert (2, True) == (early[0], "the schema goes last" in early[2])
+    assert (2, True) == (early[0], "the schema is removed last" in early[2])
     assert (0, {"publication headwater_shop", "schema headwater"}) == (partly[0], then)
     assert 3 == len(json.loads(rest[1])["done"])
     assert (set(), False) == (there(source), checkpoints.exists())

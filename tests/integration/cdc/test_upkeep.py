@@ -241,5 +241,5 @@ def test_what_was_just_removed_can_be_removed_again_and_not_be_paused(notes: Cap
 
     assert f"connector {notes.spec.connector}" in first
     assert second == []
-    with pytest.raises(ConnectorRefusedError, match="there is no connector"):
+    with pytest.raises(ConnectorRefusedError, match="does not exist"):
         source.pause(notes.spec)

@@ -153,14 +153,14 @@ def test_a_stale_snapshot_is_contention_and_never_a_hole(pg_log, store_dsn):
 def test_a_connection_without_a_transaction_is_refused(pg_log, store_dsn):
     with (
         psycopg.connect(store_dsn, autocommit=True) as mine,
-        pytest.raises(BatchRefusedError, match="no transaction"),
+        pytest.raises(BatchRefusedError, match="no open transaction"),
     ):
         pg_log.append(request("order-1"), connection=mine)
 
 
 @pytest.mark.parametrize("handle", ["postgresql://", object(), 7], ids=["text", "object", "number"])
 def test_what_is_no_connection_is_refused(pg_log, handle):
-    with pytest.raises(BatchRefusedError, match="joins a transaction"):
+    with pytest.raises(BatchRefusedError, match="can join only a transaction"):
         pg_log.append(request("order-1"), connection=handle)
 
 

@@ -112,7 +112,7 @@ def wait_for_waiting(admin: psycopg.Connection) -> None:
 
 
 def test_a_subject_has_one_key_until_it_is_forgotten_and_another_when_readmitted(any_ring, admin):
-    with pytest.raises(SubjectKeyError, match="nothing says that it was shredded"):
+    with pytest.raises(SubjectKeyError, match="no record of its destruction"):
         any_ring.key_of(TENANT, ANN)
     first = any_ring.key_of(TENANT, ANN, create=True)
     assert (32, 1) == (len(first.secret), first.generation)
@@ -220,7 +220,7 @@ def test_a_subject_is_readmitted_when_no_process_can_have_the_old_key(ring, admi
     ring.key_of(TENANT, ANN, create=True)
     ring.shred(TENANT, ANN)
 
-    with pytest.raises(SubjectKeyError, match="forgotten only just now"):
+    with pytest.raises(SubjectKeyError, match="destroyed moments ago"):
         ring.readmit(TENANT, ANN)
     assert ring.key_of(TENANT, ANN) is None
     let_time_pass(admin)
@@ -261,7 +261,7 @@ def test_memory_is_bounded(open_ring, monkeypatch):
 
     assert len(ring._cache) <= 5
     for cache_s in (-1, 60.1, float("nan"), float("inf")):
-        with pytest.raises(SubjectKeyError, match="60 seconds at most"):
+        with pytest.raises(SubjectKeyError, match="at most 60 seconds"):
             open_ring(cache_s=cache_s)
 
 
@@ -279,7 +279,7 @@ def test_keys_are_wrapped_at_rest_and_bound_to_their_subject(ring, admin, open_r
 
     with pytest.raises(SubjectKeyError, match="cannot be unwrapped"):
         open_ring().key_of(TENANT, ANN)
-    with pytest.raises(SubjectKeyError, match="master key that is not given") as refused:
+    with pytest.raises(SubjectKeyError, match="unknown master key") as refused:
         open_ring(master_keys=new_master_keys("x")).key_of(TENANT, BOB)
     assert "master key old" == refused.value.detail
 
@@ -373,7 +373,7 @@ def test_a_ring_is_used_while_it_is_rotated(open_ring, monkeypatch):
 
 def test_a_rotation_without_a_master_key_that_is_in_use_does_nothing(ring, admin):
     ring.key_of(TENANT, ANN, create=True)
-    with pytest.raises(SubjectKeyError, match="master key that is not given") as refused:
+    with pytest.raises(SubjectKeyError, match="unknown master key") as refused:
         ring.rotate(new_master_keys("new"))
 
     assert "master key old" == refused.value.detail
@@ -391,7 +391,7 @@ def test_a_damaged_key_does_not_hold_up_the_rotation_of_the_others(ring, admin, 
     with pytest.raises(SubjectKeyError) as refused:
         ring.rotate(NEW)
 
-    assert "2 failed, 3 were wrapped anew" == refused.value.detail
+    assert "2 failed, 3 were wrapped again" == refused.value.detail
     assert ["old", "old", "new", "new", "new"] == [r[2] for r in admin.execute(ROWS).fetchall()]
 
 

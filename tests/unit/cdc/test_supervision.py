@@ -54,7 +54,7 @@ def test_a_connector_that_stays_unknown_is_gone() -> None:
     watch.look()
     clock.now_s += 61
 
-    with pytest.raises(ConnectorFailedError, match="no connector c"):
+    with pytest.raises(ConnectorFailedError, match="connector c does not exist"):
         watch.look()
 
 

@@ -147,7 +147,7 @@ def test_an_event_that_no_method_takes_is_no_event_to_skip():
     class Nothing:
         count: int = 0
 
-    with pytest.raises(UndeclaredError, match="does not say what an event does"):
+    with pytest.raises(UndeclaredError, match="has no method for an event"):
         Nothing.decider.fold(Nothing(), [Added("c", "x")])
 
 
@@ -161,7 +161,7 @@ def test_a_method_that_returns_something_else_than_a_state_is_found_out():
             self.count += 1
             return self.count
 
-    with pytest.raises(UndeclaredError, match="something else than the next state"):
+    with pytest.raises(UndeclaredError, match="does not return the next state"):
         Odd.decider.fold(Odd(), [Added("c", "x")])
 
 

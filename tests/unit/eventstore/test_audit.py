@@ -132,7 +132,7 @@ def test_a_head_reads_back_from_its_line() -> None:
 
 @pytest.mark.parametrize("text", ["", "hwa1.1.2", "hw1.1.2", f"{SealedHead()}0", "x" * 500])
 def test_what_is_no_head_is_refused(text: str) -> None:
-    with pytest.raises(AuditError, match="no sealed head"):
+    with pytest.raises(AuditError, match="not a sealed head"):
         SealedHead.parse(text)
 
 

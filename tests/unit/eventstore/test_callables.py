@@ -95,7 +95,7 @@ def test_a_result_that_waits_to_be_awaited_is_refused_without_a_further_warning(
 
 
 def test_a_class_is_refused_where_an_object_belongs():
-    with pytest.raises(WrongKindError, match="object"):
+    with pytest.raises(WrongKindError, match="instance"):
         check_instance("the view", Called)
     with pytest.raises(WrongKindError, match="apply"):
         check_instance("the view", Called(), ("apply",))

@@ -100,4 +100,4 @@ def test_the_limits_are_those_of_the_code():
     assert f"| a payload | {limits.EVENT_BYTES_MAX >> 20} MiB |" in numbers
     assert f"| an event's tags | {limits.TAGS_MAX} |" in numbers
     assert f"| a query | {ITEMS_MAX} items |" in numbers
-    assert f"{DEPTH_MAX} deep" in numbers
+    assert f"{DEPTH_MAX} levels deep" in numbers

@@ -75,7 +75,7 @@ def test_a_subclass_of_a_declared_event_is_not_declared(types):
     class Special(Placed):
         pass
 
-    with pytest.raises(UndeclaredError, match="Special is no declared event"):
+    with pytest.raises(UndeclaredError, match="Special is not a declared event"):
         types.of(Special("o1"))
 
 
@@ -132,7 +132,7 @@ def test_a_class_that_can_be_changed_is_refused(types):
     class Placed:
         order_id: str
 
-    assert "could be changed after it happened" in refused(types, Placed)
+    assert "is mutable" in refused(types, Placed)
 
 
 def test_a_class_of_another_kind_is_refused(types):
@@ -142,8 +142,8 @@ def test_a_class_of_another_kind_is_refused(types):
     class Struct(msgspec.Struct):
         order_id: str
 
-    assert "another kind than a dataclass" in refused(types, Tuple)
-    assert "another kind than a dataclass" in refused(types, Struct)
+    assert "is not a dataclass" in refused(types, Tuple)
+    assert "is not a dataclass" in refused(types, Struct)
 
 
 def test_fields_that_the_class_is_not_made_from_are_refused(types):
@@ -165,7 +165,7 @@ def test_a_type_that_is_not_there_is_named(types):
     class Placed:
         order_id: Missing  # noqa: F821  # that is the point
 
-    assert "type that is not defined: Missing" in refused(types, Placed)
+    assert "undefined type: Missing" in refused(types, Placed)
 
 
 def test_personal_fields_need_a_subject(types):
@@ -173,9 +173,9 @@ def test_personal_fields_need_a_subject(types):
         customer_id: str
         email: Personal[str]
 
-    assert "does not say whose: email" in refused(types, Registered)
-    assert "no field of it that stays readable" in refused(types, Registered, subject="customer")
-    assert "no field of it that stays readable" in refused(types, Registered, subject="email")
+    assert "no subject: email" in refused(types, Registered)
+    assert "must be a field that is not personal" in refused(types, Registered, subject="customer")
+    assert "must be a field that is not personal" in refused(types, Registered, subject="email")
     types.event("customer.registered", subject="customer_id")(Registered)
     assert ("email",) == types.named("customer.registered").personal_fields
 
@@ -229,7 +229,7 @@ def test_upcasters_form_one_chain_from_the_oldest(types):
     assert [second] == [step.function for step in types.path("order.placed", 2)]
     assert () == types.path("order.placed", 3)
     assert [] == types.check()
-    with pytest.raises(UndeclaredError, match="two upcasters take version 1"):
+    with pytest.raises(UndeclaredError, match="two upcasters convert version 1"):
         types.upcaster("order.placed", 1)(lambda data: data)
 
 
@@ -241,11 +241,11 @@ def test_a_gap_in_the_versions_is_reported_up_front_and_when_it_is_needed(types)
     types.upcaster("order.paid", 1)(lambda data: data)
 
     assert [
-        "an upcaster takes version 1 of order.paid, which is unknown",
-        "an upcaster takes version 4 of order.placed, the latest is 4",
-        "no upcaster takes version 2 of order.placed",
+        "an upcaster converts version 1 of order.paid, which is unknown",
+        "an upcaster converts version 4 of order.placed, latest is 4",
+        "no upcaster converts version 2 of order.placed",
     ] == types.check()
-    with pytest.raises(UndeclaredError, match="no upcaster takes version 2"):
+    with pytest.raises(UndeclaredError, match="no upcaster converts version 2"):
         types.path("order.placed", 1)
     assert 1 == len(types.path("order.placed", 3))
 

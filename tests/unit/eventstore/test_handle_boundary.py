@@ -184,7 +184,7 @@ def test_what_was_never_so_at_one_moment_rejects_nothing(store, account_log):
 def test_a_rule_across_streams_cannot_be_forgotten(store):
     with pytest.raises(UndeclaredError, match="boundary"):
         store.handle(Register("1", "a@x"))
-    with pytest.raises(UndeclaredError, match="does not look"):
+    with pytest.raises(UndeclaredError, match="does not use"):
         store.handle(Leave("1"), boundary=A)
 
     assert 0 == store.handle(Touch("1")).version == store.handle(Touch("1"), boundary=A).version

@@ -60,7 +60,7 @@ def test_an_aggregate_without_a_method_for_its_own_event_stores_nothing(make_acc
             return Deposited(command.account_id, command.amount)
 
     store = make_account_store(deciders=[Half])
-    with pytest.raises(UndeclaredError, match="does not say"):
+    with pytest.raises(UndeclaredError, match="has no method for"):
         store.handle(Deposit("a", 1))
 
     assert [] == events_of(store)

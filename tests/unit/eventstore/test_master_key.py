@@ -77,7 +77,7 @@ def test_a_key_file_has_the_current_key_first(tmp_path):
 def test_a_key_file_that_others_may_read_or_write_is_refused(tmp_path, mode):
     path = key_file(tmp_path, master_key_line(new_master_keys("k1"), "k1"), mode)
 
-    with pytest.raises(SubjectKeyError, match="open to others") as refused:
+    with pytest.raises(SubjectKeyError, match="accessible to other users") as refused:
         read_master_keys(path)
     assert f"chmod 600 {path}" == refused.value.hint
 

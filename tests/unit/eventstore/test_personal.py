@@ -116,7 +116,7 @@ def test_a_forgotten_subject_reads_as_redacted_and_the_rest_stays(codec, ring):
 def test_a_forgotten_subject_gets_no_new_personal_data_until_it_is_readmitted(codec, ring):
     old = encode(codec, ANN)
     ring.shred(TENANT, "ann")
-    with pytest.raises(SubjectKeyError, match="subject that is forgotten") as refused:
+    with pytest.raises(SubjectKeyError, match="subject whose key was destroyed") as refused:
         encode(codec, ANN)
     assert "readmit" in refused.value.hint
     assert b"" != encode(codec, replace(ANN, customer_id="bob")).data
@@ -140,10 +140,10 @@ def test_a_key_that_is_lost_is_not_a_subject_that_is_forgotten(codec):
     new = encode(codec, ANN)
     elsewhere = Codec(types, MemoryKeyRing())
 
-    with pytest.raises(SubjectKeyError, match="nothing says that it was shredded"):
+    with pytest.raises(SubjectKeyError, match="no record of its destruction"):
         elsewhere.decode(stored(new))
     encode(elsewhere, ANN)
-    with pytest.raises(SubjectKeyError, match="does not open"):
+    with pytest.raises(SubjectKeyError, match="cannot be decrypted"):
         elsewhere.decode(stored(new))
 
 
@@ -154,7 +154,7 @@ def test_a_key_of_a_later_generation_than_the_rings_is_lost_too(codec, ring):
     restored = MemoryKeyRing()
     restored.key_of(TENANT, "ann", create=True)
 
-    with pytest.raises(SubjectKeyError, match="does not open"):
+    with pytest.raises(SubjectKeyError, match="cannot be decrypted"):
         Codec(types, restored).decode(stored(new))
 
 
@@ -235,23 +235,23 @@ def test_personal_fields_need_an_exact_place(codec):
     assert codec.needs_position(ANN)
     assert "ann" == codec.subject_of(ANN)
     for nowhere in (None, 0, -1, True, 1.0):
-        with pytest.raises(EventRefusedError, match="bound to their place"):
+        with pytest.raises(EventRefusedError, match="bound to their stream position"):
             encode(codec, ANN, nowhere)
 
 
 @pytest.mark.parametrize(
     ("changed", "detail"),
     [
-        ({"email": 5}, "email is not what its class declares: expected str, got int"),
+        ({"email": 5}, "email does not fit its class: expected str, got int"),
         ({"email": "a\0"}, "email has a NUL character, which Postgres does not keep"),
         ({"email": Redacted("ann")}, "email is redacted: nothing is known"),
         ({"limit": 1.5}, "limit is read back as another type: float as Decimal"),
         (
             {"address": Address("a", datetime(2026, 1, 1))},  # noqa: DTZ001
-            "address.moved_at is a time without an offset",
+            "address.moved_at is a time without a UTC offset",
         ),
         ({"extra": {"a": (1,)}}, "extra[...] is read back as another type: tuple as list"),
-        ({"country": 5}, "country is not what its class declares: expected str, got int"),
+        ({"country": 5}, "country does not fit its class: expected str, got int"),
         ({"country": "\0"}, "country has a NUL character, which Postgres does not keep"),
         ({"country": "\ud800"}, "country has a lone surrogate, which is no character"),
     ],
@@ -270,7 +270,7 @@ def test_a_subject_is_a_text_a_number_or_a_uuid(codec):
 
         assert Opened(owner, "DE00") == codec.decode(stored(new))
         assert str(owner) == codec.subject_of(Opened(owner, "DE00"))
-    with pytest.raises(EventRefusedError, match="a text, an integer or a UUID"):
+    with pytest.raises(EventRefusedError, match="a str, int or UUID"):
         encode(codec, Opened(True, "DE00"))
     with pytest.raises(NameRefusedError):
         encode(codec, replace(ANN, customer_id=" "))
@@ -398,7 +398,7 @@ def test_a_state_without_personal_fields_stays_as_it_is(ring):
 
 def test_no_state_is_sealed_for_a_forgotten_subject(ring):
     ring.shred(TENANT, "ann")
-    with pytest.raises(SubjectKeyError, match="subject that is forgotten"):
+    with pytest.raises(SubjectKeyError, match="subject whose key was destroyed"):
         seal_state(b"{}", TENANT, STREAM, ("ann", "bob"), ring)
 
 

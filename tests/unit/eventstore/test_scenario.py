@@ -238,7 +238,7 @@ def test_a_forgotten_expectation_fails_a_test_where_warnings_are_errors(tmp_path
     run = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert 1 == run.returncode, run.stdout
-    assert "nothing was said of what follows on Withdraw" in run.stdout
+    assert "no expectation was given for Withdraw" in run.stdout
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["with a command", "without"])

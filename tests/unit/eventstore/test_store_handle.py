@@ -274,7 +274,7 @@ def test_events_of_a_key_are_told_from_those_beside_them(store):
 
 
 def unknown():
-    return ResultUnknownError("the connection broke while a commit was under way")
+    return ResultUnknownError("the connection broke during a commit")
 
 
 def fail(error):
@@ -352,7 +352,7 @@ def test_a_store_that_is_closed_stops_trying(log):
         ),
     )
 
-    with pytest.raises(ContentionError, match="lost against faster writers"):
+    with pytest.raises(ContentionError, match="lost repeatedly to concurrent writers"):
         store.handle(Deposit("a", 5))
 
     assert 1 == log.calls.count("append")

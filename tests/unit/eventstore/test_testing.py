@@ -76,7 +76,7 @@ def test_a_scenario_of_a_process_fails_and_says_why():
         given.when(LATE).then_nothing()
     with pytest.raises(AssertionError, match="the state is another"):
         given.then_state(Fulfilment("2"))
-    with pytest.raises(AssertionError, match="is no condition"):
+    with pytest.raises(AssertionError, match="cannot be used"):
         assert given
     with pytest.raises(WrongKindError):
         process_scenario(ProcessManager)
@@ -234,7 +234,7 @@ def test_a_scenario_of_a_projection_fails_and_says_why():
     given = projection_scenario(Placed(), Table(), types=types).given("order-1", PLACED)
     with pytest.raises(AssertionError, match=r"other rows[\s\S]*- \('order-1', 21\)"):
         given.then_rows("SELECT", [("order-1", 21)])
-    with pytest.raises(AssertionError, match="is no condition"):
+    with pytest.raises(AssertionError, match="cannot be used"):
         assert given
     with pytest.raises(WrongKindError):
         projection_scenario(Placed)

@@ -77,7 +77,7 @@ def test_a_version_without_a_path_is_told():
     types.untyped("order.placed", version=3)
     types.upcaster("order.placed", 1)(lambda data: data)
 
-    with pytest.raises(UndeclaredError, match="no upcaster takes version 2"):
+    with pytest.raises(UndeclaredError, match="no upcaster converts version 2"):
         Codec(types).decode(old(1, {}))
 
 
@@ -114,7 +114,7 @@ def test_an_upcaster_that_fails_is_named_without_the_payload(upcaster, said):
     with pytest.raises(UpcastError) as caught:
         Codec(types).decode(event)
 
-    assert "event order.placed cannot be brought to its latest version" == str(caught.value)
+    assert "event order.placed cannot be upcast to its latest version" == str(caught.value)
     assert caught.value.detail.startswith(f"the upcaster from version 2 {said}")
     assert caught.value.detail.endswith("; global position 7")
     assert "s3cret" not in caught.value.detail + "".join(traceback.format_exception(caught.value))
@@ -122,7 +122,7 @@ def test_an_upcaster_that_fails_is_named_without_the_payload(upcaster, said):
 
 def test_an_upcaster_that_makes_what_the_class_does_not_take_is_told():
     types = latest_types()
-    with pytest.raises(UpcastError, match="is not what its class declares") as caught:
+    with pytest.raises(UpcastError, match="does not fit its class") as caught:
         Codec(types).decode(old(2, {"order_id": "o1", "total": ["s3cret"]}))
 
     assert caught.value.detail.startswith("total.amount: expected decimal, got array; version 2")
@@ -195,7 +195,7 @@ def test_a_field_that_became_personal_is_read_in_plain_text_from_the_version_tha
     new = Codec(older_types(personal=False)).encode(event, tenant=TENANT, stream=STREAM)
     codec = Codec(personal_types(), MemoryKeyRing())
 
-    with pytest.raises(SubjectKeyError, match="is not sealed"):
+    with pytest.raises(SubjectKeyError, match="is not encrypted"):
         codec.decode(stored(new, schema_version=2))
     assert "a@b.c" == codec.decode(stored(new)).email
 
@@ -277,8 +277,8 @@ def test_a_check_reads_the_whole_log_and_counts_what_cannot_be_read():
     assert [20, *range(90, 180, 10)] == seen["order.placed", 1].first_failed
     assert "raised KeyError at test_upcasting.py" in seen["order.placed", 1].example
     assert (
-        "an upcaster takes version 1 of order.paid, which is unknown",
-        "no upcaster takes version 1 of note.made",
+        "an upcaster converts version 1 of order.paid, which is unknown",
+        "no upcaster converts version 1 of note.made",
     ) == report.undeclared
 
 
@@ -295,7 +295,7 @@ def test_a_check_of_one_tenant_reads_only_its_events():
 def test_a_key_ring_that_does_not_answer_says_nothing_about_an_event():
     class Away(MemoryKeyRing):
         def key_of(self, *_: Any, **__: Any):
-            raise StoreUnavailableError("the database did not do it now")
+            raise StoreUnavailableError("the database is unavailable")
 
     with pytest.raises(StoreUnavailableError):
         check_log(FakeLog([registered(MemoryKeyRing())]), Codec(personal_types(), Away()))

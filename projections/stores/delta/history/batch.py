@@ -96,7 +96,7 @@ class StoredHistory:
     Attributes:
         marks: How far it is.
         current: Current states.
-        left: Keys whose states have to be made anew, whatever the batch brings.
+        left: Keys whose states have to be recreated, whatever the batch brings.
         asked: Keys of which every change has to be known.
         known: The changes of those.
     """
@@ -325,7 +325,7 @@ def _parted(
 
 def _without_time(form: HistoryForm) -> UnholdableValueError:
     return UnholdableValueError(
-        f"view {form.plan.name}: a row says not since when it is valid",
+        f"view {form.plan.name}: a row has no time of validity",
         detail=f"column {form.sequence_by} is NULL",
-        hint="give the row a time at the source, then drop the record that waits",
+        hint="set the time at the source, then drop the quarantined record",
     )

@@ -60,9 +60,9 @@ class HistorySink(TableSink):
 
     Beside it, `<root>/<view>.changes` has every change that was ever given, each once. It is
     written first, and the states name the last commit of it that they contain: after a crash
-    between the two, the keys that were left behind are made anew. A change that only comes after
+    between the two, the keys that were left behind are recreated. A change that only comes after
     what is known of its key is joined to its current state; for any other the states of its key are
-    made anew from all its changes. Current states have files of their own (the table is partitioned
+    recreated from all its changes. Current states have files of their own (the table is partitioned
     by `is_current`), so a batch in order reads and rewrites none of those that ended.
 
     Order: the states are the same whatever the order in which changes arrive; none is stale for

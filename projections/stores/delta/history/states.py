@@ -32,7 +32,7 @@ class HistoryChange(msgspec.Struct, frozen=True, gc=False):
     """A change of one key, as far as its history is concerned.
 
     Attributes:
-        version: Its place in the log.
+        version: Its position in the log.
         at_us: When it was committed, or read; microseconds since 1970, UTC.
         row: Values by column; None of a delete.
         sequence_us: The row's own time; None where the commit counts, and of a delete.

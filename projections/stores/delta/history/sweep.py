@@ -47,9 +47,9 @@ class HistorySweep(NamedTuple):
     """What ended all rows of a table at once, or what a read has found gone.
 
     Attributes:
-        version: Its place in the log: only older rows are ended by it.
+        version: Its position in the log: only older rows are ended by it.
         at_us: When.
-        until_us: Of a read, when every row had been read; 0 where nobody knows.
+        until_us: Of a read, when every row had been read; 0 if unknown.
     """
 
     version: int

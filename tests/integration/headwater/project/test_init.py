@@ -177,7 +177,7 @@ def test_a_database_in_which_nothing_can_be_mirrored_is_refused_by_name(
         connection.execute("CREATE TABLE koan (); CREATE TABLE visits (page text)")
     refused = run("init", "a", "--dsn", database)
 
-    assert (2, True) == (empty[0], "no table of yours" in empty[2])
+    assert (2, True) == (empty[0], "has no tables" in empty[2])
     assert (2, True) == (refused[0], "has no columns: 1; has no primary key" in refused[2])
     assert [] == list(tmp_path.iterdir())
 

@@ -81,7 +81,7 @@ def test_sql_waits_for_the_table_of_a_view_that_lives_in_the_cache_alone(
         assert [{"number": 1}] == views.query(SQL, at_least=token, timeout_s=60).to_pylist()
         later.join()
         views["totals"].wait_for(token, stores={Store.TABLE}, timeout_s=0)
-        with pytest.raises(UsageError, match="does not live in search"):
+        with pytest.raises(UsageError, match="is not in search"):
             views["totals"].wait_for(token, stores={Store.SEARCH}, timeout_s=0)
 
 

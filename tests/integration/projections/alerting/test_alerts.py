@@ -264,7 +264,7 @@ def test_a_messenger_that_is_killed_after_it_has_sent_sends_the_same_again(
     view.publish({"id": 2, "amount": 500})
     looked(spec, connection)
     with messenger(spec) as (_, post):
-        for _ in range(2):  # it has no time to note that it was taken
+        for _ in range(2):  # it has no time column to note that it was taken
             (letter,) = alerting_tables.due(connection, SOURCE, [spec.alerts[0].to[0].name])
             post.bring(spec.alerts[0].to[0], letter)
     brought(spec, connection)
@@ -469,7 +469,7 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
 ) -> None:
     view.publish({"id": 1, "amount": 500}, {"id": 2, "amount": 500})
     looked(spec, connection)
-    for wrong, said in (("amonut > 1", "cannot be asked"), ("amount >", "cannot be asked")):
+    for wrong, said in (("amonut > 1", "cannot be evaluated"), ("amount >", "cannot be evaluated")):
         with pytest.raises(AlertConditionError, match=said):
             asked(view, of(spec, where=wrong))
         looked(of(spec, where=wrong), connection)
@@ -478,7 +478,7 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
     with pytest.raises(AlertConditionError, match="several rows"):
         asked(view, spec, "amount")
     for column in ("amount", "gone"):
-        with pytest.raises(AlertConditionError, match="has no time") as told:
+        with pytest.raises(AlertConditionError, match="has no time column") as told:
             asked(view, of(spec, recent=Recent(column, "1 hour")))
         assert "due_at" == told.value.detail
     monkeypatch.setattr(evaluator, "ROWS_MAX", 1)
@@ -512,7 +512,7 @@ def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
     }
     assert {"absurd", "wrong"} == waiting.keys()
     messages, why = waiting["absurd"]
-    assert (0, "HW-P146: a row that meets the condition of alert absurd cannot be written") == (
+    assert (0, "HW-P146: a row that meets the condition of alert absurd cannot be serialised") == (
         messages,
         why,
     )

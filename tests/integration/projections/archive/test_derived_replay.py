@@ -320,7 +320,7 @@ def test_what_differs_is_counted_and_named_and_what_cannot_be_made_says_why(
     with pytest.raises(DuplicateKeyError, match="key of the view twice"):
         replay.make([twice])
     (halting,) = (view for view in load(halts(tmp_path)).derived.values())
-    with pytest.raises(ViewHaltedError, match="not as expected"):
+    with pytest.raises(ViewHaltedError, match="does not meet an expectation"):
         replay.make([halting])
 
 

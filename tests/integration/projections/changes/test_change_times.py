@@ -172,8 +172,8 @@ def noted() -> EventsView:
     ("options", "said"),
     [
         ({"times": {"at": "arrival"}}, "no time arrival"),
-        ({"times": {"at": "commit"}, "to": ["cache"]}, "only the table"),
-        ({"times": {"at": "commit"}, "scd": 2}, "only the table"),
+        ({"times": {"at": "commit"}, "to": ["cache"]}, "times needs a mirror"),
+        ({"times": {"at": "commit"}, "scd": 2}, "times needs a mirror"),
         ({"times": {"At": "commit"}}, "column name"),
     ],
 )
@@ -185,7 +185,7 @@ def test_times_that_a_view_cannot_have_are_refused(options: dict[str, Any], said
 def test_a_view_of_events_has_times_in_its_table_only_and_none_that_there_is_not() -> None:
     every = source("shop", tables=[], eventstore=True).events("order.noted", registry=EventTypes())
 
-    with pytest.raises(DeclarationError, match="only the table"):
+    with pytest.raises(DeclarationError, match="times needs a mirror"):
         events("noted", every, to=["cache"], times={"at": "broker"})
     with pytest.raises(DeclarationError, match="no time arrival"):
         events("noted", every, times={"at": "arrival"})

@@ -64,7 +64,7 @@ def test_a_checkpoint_of_another_query_is_refused_and_a_damaged_one_healed(
     shutil.copytree(table, cache)
     error = refused(job)
     assert CheckpointForeignError.code == error["code"]
-    assert f"{cache}: it was made by query table" in error["detail"]
+    assert f"{cache}: it belongs to query table" in error["detail"]
 
     shutil.rmtree(cache)
     own.rename(cache)

@@ -290,7 +290,7 @@ def test_a_list_that_does_not_fit_is_refused_and_nothing_is_stored(
     for wrong, said in (
         (mirror("v", without=("colour",)), "no column colour"),
         (mirror("v", without=("id",)), "part of the key"),
-        (mirror("o", table="visits", without=("page",)), "cannot be others"),
+        (mirror("o", table="visits", without=("page",)), "except_column_list cannot change"),
     ):
         with pytest.raises(PlanError, match=said):
             bound(source, wrong)

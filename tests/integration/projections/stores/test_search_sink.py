@@ -77,7 +77,7 @@ def test_an_engine_that_is_too_busy_is_given_less_at_a_time(
     def refuse_much(index: str, body: list[bytes]) -> list[dict[str, Any]]:
         sizes.append(len(body))
         if len(sizes) == 1:
-            raise SinkUnavailableError("search asks to come back later", detail="status 429")
+            raise SinkUnavailableError("search is too busy", detail="status 429")
         answers = send(index, body[:8])
         busy = {"status": 429, "error": {"type": "rejected_execution_exception"}}
         return answers + [busy] * (len(body) - len(answers))

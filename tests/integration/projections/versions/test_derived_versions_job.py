@@ -161,7 +161,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         assert not (spec.addresses.tables / held.place).exists()
 
         unfit = declared(tmp_path, spec.source, "count(nothing) AS orders, 1 AS latest")
-        with pytest.raises(RebuildRefusedError, match="does not fit what it reads"):
+        with pytest.raises(RebuildRefusedError, match="no longer fits its inputs"):
             built(connection, spec, unfit.derived[view])
         broken = registry.of_view(connection, spec.source, view)[-1]
         assert (3, VersionState.BUILDING) == (broken.number, broken.state)

@@ -160,7 +160,7 @@ def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fi
     assert planned.stand_still == switched.stand_still
     with pytest.raises(VersionDiffersError, match="do not fit version 2") as refused:
         narrow.cutover("orders")
-    assert "by_region: the query of view by_region does not fit" in (refused.value.detail or "")
+    assert "by_region: the query of view by_region no longer fits" in (refused.value.detail or "")
     assert "orders" == current(job)
 
     accepted = narrow.cutover("orders", accept_differences=True)

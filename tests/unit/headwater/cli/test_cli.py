@@ -315,7 +315,7 @@ def test_the_state_of_views_is_told_without_any_server(project: Path, run: Run) 
     shown, told = run("view", "state"), run("view", "state", "--json")
 
     assert (0, "") == empty[:2]
-    assert "nothing was published yet" in empty[2]
+    assert "nothing is published yet" in empty[2]
     assert (0, 0) == (shown[0], told[0])
     (row,) = json.loads(told[1])
     assert ("orders", "latest of each key", 2) == (row["view"], row["way"], row["kept"]["rows"])

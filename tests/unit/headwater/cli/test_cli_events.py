@@ -220,8 +220,8 @@ def test_a_decider_is_found_by_its_category_in_the_modules_of_the_settings(folde
 @pytest.mark.parametrize(
     ("name", "text", "error", "detail"),
     [
-        ("clie_absent", None, UsageError, "no module clie_absent"),
-        ("clie_needs", "import clie_gone", UsageError, "no module clie_gone"),
+        ("clie_absent", None, UsageError, "module clie_absent does not exist"),
+        ("clie_needs", "import clie_gone", UsageError, "module clie_gone does not exist"),
         ("clie_broken", "raise ValueError('canary')", UsageError, "ValueError"),
         ("clie_spark", "raise ModuleNotFoundError(name='pyspark')", ModuleNotFoundError, ""),
     ],
@@ -265,7 +265,7 @@ def test_a_head_that_contradicts_the_kept_one_does_not_take_its_place(tmp_path, 
     path = tmp_path / "head"
     keep_head(path, HEAD)
 
-    with pytest.raises(AuditError, match="does not go on"):
+    with pytest.raises(AuditError, match="does not continue"):
         keep_head(path, now)
     assert HEAD == read_head(path)
 

@@ -40,10 +40,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--where", "tenant"], "--where tenant=acme"),
         (["--where", "=acme"], "--where tenant=acme"),
-        (["--since", "yesterday"], "--since is no time: yesterday"),
-        (["--until", "2026-13-01"], "--until is no time: 2026-13-01"),
-        (["--key", '{"id":5}', "--from-source"], "made anew in their place"),
-        (["--since", "2026-11-21", "--cutover", "when-explained"], "made anew in their place"),
+        (["--since", "yesterday"], "--since is not a time: yesterday"),
+        (["--until", "2026-13-01"], "--until is not a time: 2026-13-01"),
+        (["--key", '{"id":5}', "--from-source"], "a rebuild of some rows has no version"),
+        (
+            ["--since", "2026-11-21", "--cutover", "when-explained"],
+            "a rebuild of some rows has no version",
+        ),
         (["--cutover", "always"], "when-explained"),
         (["--share", "2"], "--share"),
         (["--share", "0"], "--share"),

@@ -48,7 +48,7 @@ def paused(name: str) -> PausedView:
     [
         ("ordres", None, "did you mean orders?"),
         ("people", None, "headwater view list"),
-        ("orders", Store.TABLE, "it lives in cache"),
+        ("orders", Store.TABLE, "its stores: cache"),
     ],
 )
 def test_what_is_not_declared_is_refused_with_what_is(

@@ -91,7 +91,7 @@ def test_a_profile_lies_over_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_profile_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no profile prod"):
+    with pytest.raises(SettingsError, match="unknown profile prod"):
         settings_of(tmp_path, "", profile="prod")
 
 

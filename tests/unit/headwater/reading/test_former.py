@@ -36,8 +36,8 @@ def test_the_views_that_a_statement_names_are_those_of_then(tmp_path: Path) -> N
     assert [] == asked
     assert 1 == total("0/4FF")
     assert [("0/4FF", True)] == asked
-    with pytest.raises(AsOfError, match="cannot be read any more"):
+    with pytest.raises(AsOfError, match="can no longer be read"):
         total("7")
-    with pytest.raises(AsOfError, match="no position, time or version"):
+    with pytest.raises(AsOfError, match="not a position, time or version"):
         total("yesterday")
     assert 1 == len(asked), "a version is either kept or not"

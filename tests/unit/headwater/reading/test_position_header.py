@@ -138,7 +138,7 @@ def test_what_is_no_token_is_a_bad_request(ask: Any) -> None:
 
 def test_a_view_that_is_behind_is_unavailable_for_now(ask: Any) -> None:
     def handle() -> bytes:
-        raise BehindError("a view did not come to a position", detail="orders in cache: batch")
+        raise BehindError("a view did not reach the position", detail="orders in cache: batch")
 
     status, headers, body = ask(handle, str(EARLY))
 
@@ -151,7 +151,7 @@ def test_an_answer_that_was_begun_is_taken_back() -> None:
 
     def app(_: Any, start: Any) -> list[bytes]:
         start("200 OK", [])
-        raise BehindError("a view did not come to a position")
+        raise BehindError("a view did not reach the position")
 
     with served(WsgiPositions(app)) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)

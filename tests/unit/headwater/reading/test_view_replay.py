@@ -40,14 +40,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["orders"], "HW-U001 view orders is made from a table"),
+        (["orders"], "HW-U001 view orders reads a table"),
         (["orders"], "headwater view rebuild orders"),
         (["by_statis"], "did you mean by_status?"),
         (["ordrs"], "did you mean orders?"),
-        (["by_status", "--until", "yesterday"], "no position, time or version"),
+        (["by_status", "--until", "yesterday"], "not a position, time or version"),
         (["by_status", "--to", "full"], "the folder is not empty"),
         (["by_status", "--to", "full/something"], "the folder is not empty"),
-        (["by_status"], "the source does not answer"),
+        (["by_status"], "does not answer"),
     ],
 )
 @pytest.mark.usefixtures("project")
@@ -106,12 +106,12 @@ def test_the_newest_version_is_chosen_at_which_the_views_stand_and_the_archive_i
 @pytest.mark.parametrize(
     ("reached", "until", "said"),
     [
-        (archived(0xFF), None, "the archive has not come to a published version yet"),
-        (archived(0x700, epoch=2), None, "the archive has not come to a published version yet"),
-        (archived(0x700), "0/FF", "what readers saw of view most then cannot be read"),
-        (archived(0x700), "2020-01-01T00:00Z", "then cannot be read"),
-        (archived(0x700), "9", "then cannot be read"),
-        (archived(0x700), "2", "has not come to a boundary together with what it is made from"),
+        (archived(0xFF), None, "the archive has not reached a published version yet"),
+        (archived(0x700, epoch=2), None, "the archive has not reached a published version yet"),
+        (archived(0x700), "0/FF", "the published rows of view most at that time cannot be read"),
+        (archived(0x700), "2020-01-01T00:00Z", "at that time cannot be read"),
+        (archived(0x700), "9", "at that time cannot be read"),
+        (archived(0x700), "2", "has no common boundary with its inputs"),
     ],
 )
 def test_where_there_is_no_such_version_the_reason_is_told(

@@ -76,7 +76,7 @@ def test_a_set_port_that_is_taken_is_refused_with_port_and_process(
     with pytest.raises(PortTakenError) as caught:
         choose_ports(home, spec)
 
-    assert f"port {listener} for kafka is taken" == caught.value.message
+    assert f"port {listener} for kafka is in use" == caught.value.message
     assert f"pid {os.getpid()}" in (caught.value.detail or "")
 
 

@@ -34,9 +34,9 @@ def test_what_is_signed_is_taken_and_nothing_else(secret: str, body: bytes, name
 def test_a_message_is_taken_for_some_minutes() -> None:
     old = signed("m1", b"{}", SECRET, time.time() - 299)
     assert "m1" == verify(old, b"{}", SECRET)
-    with pytest.raises(AlertSignatureError, match="too long ago"):
+    with pytest.raises(AlertSignatureError, match="too old"):
         verify(signed("m1", b"{}", SECRET, time.time() - 400), b"{}", SECRET)
-    with pytest.raises(AlertSignatureError, match="too long ago"):
+    with pytest.raises(AlertSignatureError, match="too old"):
         verify(signed("m1", b"{}", SECRET, time.time() + 400), b"{}", SECRET)
 
 

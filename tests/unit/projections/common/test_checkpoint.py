@@ -95,10 +95,10 @@ def test_a_checkpoint_is_known_for_its_own_and_no_other(tmp_path: Path) -> None:
     for other, why in (
         (table, "query table of source shop"),
         (tmp_path / "books" / "cache", "query cache of source books"),
-        (elsewhere / "cache", "another home"),
+        (elsewhere / "cache", "another home folder"),
     ):
         put(other, folder / "cache")
-        with pytest.raises(CheckpointForeignError, match="is not its own") as caught:
+        with pytest.raises(CheckpointForeignError, match="belongs to another query") as caught:
             checkpoint.check(folder / "cache")
         assert why in str(caught.value.detail)
     (folder / "cache" / "headwater.json").unlink()

@@ -72,7 +72,7 @@ def test_a_log_that_is_torn_while_it_is_written_is_told_from_a_disk_that_is_away
     log = root / PLAN.name / "_delta_log"
     sorted(log.glob("*.json"))[1].write_bytes(b"{")
 
-    with pytest.raises(TableTornError, match="torn"):
+    with pytest.raises(TableTornError, match="damaged"):
         WarehouseSink(root).apply(PLAN, [change(9)])
 
 

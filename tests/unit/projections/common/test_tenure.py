@@ -144,7 +144,7 @@ def test_a_worker_that_is_woken_after_another_driver_took_over_writes_nothing(
 
 @pytest.mark.parametrize(
     ("program", "what"),
-    [(WRITING, "worker of an ended driver"), (JVM, "Spark of an ended driver")],
+    [(WRITING, "worker of an ended driver"), (JVM, "the JVM of an ended driver")],
     ids=["a worker amid a write", "its JVM"],
 )
 def test_nobody_takes_over_while_something_of_an_ended_driver_may_still_write(

@@ -42,13 +42,13 @@ def test_what_does_not_fit_is_refused() -> None:
     for of, to, said in (
         (cached, TO, "has no table"),
         (history, TO, "many rows for each key"),
-        (orders, (), "tells nobody"),
-        (orders, ["https://example.org"], "tells nobody"),
+        (orders, (), "has no channel"),
+        (orders, ["https://example.org"], "has no channel"),
         (orders, (Topic("a"), Topic("a")), "one channel twice"),
     ):
         with pytest.raises(DeclarationError, match=said):
             alert("late", of, to)  # type: ignore[arg-type]
-    with pytest.raises(DeclarationError, match="no duration"):
+    with pytest.raises(DeclarationError, match="invalid duration"):
         alert("late", orders, TO, hold="soon")
     strange = (
         "ftp://example.org",
@@ -58,9 +58,9 @@ def test_what_does_not_fit_is_refused() -> None:
         "http://a b",
     )
     for url in strange:
-        with pytest.raises(DeclarationError, match="such a URL"):
+        with pytest.raises(DeclarationError, match="URL of a webhook"):
             Webhook(url, "chat")
-    with pytest.raises(DeclarationError, match="names its secret"):
+    with pytest.raises(DeclarationError, match="takes the name of a secret"):
         Webhook("https://example.org", "whsec_A secret itself")
     with pytest.raises(DeclarationError, match="topic"):
         Topic("no topic")

@@ -48,11 +48,11 @@ def test_windows_stand_beside_those_of_their_group_and_have_their_keys(tmp_path:
     [
         ('regions, "7 days", {"before": "n"}', "regions has no windows"),
         ('orders, "7 days", {"before": "n"}', "orders has no windows"),
-        ('minutes, "7 days", {}', "shows nothing"),
-        ('minutes, "a week", {"before": "n"}', "no duration"),
-        ('minutes, "7 days", {"region": "n"}', "two columns of view w are called region"),
-        ('minutes, "7 days", {"window_end": "n"}', "two columns of view w are called window_end"),
-        ('minutes, "7 days", {"before": "n"}, zone="Nowhere"', "no such time zone"),
+        ('minutes, "7 days", {}', "no columns of the earlier window"),
+        ('minutes, "a week", {"before": "n"}', "invalid duration"),
+        ('minutes, "7 days", {"region": "n"}', "view w has two columns named region"),
+        ('minutes, "7 days", {"window_end": "n"}', "view w has two columns named window_end"),
+        ('minutes, "7 days", {"before": "n"}, zone="Nowhere"', "unknown time zone"),
     ],
 )
 def test_what_has_no_answer_is_refused_with_the_reason(tmp_path: Path, said: str, why: str) -> None:

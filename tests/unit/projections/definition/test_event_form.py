@@ -262,7 +262,7 @@ def test_an_event_that_cannot_be_read_is_refused_and_its_payload_not_told(
     ("names", "said"),
     [
         (["order.placd"], "unknown type order.placd"),
-        (["order.paid", "order.weighed"], "disagree on column total"),
+        (["order.paid", "order.weighed"], "different types for column total"),
     ],
 )
 def test_types_that_cannot_be_one_view_are_refused(names: list[str], said: str) -> None:

@@ -228,18 +228,18 @@ UNTOLD = {
     "globals()['A'] = 1\ndef made(x):\n    return x\n": r"globals\(\)",
     "exec('A = 1')\nA = 2\ndef made(x):\n    return A\n": r"exec\(\)",
     "import sys\nsys.modules[__name__].A = 1\nA = 0\ndef made(x):\n    return A\n": "sys.modules",
-    "def made(x):\n    return here(x)\n": "says what here is",
-    "def made(x):\n    return open(__file__)\n": "says what __file__ is",
+    "def made(x):\n    return here(x)\n": "definition of here cannot",
+    "def made(x):\n    return open(__file__)\n": "definition of __file__ cannot",
     "from pathlib import Path\nHERE = Path(__file__)\ndef made(x):\n    return HERE\n": "__file__",
     "A = 1\ndef change():\n    global A\n    A = 2\nchange()\ndef made(x):\n    return A\n": (
-        "A is changed by a function"
+        "a function of its module changes A"
     ),
     "A = {}\ndef put(f):\n    A[1] = f\n    return f\n@put\ndef one(x):\n    return x\n"
-    "def made(x):\n    return A[1](x)\n": "A is changed by a function",
+    "def made(x):\n    return A[1](x)\n": "a function of its module changes A",
     "A = []\ndef put(f):\n    A.append(f)\n    return f\n@put\ndef one(x):\n    return x\n"
-    "def made(x):\n    return A\n": "A is changed by a function",
+    "def made(x):\n    return A\n": "a function of its module changes A",
     "from headwater import view\n@view(keys=['a'])\ndef made(x):\n    return made.keys\n": (
-        "its own name"
+        "reads made"
     ),
     "from headwater import view\norders = view.mirror('orders', 1)\n"
     "def made(x):\n    return orders.keys\n": "a word that declares: view",
@@ -257,7 +257,7 @@ def test_nobody_guesses_what_cannot_be_told(text: str, why: str) -> None:
 
 def test_a_function_that_does_not_stand_at_the_top_cannot_be_told() -> None:
     text = "if True:\n    def made(x):\n        return x\n"
-    with pytest.raises(UntoldError, match="does not stand by itself"):
+    with pytest.raises(UntoldError, match="not defined at the top level"):
         sliced(text, "made", 2)
     with pytest.raises(UntoldError, match="cannot be read"):
         sliced("def made(x)", "made", 1)

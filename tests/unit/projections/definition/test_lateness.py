@@ -170,18 +170,18 @@ def test_windows_wider_than_a_year_keep_further_from_where_years_end(tmp_path: P
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ('by=["a"], late=late, count="n"', "it has none"),
+        ('by=["a"], late=late, count="n"', "late needs a window"),
         (
             'by=["a"], window=Session("at", "1 hour"), late=Late("came", count="l"), count="n"',
-            "where rows decide when one ends",
+            "whose end depends on its rows",
         ),
-        ('window=minute, late=Late("came", ahead="soon"), count="n"', "no duration"),
+        ('window=minute, late=Late("came", ahead="soon"), count="n"', "invalid duration"),
         ("window=minute, late=late", "computes nothing"),
-        ('window=minute, late=Late("came", count="n"), count="n"', "are called n"),
+        ('window=minute, late=Late("came", count="n"), count="n"', "columns named n"),
         ('window=minute, late=Late("came", count="window_end"), count="n"', "window_end"),
-        ('by=["a"], window=minute, late=Late("came", count="a"), count="n"', "are called a"),
-        ('window=minute, late=Late("came", after="soon"), count="n"', "no duration"),
-        ('window=Calendar("at", "day"), late=late, rate="r"', "no fixed width"),
+        ('by=["a"], window=minute, late=Late("came", count="a"), count="n"', "columns named a"),
+        ('window=minute, late=Late("came", after="soon"), count="n"', "invalid duration"),
+        ('window=Calendar("at", "day"), late=late, rate="r"', "needs a window of fixed width"),
     ],
 )
 def test_windows_whose_late_rows_cannot_be_told_are_refused(
@@ -195,11 +195,11 @@ def test_windows_whose_late_rows_cannot_be_told_are_refused(
     ("said", "why"),
     [
         ('found, window=Session("at", "1 hour"), late=late, keys=["late_by_s"]', "late_by_s"),
-        ("orders, window=minute, late=late", "what identifies a row of orders"),
-        ("history, window=minute, late=late", "what identifies a row of history"),
-        ('orders, window=minute, late=late, keys=["id", "id"]', "each named once"),
-        ("minutes, window=minute, late=late", "are called window_start"),
-        ('orders, window=minute, late=late, keys=["late_by_s"]', "are called late_by_s"),
+        ("orders, window=minute, late=late", "key of orders is unknown"),
+        ("history, window=minute, late=late", "key of history is unknown"),
+        ('orders, window=minute, late=late, keys=["id", "id"]', "keys without duplicates"),
+        ("minutes, window=minute, late=late", "columns named window_start"),
+        ('orders, window=minute, late=late, keys=["late_by_s"]', "columns named late_by_s"),
         ('found, window=minute, late=late, to=["nowhere"]', "nowhere"),
     ],
 )

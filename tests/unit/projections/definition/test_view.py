@@ -97,7 +97,7 @@ def test_a_missing_module_hints_at_init(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_file_of_views_is_told_with_its_line(tmp_path, text, detail):
-    with pytest.raises(DeclarationError, match="cannot be run") as refused:
+    with pytest.raises(DeclarationError, match="raised an error") as refused:
         load(module(tmp_path, text))
 
     assert refused.value.detail.startswith(detail)
@@ -292,7 +292,7 @@ def test_a_mirror_has_the_columns_that_its_list_does_not_leave_out() -> None:
         ({"except_column_list": ["note", "id"]}, "column id is part of the key"),
         ({"expect": [expect("noted", "note <> ''")]}, "note"),
         ({"apply_as_deletes": "note IS NULL"}, "note"),
-        ({"search": SearchOptions(fields={"note": Text()})}, "a column that it has not"),
+        ({"search": SearchOptions(fields={"note": Text()})}, "a column that the view lacks"),
         ({"cache": CacheOptions(lookups=["noted:{note}"])}, "note"),
         ({"cache": CacheOptions(counters={"noted:{note}": "*"})}, "note"),
     ],
@@ -313,11 +313,11 @@ def test_something_of_a_table_without_a_key_is_left() -> None:
     ("words", "said"),
     [
         ({"track_history_column_list": ["colour"]}, "no column colour"),
-        ({"sequence_by": "note"}, "column note is no time"),
+        ({"sequence_by": "note"}, "column note is not a time"),
         ({"except_column_list": ["id"]}, "column id is part of the key"),
         (
             {"except_column_list": ["note"], "track_history_column_list": ["note"]},
-            "column note is tracked and left out",
+            "column note is both tracked and left out",
         ),
     ],
 )
@@ -366,13 +366,15 @@ ELSEWHERE = {
     "def around(made):\n    def inner(orders):\n        return made(orders)\n"
     "    return inner\n"
     '@view("doubled", keys=["id"])\n@around\ndef made(orders):\n    return orders * 2\n': (
-        "another function stands around it"
+        "it is nested in another function"
     ),
-    'doubled = view("doubled", keys=["id"])(lambda orders: orders * 2)\n': "by itself at the top",
+    'doubled = view("doubled", keys=["id"])(lambda orders: orders * 2)\n': (
+        "not defined at the top level"
+    ),
     "if shop:\n    @view(keys=['id'])\n    def doubled(orders):\n        return orders * 2\n": (
-        "by itself at the top"
+        "not defined at the top level"
     ),
-    "import elsewhere\nview('doubled', keys=['id'])(elsewhere.made)\n": "of another module",
+    "import elsewhere\nview('doubled', keys=['id'])(elsewhere.made)\n": "in another module",
     "from elsewhere import *\n@view(keys=['id'])\ndef doubled(orders):\n    return orders * 2\n": (
         "import \\*"
     ),
@@ -402,5 +404,5 @@ def test_a_view_by_a_function_of_no_module_cannot_be_sent() -> None:
     made = ViewFunction(doubled, "doubled", None)
 
     assert "abab" == made("ab")
-    with pytest.raises(DeclarationError, match="of no module"):
+    with pytest.raises(DeclarationError, match="outside a module"):
         pickle.dumps(made)

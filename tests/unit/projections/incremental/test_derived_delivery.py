@@ -195,7 +195,7 @@ def test_nested_columns_are_found_in_search_as_structs_and_by_their_words() -> N
     ("said", "what"),
     [
         ({"keys": ("items",)}, "cannot be a key"),
-        ({"search": SearchOptions(fields={"items.skus": Text()})}, "it has not"),
+        ({"search": SearchOptions(fields={"items.skus": Text()})}, "the view lacks"),
         ({"cache": CacheOptions(leaderboards={"top": "items"})}, "cannot rank"),
     ],
     ids=["key", "search", "cache"],

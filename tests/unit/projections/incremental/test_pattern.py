@@ -190,7 +190,7 @@ def test_only_conditions_on_the_very_same_value_exclude_each_other() -> None:
     Step("b", "x", beside=["u > 2 * a.u", "u <= a.u", "u < a.u + 1", "u < 2 * a.v"])
     Step("b", "x", beside=["u >= 2 * a.u", "u <= 2.0 * a.u + 0"])
 
-    with pytest.raises(DeclarationError, match="so that no row fits it") as refused:
+    with pytest.raises(DeclarationError, match="exclude every row") as refused:
         Step("b", "x", beside=["u > 2 * a.u + 1.50", "u > a.u", "u <= 2.0 * a.u + 1.5"])
     assert "u > 2 * a.u + 1.50, u <= 2.0 * a.u + 1.5" == refused.value.detail
 
@@ -359,44 +359,50 @@ def test_a_card_is_reported_and_used_and_its_address_changed_in_any_order() -> N
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ('Pattern([Step("a", "x"), Step("b", "y", 1, True)], "1 day", any_order=True)', "no place"),
+        (
+            'Pattern([Step("a", "x"), Step("b", "y", 1, True)], "1 day", any_order=True)',
+            "cannot be used with any_order",
+        ),
         (
             'Pattern([Step("a", "x"), Step("b", "y", beside=["u > a.u"])], "1 day", any_order=1)',
-            "no place among steps",
+            "cannot be used with any_order",
         ),
-        ('Pattern([], "1 hour")', "begins with a row"),
-        ('Pattern([Step("a", "x", absent=True)], "1 hour")', "begins with a row"),
-        ('Pattern([Step("a", "x"), Step("a", "y")], "1 hour")', "are called a"),
-        ('Pattern([Step("a", "x")], "a while")', "no duration"),
-        ('Pattern([Step("a", "x")])', "within which time"),
+        ('Pattern([], "1 hour")', "cannot be absent"),
+        ('Pattern([Step("a", "x", absent=True)], "1 hour")', "cannot be absent"),
+        ('Pattern([Step("a", "x"), Step("a", "y")], "1 hour")', "have the name a"),
+        ('Pattern([Step("a", "x")], "a while")', "invalid duration"),
+        ('Pattern([Step("a", "x")])', "needs within"),
         (
             'Pattern([Step("a", "x"), Step("b", "y", beside=["u < a.u", "u >= a.u"])], "1 day")',
-            "so that no row fits it",
+            "exclude every row",
         ),
         ('Pattern([Step("A b", "x")], "1 hour")', "name of a step"),
         ('Pattern([Step("a", "x", times=0)], "1 hour")', "0 times"),
         ('Pattern([Step("a", "x"), Step("b", "y", 2, True)], "1 hour")', "2 times"),
-        ('Pattern([Step("a", "x", beside=["amount"])], "1 hour")', "no such comparison"),
-        ('Pattern([Step("a", "x", beside=["u > b.u"])], "1 hour")', "before it has a row"),
+        ('Pattern([Step("a", "x", beside=["amount"])], "1 hour")', "an invalid comparison"),
+        ('Pattern([Step("a", "x", beside=["u > b.u"])], "1 hour")', "has no row yet"),
         (
             'Pattern([Step("a", "x"), Step("n", "y", absent=True), Step("b", "z")], "1 day", True)',
-            "nothing can be absent",
+            "cannot have an absent step",
         ),
-        ('Pattern([Step("a", "x", beside=["u > b.u * 2"])], "1 day")', "no such comparison"),
-        ('Pattern([Step("a", "x", beside=["u > 2.5"])], "1 day")', "no such comparison"),
-        ('Pattern([Step("a", "x", beside=["u > 0.0 * b.u"])], "1 day")', "no part of what b took"),
-        ('Pattern([Step("a", "x")], "1 day", skip="to first a")', "the row that this one begins"),
-        ('Pattern([Step("a", "x")], "1 day", skip="to last a")', "the row that this one begins"),
+        ('Pattern([Step("a", "x", beside=["u > b.u * 2"])], "1 day")', "an invalid comparison"),
+        ('Pattern([Step("a", "x", beside=["u > 2.5"])], "1 day")', "an invalid comparison"),
+        (
+            'Pattern([Step("a", "x", beside=["u > 0.0 * b.u"])], "1 day")',
+            "not compared with a column of b",
+        ),
+        ('Pattern([Step("a", "x")], "1 day", skip="to first a")', "the first row of this match"),
+        ('Pattern([Step("a", "x")], "1 day", skip="to last a")', "the first row of this match"),
         ('Pattern([Step("a", "x")], "1 day", skip="to last b")', "b has no row to skip to"),
         (
             'Pattern([Step("a", "x"), Step("b", "y", absent=True)], "1 day", skip="to first b")',
             "b has no row to skip to",
         ),
-        ('Pattern([Step("a", "x")], "1 day", skip="to a")', "where the next match may begin"),
-        ('Pattern([Step("a", "x")], "1 day", False, True)', "where the next match may begin"),
+        ('Pattern([Step("a", "x")], "1 day", skip="to a")', "the skip of a pattern is invalid"),
+        ('Pattern([Step("a", "x")], "1 day", False, True)', "the skip of a pattern is invalid"),
         (
             'Pattern([Step("a", "x"), Step("b", "y", 2)], "1 day", skip="to last b", any_order=1)',
-            "any order cannot be skipped to",
+            "skip cannot name a step with any_order",
         ),
     ],
 )

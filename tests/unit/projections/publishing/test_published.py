@@ -181,7 +181,7 @@ def test_what_is_kept_no_more_is_refused_with_the_way_to_see_what_is(
 
 @pytest.mark.parametrize("as_of", ["", "yesterday", "0/", "1/2/3", "-1", "1.5", "0/XYZ"])
 def test_what_is_no_position_time_or_version_is_refused(history: Path, as_of: str) -> None:
-    with pytest.raises(reading_sql.AsOfError, match="no position"):
+    with pytest.raises(reading_sql.AsOfError, match="not a position"):
         total(history, as_of)
 
 
