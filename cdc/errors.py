@@ -1,19 +1,19 @@
 """Errors of change data capture.
 
 CdcError
-├── EnvelopeError        HW-C001  a record is not a Debezium change
-├── ValueDecodeError     HW-C002  a value does not fit its column's type
+├── EnvelopeError        HW-C001  a record on a change topic is not a Debezium change
+├── ValueDecodeError     HW-C002  a value does not fit the type of its column
 ├── SchemaMismatchError  HW-C003  a record has other columns than the table had
-├── CaptureSpecError     HW-C004  a source cannot be captured as it is declared
-├── ColumnRuleError      HW-C053  a rule for columns cannot be kept
-├── TokenError           HW-C080  a position token, or what one is asked for
-│   ├── TokenMalformedError      HW-C081  this is no token
+├── CaptureSpecError     HW-C004  a source cannot be captured as declared
+├── ColumnRuleError      HW-C053  a column rule contradicts another
+├── TokenError           HW-C080  root of the errors of position tokens
+│   ├── TokenMalformedError      HW-C081  the text is not a position token
 │   ├── TransactionOpenError     HW-C082  a transaction has no position before its commit
 │   ├── TransactionAbortedError  HW-C083  nothing of a transaction was committed
-│   ├── TokenForeignError        HW-C084  it is of another source
+│   ├── TokenForeignError        HW-C084  the token belongs to another source
 │   ├── TokenOutdatedError       HW-C085  it is from before a restore or a repair
-│   ├── TokenFutureError         HW-C086  the log has not come so far
-│   └── NotCapturedError         HW-C087  nobody captures the source
+│   ├── TokenFutureError         HW-C086  the token's position is beyond the end of the source's log
+│   └── NotCapturedError         HW-C087  the source's log is not captured
 ├── PostgresError        HW-C01x  the source database
 ├── ConnectError         HW-C02x  Kafka Connect and the connector
 └── BrokerError          HW-C03x  Kafka

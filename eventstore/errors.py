@@ -1,29 +1,29 @@
 """Errors of the event store.
 
 EventStoreError
-├── NameRefusedError             HW-E001  a stream, tenant, tag or key cannot have this name
+├── NameRefusedError             HW-E001  a stream
 ├── EventRefusedError            HW-E002  an event cannot be stored exactly as it was given
-├── BatchRefusedError            HW-E003  an append is empty, too large or contradicts itself
-├── WrongExpectedVersionError    HW-E010  the stream is at another version than the writer thought
-├── IdempotencyConflictError     HW-E011  the key was used for another payload
+├── BatchRefusedError            HW-E003  an append has no events
+├── WrongExpectedVersionError    HW-E010  the stream is not at the version that the writer expected
+├── IdempotencyConflictError     HW-E011  the idempotency key was used before, for another payload
 ├── ConditionFailedError         HW-E012  an event came in that the decision had not seen
 ├── Rejected                     HW-E013  the command is refused by the domain's own rules
-├── AccessRefusedError           HW-E014  the database's role may not act for this tenant
+├── AccessRefusedError           HW-E014  the database role may not act for this tenant
 ├── IsolationRefusedError        HW-E015  a decision across streams in a transaction with a snapshot
-├── UndeclaredError              HW-E020  a type, version, command or decider is not declared
-│   └── WrongKindError           HW-E023  an async function, a class or another kind was handed over
+├── UndeclaredError              HW-E020  an event type
+│   └── WrongKindError           HW-E023  an argument has the wrong kind
 ├── UpcastError                  HW-E021  a stored event cannot be brought to the latest version
-├── SubjectKeyError              HW-E022  a personal field cannot be encrypted or decrypted
-├── CheckpointBeyondHeadError    HW-E030  a checkpoint is ahead of the log: a restore is suspected
+├── SubjectKeyError              HW-E022  a personal field cannot be encrypted
+├── CheckpointBeyondHeadError    HW-E030  a checkpoint is ahead of the log
 ├── WaitTimeoutError             HW-E031  a view or the log did not reach a position in time
-├── SubscriptionError            HW-E032  a subscription cannot run as it is declared
-├── CompactionError              HW-E040  a stream cannot be compacted as asked
-├── AuditError                   HW-E041  the log is not what was sealed
-└── StoreUnavailableError        HW-E050  the database did not do it now
+├── SubscriptionError            HW-E032  a subscription cannot run as declared
+├── CompactionError              HW-E040  a stream cannot be compacted
+├── AuditError                   HW-E041  the log differs from its seals
+└── StoreUnavailableError        HW-E050  the database is unavailable now; nothing was written
     ├── ContentionError          HW-E051  deadlocks or serialization failures beyond the bound
-    ├── SchemaMissingError       HW-E052  the database has no event store, or an older one
-    ├── ResultUnknownError       HW-E053  the connection broke while a commit was under way
-    └── PrimaryNeededError       HW-E054  a standby, or a session that may not read or write the log
+    ├── SchemaMissingError       HW-E052  the database has no event store, or one of another version
+    ├── ResultUnknownError       HW-E053  the connection broke during a commit
+    └── PrimaryNeededError       HW-E054  the server is a standby
 """
 
 from __future__ import annotations

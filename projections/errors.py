@@ -1,90 +1,90 @@
 """Errors of projections.
 
 ProjectionError
-├── DeclarationError         HW-P001  a view is declared wrongly
-├── PlanError                HW-P002  a view does not fit the source's tables
-│   └── ConditionError       HW-P091  a condition does not fit the columns of its view
-├── SinkError                HW-P010  a store refused or could not be reached
-│   ├── SinkUnavailableError HW-P011  a store does not answer, or asks to come back later
-│   ├── SinkRefusedError     HW-P012  a store refuses what is written
-│   ├── UnholdableValueError HW-P013  a value has no exact form in a store
-│   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
-│   ├── WriterLockedError    HW-P015  another writer holds the tables
+├── DeclarationError         HW-P001  the declaration of a view or source is invalid
+├── PlanError                HW-P002  a declared view does not fit the tables of the source
+│   └── ConditionError       HW-P091  an expectation's condition names a missing column
+├── SinkError                HW-P010  a store could not write a batch
+│   ├── SinkUnavailableError HW-P011  a store does not answer, or is too busy
+│   ├── SinkRefusedError     HW-P012  a store rejects a write
+│   ├── UnholdableValueError HW-P013  a value of the source has no exact representation in a store
+│   ├── NoStoredRowError     HW-P014  a change omits an unchanged value that no stored row has
+│   ├── WriterLockedError    HW-P015  another driver
 │   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
-│   ├── WriterFencedError    HW-P017  another driver has taken over
-│   ├── TableTornError       HW-P018  the log of a view's table is torn
-│   ├── SinkReadOnlyError    HW-P065  a store takes no writes for now
-│   ├── IndexRefusedError    HW-P066  the search engine refuses the index of a view
-│   ├── IndexLostError       HW-P067  a view's search index is gone, or is not the one it was
-│   └── CacheError           HW-P060  the cache cannot be relied on, or not be written, for now
-│       ├── CacheLostError     HW-P061  the cache has forgotten what was written
-│       ├── CacheFullError     HW-P062  the cache's memory is full
-│       └── CacheReadOnlyError HW-P063  the cache takes no writes
-├── CacheUnknownError        HW-P064  the cache has nothing of that name
+│   ├── WriterFencedError    HW-P017  another driver has the lock of the home folder
+│   ├── TableTornError       HW-P018  the log of a view's Delta table lacks a commit
+│   ├── SinkReadOnlyError    HW-P065  a store is read-only
+│   ├── IndexRefusedError    HW-P066  the search engine refuses a view's index
+│   ├── IndexLostError       HW-P067  a view's search index was deleted or replaced
+│   └── CacheError           HW-P060  the cache has lost data, or cannot be written
+│       ├── CacheLostError     HW-P061  the cache has lost writes
+│       ├── CacheFullError     HW-P062  the cache's memory is full; batches are retried
+│       └── CacheReadOnlyError HW-P063  the cache is a replica, or has become one
+├── CacheUnknownError        HW-P064  the cache has no such view
 ├── ReplayError              HW-P105  the archive cannot be replayed
-│   ├── ArchiveMissingError  HW-P106  there is no archive of the source
-│   ├── ArchiveIncompleteError HW-P107  records are missing that a view needs from the archive
-│   ├── ReplayStoppedError   HW-P108  a replay was told to stop
-│   ├── BoundsError          HW-P140  a view cannot be rebuilt within such bounds
-│   └── MomentUnreadableError HW-P109  the archive cannot tell what rows were at that position
-├── JobError                 HW-P020  the streaming job refuses to go on
+│   ├── ArchiveMissingError  HW-P106  the source has no archive, or an unreadable one
+│   ├── ArchiveIncompleteError HW-P107  the archive lacks records that a view needs
+│   ├── ReplayStoppedError   HW-P108  a replay was stopped; it can be resumed
+│   ├── BoundsError          HW-P140  a view does not support a rebuild of these rows
+│   └── MomentUnreadableError HW-P109  the archive does not cover a position
+├── JobError                 HW-P020  the streaming job refuses to continue
 │   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
-│   ├── TopicsMissingError   HW-P023  topics of the views do not exist
+│   ├── TopicsMissingError   HW-P023  a topic that the views read did not appear in time
 │   ├── JobSpecError         HW-P024  the description of the job cannot be read
-│   ├── QueryFailedError     HW-P025  a streaming query fails again and again
-│   ├── AttendantFailedError HW-P029  a part of the job beside its queries fails
-│   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
-│   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
-│   ├── RecordsLostError     HW-P028  records that a query wants next are gone
-│   ├── CheckpointForeignError HW-P110 a checkpoint is in the place of another query's
-│   ├── CheckpointTornError  HW-P111  a checkpoint of which nothing can be read
-│   └── ClusterError         HW-P100  the cluster that is to run the job cannot be used
-│       ├── MasterUnreachableError HW-P101  no master of that cluster answers
-│       ├── NoExecutorsError       HW-P102  the cluster gives the job no executor
-│       ├── FolderNotSharedError   HW-P103  an executor does not see the folder of the tables
-│       └── BatchSupersededError   HW-P104  a later batch has begun meanwhile
-├── QuarantineError          HW-P040  what waits could not be kept or looked at
-│   ├── QuarantineFullError  HW-P041  more records wait than one view may have waiting
-│   ├── QuarantineDownError  HW-P042  the database that keeps what waits does not answer
+│   ├── QueryFailedError     HW-P025  a streaming query failed repeatedly
+│   ├── AttendantFailedError HW-P029  a background task of the job failed
+│   ├── SparkEndedError      HW-P026  the driver's JVM ended unexpectedly; the job can be restarted
+│   ├── EventUnreadableError HW-P027  an event of a view's types cannot be read
+│   ├── RecordsLostError     HW-P028  a query's next records are lost
+│   ├── CheckpointForeignError HW-P110 a checkpoint belongs to another query, source or home folder
+│   ├── CheckpointTornError  HW-P111  a checkpoint is damaged beyond every readable batch
+│   └── ClusterError         HW-P100  the Spark cluster cannot run the job
+│       ├── MasterUnreachableError HW-P101  no Spark master answers at the address in `spark.master`
+│       ├── NoExecutorsError       HW-P102  the cluster provides no executor
+│       ├── FolderNotSharedError   HW-P103  an executor cannot see or write the driver's home folder
+│       └── BatchSupersededError   HW-P104  a task belongs to an abandoned batch
+├── QuarantineError          HW-P040  quarantined records could not be stored or read
+│   ├── QuarantineFullError  HW-P041  a view has more quarantined records in a store than allowed
+│   ├── QuarantineDownError  HW-P042  the source database
 │   └── WaitsBehindError     HW-P043  a change waits because an earlier one of its key does
-├── ViewShapeError           HW-P050  a view does not have the columns of its table
+├── ViewShapeError           HW-P050  the columns of a view and its table
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
-│   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
-├── StableTableError         HW-P120  what is published cannot be shown under a view's stable path
-│   ├── LogUnreadableError   HW-P121  the log of a table cannot be read as far as it is needed
-│   ├── LogWrittenError      HW-P122  somebody else has written to a stable path meanwhile
-│   ├── PlaceUnpublishedError HW-P123 nothing is published in the place that a view is to be read
-│   └── PlaceBehindError     HW-P124  a view would go back to what it was before
-├── ForgettingRefusedError   HW-P144  keys cannot be forgotten as it was asked
-├── AlertError               HW-P145  an alert cannot be looked at, or nobody can be told
-│   ├── AlertConditionError  HW-P146  rows cannot be asked for an alert's condition
-│   ├── AlertSignatureError  HW-P147  a message is not signed as it should be
-│   └── AlertUndeliveredError HW-P148 whoever is to be told has not taken a message
-├── StandingQueryError       HW-P149  a search that is kept cannot be read
-├── VerificationError        HW-P030  views could not be compared
-│   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
+│   └── UnknownShapeError    HW-P052  a record has columns of an unrecorded schema change
+├── StableTableError         HW-P120  a view's stable path cannot be updated
+│   ├── LogUnreadableError   HW-P121  the log of a Delta table cannot be read far enough
+│   ├── LogWrittenError      HW-P122  another process has written to a stable path
+│   ├── PlaceUnpublishedError HW-P123 a view's physical name has no published version
+│   └── PlaceBehindError     HW-P124  a switch would move a view to an earlier boundary
+├── ForgettingRefusedError   HW-P144  keys cannot be forgotten as requested; nothing was erased
+├── AlertError               HW-P145  an alert cannot be evaluated, or its messages cannot be sent
+│   ├── AlertConditionError  HW-P146  an alert's condition cannot be evaluated
+│   ├── AlertSignatureError  HW-P147  a message's signature is invalid, or a secret cannot be read
+│   └── AlertUndeliveredError HW-P148 a channel did not accept a message; it is retried
+├── StandingQueryError       HW-P149  a standing query cannot be parsed
+├── VerificationError        HW-P030  views could not be compared with their source
+│   ├── NotCaughtUpError     HW-P031  views did not reach a position in time
 │   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
-│   ├── RepairRefusedError   HW-P034  what is wrong is not cured by reading rows again
+│   ├── RepairRefusedError   HW-P034  reading rows again cannot repair the view
 │   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
-├── VersionError             HW-P130  versions of a view do not allow what is asked
-│   ├── VersionBusyError     HW-P131  somebody else is at the versions of the view
-│   ├── VersionUnknownError  HW-P132  a view has no such version
-│   ├── VersionBehindError   HW-P133  a version is not where the one that readers see is
-│   ├── VersionDiffersError  HW-P134  a version differs in what its definition does not explain
-│   ├── DefinitionUnreadableError HW-P135  a kept definition cannot be read
-│   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt like that
-│   ├── RebuildStoppedError  HW-P137  a rebuild was paused and goes on when it is asked to
-│   ├── RebuildEarlyError    HW-P141  what rows are to be made from is not there yet
-│   ├── SwitchUnfinishedError HW-P150 readers are moved in some stores, and the rest is noted
+├── VersionError             HW-P130  the versions of a view do not allow the operation
+│   ├── VersionBusyError     HW-P131  another operation uses the versions of the view
+│   ├── VersionUnknownError  HW-P132  a view does not have this version, or no longer has it
+│   ├── VersionBehindError   HW-P133  a version lags the active version
+│   ├── VersionDiffersError  HW-P134  a version has unexplained differences
+│   ├── DefinitionUnreadableError HW-P135  a stored definition of a view cannot be read
+│   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt as requested
+│   ├── RebuildStoppedError  HW-P137  a rebuild was paused; the same command resumes it
+│   ├── RebuildEarlyError    HW-P141  the archive does not yet cover the rows to rebuild
+│   ├── SwitchUnfinishedError HW-P150 a cutover is complete in some stores
 │   └── FunctionLostError    HW-P151  the function that a version is made by is not there
-├── ExpectationError         HW-P090  a row is not as its view expects
-│   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected
-│   └── ViewHaltedError      HW-P093  a view stands still because a row is not as expected
+├── ExpectationError         HW-P090  a row does not meet an expectation of its view
+│   ├── RowUnexpectedError   HW-P092  a row does not meet an expectation
+│   └── ViewHaltedError      HW-P093  a row does not meet an expectation that pauses its view
 └── SearchError              HW-P070  a search cannot be answered
     ├── NoIndexError         HW-P071  no view of that name can be searched
-    ├── SearchFieldError     HW-P072  a view has no such field, or it cannot be used like that
-    └── SearchQueryError     HW-P073  a search cannot be carried out as written
+    ├── SearchFieldError     HW-P072  a view has no field of that name
+    └── SearchQueryError     HW-P073  a search query is invalid
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Errors of Kafka.
 
 BrokerError (CdcError)
-├── BrokerUnreachableError  HW-C030  no broker answers
-├── TopicRefusedError       HW-C031  a topic cannot be made as it must be
-├── TopicMissingError       HW-C032  a topic that should be there is not
-├── RecordRefusedError      HW-C033  brokers did not take a record
-├── GroupRefusedError       HW-C034  the brokers do not let a group read
-└── RecordTooLargeError     HW-C035  a record is larger than any that is sent
+├── BrokerUnreachableError  HW-C030  no broker answers at the address
+├── TopicRefusedError       HW-C031  a topic cannot be created with the required properties
+├── TopicMissingError       HW-C032  a required topic does not exist
+├── RecordRefusedError      HW-C033  brokers did not acknowledge a record; it is sent again
+├── GroupRefusedError       HW-C034  the brokers refuse reads by this consumer group or member
+└── RecordTooLargeError     HW-C035  a record is larger than the maximum record size
 """
 
 from __future__ import annotations

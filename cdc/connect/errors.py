@@ -1,11 +1,11 @@
 """Errors of Kafka Connect and the connector.
 
 ConnectError
-├── ConnectUnavailableError    HW-C020  the worker does not answer
-├── ConnectorRefusedError      HW-C021  the worker does not take the configuration
-├── ConnectorFailedError       HW-C022  the connector or its task failed for good
-├── ConnectorNotRunningError   HW-C023  the connector did not run in time
-└── ConverterMissingError      HW-C024  the worker lacks our converter
+├── ConnectUnavailableError    HW-C020  the Connect worker does not answer, or is rebalancing
+├── ConnectorRefusedError      HW-C021  the Connect worker rejects the request
+├── ConnectorFailedError       HW-C022  the connector or its task failed
+├── ConnectorNotRunningError   HW-C023  the connector did not start in time
+└── ConverterMissingError      HW-C024  the worker lacks Headwater's converter class
 """
 
 from __future__ import annotations

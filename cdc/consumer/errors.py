@@ -1,12 +1,12 @@
 """Errors of consumers.
 
 ConsumerError (CdcError)
-├── ConsumerSpecError    HW-C040  a consumer cannot be what it is declared to be
-├── RecordsGoneError     HW-C041  records that the group has not had are no longer there
-├── TopicRecreatedError  HW-C042  a topic is not the one that the group has read
-├── TooManyParkedError   HW-C043  more keys would be parked than may be
-├── GroupActiveError     HW-C044  a group has members that would undo what is asked
-└── TableUndescribedError HW-C045 the source cannot be asked for the columns of a table
+├── ConsumerSpecError    HW-C040  the declaration of a consumer is invalid
+├── RecordsGoneError     HW-C041  records that the group has not read are no longer in the topic
+├── TopicRecreatedError  HW-C042  a topic was deleted and recreated
+├── TooManyParkedError   HW-C043  more keys would be parked than allowed
+├── GroupActiveError     HW-C044  the group has members
+└── TableUndescribedError HW-C045 a record does not fit what is known of its table
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Errors of a capture that cannot continue: changes are missing, or may be.
 
 ContinuityError
-├── SlotDroppedError          HW-C070  the slot is gone
-├── SlotInvalidatedError      HW-C071  the server gave up the log that the slot should have kept
-├── SlotRecreatedError        HW-C072  the slot was dropped and made anew by somebody else
-├── SlotMovedError            HW-C073  the slot was moved past changes that nobody has
-├── OffsetsGoneError          HW-C074  the connector forgot how far it came
-├── TopicsRecreatedError      HW-C075  topics are gone, made anew, or shorter than they were
-├── SourceRestoredError       HW-C076  the source is at an earlier time, or on another history
-├── OtherServerError          HW-C077  this is another database, or it does not know of its capture
+├── SlotDroppedError          HW-C070  the slot was dropped
+├── SlotInvalidatedError      HW-C071  the server invalidated the slot
+├── SlotRecreatedError        HW-C072  the slot was recreated
+├── SlotMovedError            HW-C073  the slot is ahead of the last change in Kafka
+├── OffsetsGoneError          HW-C074  the connector's offsets are lost
+├── TopicsRecreatedError      HW-C075  topics were deleted, recreated or truncated
+├── SourceRestoredError       HW-C076  the source was restored to an earlier time
+├── OtherServerError          HW-C077  the database is not the one that was captured
 ├── FailoverWithoutSlotError  HW-C078  the source failed over to a standby that had no slot
-├── BeatMissingError          HW-C079  changes went missing while the connector ran
-└── RepairUnfinishedError     HW-C018  a repair was begun and not ended
+├── BeatMissingError          HW-C079  heartbeats are missing in their topic
+└── RepairUnfinishedError     HW-C018  a repair is unfinished; the same command continues it
 """
 
 from __future__ import annotations

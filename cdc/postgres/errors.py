@@ -1,15 +1,15 @@
 """Errors of the source database.
 
 PostgresError
-├── HostUnknownError          HW-C010  no such host, or no way to it
-├── PostgresRefusedError      HW-C011  nothing that speaks Postgres listens at the port
-├── DatabaseMissingError      HW-C012  the server has no such database
-├── CredentialsError          HW-C013  user or password is wrong, or may not come in
+├── HostUnknownError          HW-C010  the host of the DSN cannot be resolved or reached
+├── PostgresRefusedError      HW-C011  the host refuses the connection
+├── DatabaseMissingError      HW-C012  the server has no database of this name
+├── CredentialsError          HW-C013  the server rejects this user or password
 ├── PostgresUnavailableError  HW-C014  the server cannot answer now
-├── PreflightError            HW-C015  the database cannot be captured as it is
-├── PublicationDriftError     HW-C016  the publication is not what it was made to be
-├── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
-└── SchemaOwnerError          HW-C019  schema `headwater` holds what Headwater did not make
+├── PreflightError            HW-C015  the database cannot be captured
+├── PublicationDriftError     HW-C016  the publication was not created by Headwater, or was changed
+├── SlotError                 HW-C017  the replication slot is lost
+└── SchemaOwnerError          HW-C019  the schema `headwater` contains triggers
 """
 
 from __future__ import annotations

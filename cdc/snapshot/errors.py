@@ -2,11 +2,11 @@
 
 SnapshotError (CdcError)     HW-C060  a table cannot be read
 ├── WritersInTheWayError     HW-C061  transactions that write to a table stay open
-├── ReadRefusedError         HW-C062  what is asked for cannot be read
-├── ReadUnknownError         HW-C063  there is no such read under way
-├── SourceWentBackError      HW-C064  the source's log is behind a position that it was read at
-├── TableChangedError        HW-C065  a table has become another one while it was read
-└── ReadDelayedError         HW-C066  a table cannot be read now
+├── ReadRefusedError         HW-C062  the requested table, key or condition cannot be read
+├── ReadUnknownError         HW-C063  the snapshot does not exist, or has already ended
+├── SourceWentBackError      HW-C064  the source's log is behind a snapshot's position
+├── TableChangedError        HW-C065  a table was altered or recreated during its snapshot
+└── ReadDelayedError         HW-C066  a table cannot be snapshotted now; the snapshot is retried
 """
 
 from __future__ import annotations

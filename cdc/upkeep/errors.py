@@ -1,9 +1,9 @@
 """Errors of upkeep.
 
 UpkeepError (CdcError)
-├── CaptureStalledError  HW-C050  a capture says that it runs, and nothing moves
-├── LogLostError         HW-C052  a consumer wants records that its topic has dropped
-└── RemovalError         HW-C054  what a capture has made cannot be removed
+├── CaptureStalledError  HW-C050  the connector reports that it runs
+├── LogLostError         HW-C052  a consumer needs records that its topic has already deleted
+└── RemovalError         HW-C054  a part of a capture cannot be removed
 """
 
 from __future__ import annotations
