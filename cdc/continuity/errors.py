@@ -1,4 +1,4 @@
-"""Errors of a capture that cannot continue: changes are missing, or may be.
+"""Errors of a capture that cannot go on: changes are missing, or nobody can tell.
 
 ContinuityError
 ├── SlotDroppedError          HW-C070  the slot is gone

@@ -43,15 +43,11 @@ def search_view(
     *,
     where: Annotated[
         list[str] | None,
-        typer.Option(
-            "--where",
-            "-w",
-            help="Condition: status=paid, total>=10, 'note is null'; repeatable.",
-        ),
+        typer.Option("--where", "-w", help="Such as status=paid, total>=10, 'note is null'."),
     ] = None,
     facet: Annotated[
         list[str] | None,
-        typer.Option("--facet", help="Count the values of this field; repeatable."),
+        typer.Option("--facet", help="Count values of this field; repeatable."),
     ] = None,
     sort: Annotated[
         list[str] | None,
@@ -71,7 +67,7 @@ def search_view(
     ] = False,
     suggest: Annotated[
         str | None,
-        typer.Option("--suggest", help="Suggest values with words that begin with this text."),
+        typer.Option("--suggest", help="Suggest values by the beginning of a word."),
     ] = None,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,

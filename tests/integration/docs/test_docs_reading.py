@@ -183,7 +183,7 @@ def test_every_command_of_the_page_runs(
     [
         ("view wait orders nonsense", 2, "HW-C081"),
         ("view wait ordrs {token}", 2, "did you mean orders?"),
-        ("view wait orders {token} --store search", 2, "it lives in cache"),
+        ("view wait orders {token} --store search", 2, "its stores: cache"),
         ("view wait orders {foreign}", 2, "HW-C084"),
         ("view wait orders {future}", 1, "HW-C086"),
         ("query 'SELECT 1' --as-of 1 --at-least {token}", 2, "exclude each other"),

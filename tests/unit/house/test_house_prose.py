@@ -65,7 +65,7 @@ MESSAGES_LEFT = {
     "projections/versions": 15,
 }
 # Docstrings that still have such words, by package, and how many; a number may only shrink.
-DOCSTRINGS_LEFT = {"cdc": 6, "eventstore": 27, "headwater": 10, "projections": 335}
+DOCSTRINGS_LEFT = {"cdc": 2, "eventstore": 27, "headwater": 10, "projections": 324}
 # Pages that are generated from docstrings that still have such words.
 PAGES_LEFT = {"api.md": 16}
 

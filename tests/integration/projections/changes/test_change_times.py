@@ -171,7 +171,7 @@ def noted() -> EventsView:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"times": {"at": "arrival"}}, "no time arrival"),
+        ({"times": {"at": "arrival"}}, "unknown time arrival"),
         ({"times": {"at": "commit"}, "to": ["cache"]}, "times needs a mirror"),
         ({"times": {"at": "commit"}, "scd": 2}, "times needs a mirror"),
         ({"times": {"At": "commit"}}, "column name"),
@@ -187,7 +187,7 @@ def test_a_view_of_events_has_times_in_its_table_only_and_none_that_there_is_not
 
     with pytest.raises(DeclarationError, match="times needs a mirror"):
         events("noted", every, to=["cache"], times={"at": "broker"})
-    with pytest.raises(DeclarationError, match="no time arrival"):
+    with pytest.raises(DeclarationError, match="unknown time arrival"):
         events("noted", every, times={"at": "arrival"})
 
 

@@ -218,8 +218,8 @@ def test_queries_that_cannot_be_read_are_rows_with_the_reason(spark: SparkSessio
     ("how", "said"),
     [
         (Percolation("asked", ("id",), ("sku",), ("title",)), "the queries have no column asked"),
-        (Percolation("wanted", ("id",), ("sku",), ("price",)), "column price has no words"),
-        (Percolation("person", ("id",), ("sku",), ("title",)), "column person has no words"),
+        (Percolation("wanted", ("id",), ("sku",), ("price",)), "column price is not a text"),
+        (Percolation("person", ("id",), ("sku",), ("title",)), "column person is not a text"),
         (Percolation("wanted", ("id",), ("no",), ("title",)), "the documents have no column no"),
     ],
 )
