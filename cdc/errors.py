@@ -13,7 +13,7 @@ CdcError
 │   ├── TokenForeignError        HW-C084  it is of another source
 │   ├── TokenOutdatedError       HW-C085  it is from before a restore or a repair
 │   ├── TokenFutureError         HW-C086  the log has not come so far
-│   └── NotCapturedError         HW-C087  nobody captures the source
+│   └── NotCapturedError         HW-C087  no one captures the source
 ├── PostgresError        HW-C01x  the source database
 ├── ConnectError         HW-C02x  Kafka Connect and the connector
 └── BrokerError          HW-C03x  Kafka

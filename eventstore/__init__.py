@@ -59,7 +59,7 @@ Show(guests=('Ada',))
 >>> [(found.stream_position, found.event.guest) for found in store.read_stream("show-tosca")]
 [(1, 'Ada'), (2, 'Bob')]
 
-And rules are tested as they are told, without a store:
+Rules are tested without a store:
 
 >>> from eventstore import scenario
 >>> full = SeatReserved("tosca", "Ada"), SeatReserved("tosca", "Bob")

@@ -51,14 +51,14 @@ ProjectionError
 │   └── WaitsBehindError     HW-P043  a change waits because an earlier one of its key does
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
 │   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
-│   └── UnknownShapeError    HW-P052  a record has columns that nobody has noted
+│   └── UnknownShapeError    HW-P052  a record has columns that no one has noted
 ├── StableTableError         HW-P120  what is published cannot be shown under a view's stable path
 │   ├── LogUnreadableError   HW-P121  the log of a table cannot be read as far as it is needed
-│   ├── LogWrittenError      HW-P122  somebody else has written to a stable path meanwhile
+│   ├── LogWrittenError      HW-P122  someone else has written to a stable path meanwhile
 │   ├── PlaceUnpublishedError HW-P123 nothing is published in the place that a view is to be read
 │   └── PlaceBehindError     HW-P124  a view would go back to what it was before
 ├── ForgettingRefusedError   HW-P144  keys cannot be forgotten as it was asked
-├── AlertError               HW-P145  an alert cannot be looked at, or nobody can be told
+├── AlertError               HW-P145  an alert cannot be looked at, or no one can be told
 │   ├── AlertConditionError  HW-P146  rows cannot be asked for an alert's condition
 │   ├── AlertSignatureError  HW-P147  a message is not signed as it should be
 │   └── AlertUndeliveredError HW-P148 whoever is to be told has not taken a message
@@ -70,7 +70,7 @@ ProjectionError
 │   ├── RepairRefusedError   HW-P034  what is wrong is not cured by reading rows again
 │   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
 ├── VersionError             HW-P130  versions of a view do not allow what is asked
-│   ├── VersionBusyError     HW-P131  somebody else is at the versions of the view
+│   ├── VersionBusyError     HW-P131  someone else is at the versions of the view
 │   ├── VersionUnknownError  HW-P132  a view has no such version
 │   ├── VersionBehindError   HW-P133  a version is not where the one that readers see is
 │   ├── VersionDiffersError  HW-P134  a version differs in what its definition does not explain

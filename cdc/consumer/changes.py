@@ -235,7 +235,7 @@ class Changes:
         return self._change(taken, step.item) if isinstance(step, Hand) else None
 
     def _change(self, taken: DispatchedWork, item: QueuedRecord) -> Change | None:
-        """Decodes a record; if that fails, has it tried again or parked."""
+        """Decodes a record; if that fails, has it retried or parked."""
         try:
             return self._decoded(item, ChangeDelivery(self, taken, item))
         except Exception as error:  # noqa: BLE001  # a foreign record may be anything

@@ -1,10 +1,10 @@
-"""Errors of a capture that cannot go on: changes are missing, or nobody can tell.
+"""Errors of a capture that cannot go on: changes are missing, or no one can tell.
 
 ContinuityError
 ├── SlotDroppedError          HW-C070  the slot is gone
 ├── SlotInvalidatedError      HW-C071  the server gave up the log that the slot should have kept
-├── SlotRecreatedError        HW-C072  the slot was dropped and made anew by somebody else
-├── SlotMovedError            HW-C073  the slot was moved past changes that nobody has
+├── SlotRecreatedError        HW-C072  the slot was dropped and made anew by someone else
+├── SlotMovedError            HW-C073  the slot was moved past changes that no one has
 ├── OffsetsGoneError          HW-C074  the connector forgot how far it came
 ├── TopicsRecreatedError      HW-C075  topics are gone, made anew, or shorter than they were
 ├── SourceRestoredError       HW-C076  the source is at an earlier time, or on another history

@@ -8,7 +8,7 @@ PostgresError
 ├── PostgresUnavailableError  HW-C014  the server cannot answer now
 ├── PreflightError            HW-C015  the database cannot be captured as it is
 ├── PublicationDriftError     HW-C016  the publication is not what it was made to be
-├── SlotError                 HW-C017  the slot is lost, somebody else's, or of another database
+├── SlotError                 HW-C017  the slot is lost, someone else's, or of another database
 └── SchemaOwnerError          HW-C019  schema `headwater` holds what Headwater did not make
 """
 

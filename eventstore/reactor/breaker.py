@@ -32,7 +32,7 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPolicy:
-    """When a dependency counts as away, and when it is tried again.
+    """When a dependency counts as away, and when it is retried.
 
     Attributes:
         failures_max: So many failures without a success between them open the breaker.

@@ -59,7 +59,7 @@ class ReactorStatus:
         global_position: Everything up to here has had its effects, or waits with its stream.
         projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
             up to `LAG_EVENTS_MAX` by partition.
-        retrying_streams: Streams whose effect failed, and is tried again by itself.
+        retrying_streams: Streams whose effect failed, and is retried by itself.
         parked_streams: Streams that wait for a decision.
         paused_at: When it was paused; None if it is not.
         breaker_opened_at: Since when its dependency is away, as the process that noticed last says;
@@ -126,11 +126,11 @@ class Reactors:
         return self._subscriptions.parked(name, limit=limit)
 
     def retry(self, name: str, stream: str) -> bool:
-        """Has the effects of a stream that waits tried again; see `Subscriptions.retry`."""
+        """Has the effects of a stream that waits retried; see `Subscriptions.retry`."""
         return self._subscriptions.retry(name, stream)
 
     def retry_all(self, name: str, *, error_type: str | None = None) -> int:
-        """Has everything that waits tried again; see `Subscriptions.retry_all`."""
+        """Has everything that waits retried; see `Subscriptions.retry_all`."""
         return self._subscriptions.retry_all(name, error_type=error_type)
 
     def drop(self, name: str, stream: str, *, everything: bool = False) -> int:

@@ -35,7 +35,7 @@ class Alarm:
         self.rung = True
         near = self._near
         if near is not None and self._process == os.getpid():  # a fork shares it with its parent
-            with suppress(OSError):  # full, so it has rung; or closed, so nobody waits
+            with suppress(OSError):  # full, so it has rung; or closed, so no one waits
                 near.send(b"!")
 
     def wait(self, timeout_s: float, fileno: int | None = None) -> None:

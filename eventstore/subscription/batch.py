@@ -68,8 +68,8 @@ class _Outcome:
         handled: Number of events.
         stopped: Whether it was cut short.
         parked: Streams whose events wait.
-        given_up: How many of them wait until somebody decides.
-        parking: Events to park: event, live, failure, seconds until it is tried again.
+        given_up: How many of them wait until someone decides.
+        parking: Events to park: event, live, failure, seconds until it is retried.
         effects: What is to happen outside of the database, by event.
         acted: Events that have effects.
         full: Whether it was cut short because too many streams wait.

@@ -110,7 +110,7 @@ class PartitionStatus:
         global_position: Everything up to here is handled or parked.
         replay_until: Side effects are held back up to here.
         replay_through: Where a replay of a part ends; None if none is under way.
-        owner_pid: The server process of the member that has it; None if nobody has.
+        owner_pid: The server process of the member that has it; None if no one has.
         updated_at: When it last moved.
         projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
             up to `LAG_EVENTS_MAX`.
@@ -138,12 +138,12 @@ class ParkedStream:
     Attributes:
         stream: Its name.
         global_position: Of the event that failed.
-        state: `retrying` by itself, or `parked` until somebody decides.
+        state: `retrying` by itself, or `parked` until someone decides.
         attempts: How often the handler was called with it.
         error_code: Stable code of the last error, or SQLSTATE; None if it has none.
         error_type: Class of the last error.
         error_location: `file:line` of the handler that raised it.
-        retry_at: When it is tried again by itself; None if it is not.
+        retry_at: When it is retried by itself; None if it is not.
         parked_at: When it failed first.
         waiting: Later events of the stream behind it.
     """
@@ -167,7 +167,7 @@ class ParkedTimer:
     Attributes:
         process_id: Whose timer it is.
         timer: Its name.
-        state: `retrying` by itself, or `parked` until somebody decides.
+        state: `retrying` by itself, or `parked` until someone decides.
         due_at: When it was due.
         attempts: How often the reaction was called.
         error_code: Stable code of the last error, or SQLSTATE; None if it has none.
@@ -243,7 +243,7 @@ class Subscriptions:
             return cursor.execute(_TIMERS, (self._tenant, name, limit)).fetchall()
 
     def retry_all(self, name: str, *, error_type: str | None = None) -> int:
-        """Has everything that is parked tried again: streams, and timers of a process manager.
+        """Has everything that is parked retried: streams, and timers of a process manager.
 
         Args:
             name: The subscription.

@@ -21,7 +21,7 @@ class HandlerFailure:
         error_type: Name of its class.
         error_code: Its stable code; None if it has none.
         error_location: `file:line` of the handler's own code; None if unknown.
-        retry_in_s: When it is tried again; None if it is parked until somebody decides.
+        retry_in_s: When it is retried; None if it is parked until someone decides.
     """
 
     subscription: str
@@ -39,5 +39,5 @@ class HandlerFailure:
 
     @property
     def parked(self) -> bool:
-        """Whether it waits until somebody decides."""
+        """Whether it waits until someone decides."""
         return self.retry_in_s is None

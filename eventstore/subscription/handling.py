@@ -74,7 +74,7 @@ class Handling:
         """Calls the handler; returns the effects that it asks for, or how it failed.
 
         Raises:
-            UndeclaredError: Nobody knows the event's type or version, and the policy is to halt.
+            UndeclaredError: No one knows the event's type or version, and the policy is to halt.
             SubscriptionError: The handler has ended the transaction.
             Exception: The transaction is to be repeated: the connection broke, or it lost against
                 another.

@@ -73,7 +73,7 @@ class Redelivery:
                     break
 
     async def retry_known(self, mine: Sequence[int]) -> None:
-        """Has events tried again that were parked as unknown, and that this program knows.
+        """Has events retried that were parked as unknown, and that this program knows.
 
         Args:
             mine: Partitions whose locks this session has got just now.
@@ -90,7 +90,7 @@ class Redelivery:
                 known += 1
         if known:
             _log.info(
-                "events that were unknown are tried again",
+                "events that were unknown are retried",
                 subscription=subscription.name,
                 streams=known,
             )

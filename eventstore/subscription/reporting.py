@@ -35,7 +35,7 @@ async def report(  # noqa: PLR0913  # an event's place or a timer's
         session: Of the runner.
         subscription: Whose handler failed.
         failure: How.
-        retry_in_s: When it is tried again; None if it is not.
+        retry_in_s: When it is retried; None if it is not.
         first: Whether it is new; a traceback is logged then, and when it is parked.
         stream: Of the event.
         global_position: Of the event.

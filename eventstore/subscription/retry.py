@@ -1,4 +1,4 @@
-"""RetryPolicy: how often and when an event is tried again; Failure: what is kept of an error."""
+"""RetryPolicy: how often and when an event is retried; Failure: what is kept of an error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WAIT_MAX_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How a handler that fails is tried again. Only the event's own stream waits for it.
+    """How a handler that fails is retried. Only the event's own stream waits for it.
 
     By default 20 calls, with waits of 0.2, 0.4, 0.8, … 51 seconds, then of a minute: about eleven
     minutes in all.
 
     Attributes:
-        attempts_max: Calls of the handler before the event stays parked until somebody decides.
+        attempts_max: Calls of the handler before the event stays parked until someone decides.
         wait_initial_s: Wait after the first failure, in seconds.
         wait_max_s: No wait is longer.
         factor: Each wait is so many times the one before.
@@ -75,7 +75,7 @@ class Failure:
         permanent: No repetition heals it.
         error_location: `file:line` of the handler's own code; None if unknown.
         error: The error itself, for this process only.
-        outage: A dependency is away, so that this was no attempt; it is tried again in any case.
+        outage: A dependency is away, so that this was no attempt; it is retried in any case.
     """
 
     error_type: str

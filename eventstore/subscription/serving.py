@@ -222,7 +222,7 @@ class Serving:
         while not self._alarm.rung and (left := deadline - time.monotonic()) > 0:
             quiet = time.monotonic() - self._moved_at
             if look.mark < look.head:
-                # A writer is under way who may have seen that nobody waits, so it will not notify.
+                # A writer is under way who may have seen that no one waits, so it will not notify.
                 await self._alarm.sleep(
                     min(left, max(BUSY_POLL_S, min(quiet / 10, WRITING_POLL_S)))
                 )

@@ -7,7 +7,7 @@ For those who write another back end, the promises of a log:
     class TestMyLog(EventLogContract):
         @pytest.fixture
         def log(self) -> Iterator[EventLog]:
-            log = MyEventLog(...)  # empty, and nobody else's
+            log = MyEventLog(...)  # empty, and no one else's
             yield log
             log.close()
 

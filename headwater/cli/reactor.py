@@ -98,7 +98,7 @@ def retry(
     ] = None,
     options: LogOptions,
 ) -> None:
-    """Have effects that failed tried again, with the same keys and in order.
+    """Have effects that failed retried, with the same keys and in order.
 
     Example: headwater reactor retry mail --error-type EffectRefusedError
     """
@@ -126,7 +126,7 @@ def drop(
     yes: Yes = False,
     options: LogOptions,
 ) -> None:
-    """Give up the effects of the event that failed: they will never be made."""
+    """Discard the effects of the event that failed: they will never be made."""
     if not yes:
         raise UsageError("its effects will never be made", hint="add --yes if you mean it")
     with _open(options) as control:

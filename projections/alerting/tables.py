@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 CONDITION: Final = "condition"
-"""Where a channel's name stands if it is the view that cannot be asked, and nobody to be told."""
+"""Where a channel's name stands if it is the view that cannot be asked, and no one to be told."""
 
 LOOKING: Final = AdvisoryLock.named("headwater.alerts")
 TELLING: Final = AdvisoryLock.named("headwater.alert_messages")
@@ -94,7 +94,7 @@ SELECT alert, channel, count(*) FILTER (WHERE next_at < 'infinity'), max(attempt
        max(code)
   FROM headwater.alert_messages WHERE source = %s GROUP BY alert, channel ORDER BY alert, channel
 """
-# a message to nobody, which never goes
+# a message to no one, which never goes
 _UNLOOKED: Final = """
 INSERT INTO headwater.alert_messages AS m (source, alert, key, channel, id, body, code, next_at)
 VALUES (%(source)s, %(alert)s, '', %(channel)s, %(alert)s, '{}', %(why)s, 'infinity')

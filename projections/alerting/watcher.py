@@ -45,9 +45,9 @@ EVERY_S: Final = 5.0
 _LEAST_S: Final = 0.5
 """Between two looks, however often boundaries are published."""
 _REST: Final = 4
-"""How many times as long as a look lasted nobody looks again."""
+"""How many times as long as a look lasted no one looks again."""
 OPENED_MAX: Final = 10_000
-"""Rows told at one look: nobody is helped by being told of more at once."""
+"""Rows told at one look: no one is helped by being told of more at once."""
 _KEYS_EVERY_S: Final = 30.0
 _POLL_S: Final = 0.2
 _AGAIN_S: Final = 5.0
@@ -225,7 +225,7 @@ class Lookout:
 def _run(
     spec: AlertSpec, part: AdvisoryLock, stop: threading.Event, work: Callable[[Connection], None]
 ) -> None:
-    """Does a part of the work while nobody else does, whatever comes between."""
+    """Does a part of the work while no one else does, whatever comes between."""
     while not stop.is_set():
         try:
             with session.connect(spec.dsn) as connection:
@@ -233,6 +233,6 @@ def _run(
                     work(connection)
         except (ProjectionError, CdcError) as error:
             _log.warning("alerts are looked at later", code=error.code)
-        except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
+        except Exception as error:  # noqa: BLE001  # no one would notice a thread that has ended
             _log.warning("alerts are looked at later", kind=type(error).__name__)
         stop.wait(_AGAIN_S)

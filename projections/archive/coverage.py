@@ -87,7 +87,7 @@ def of_view(
     try:
         had = archived(spec, topics)
     except BrokerError:
-        had = {}  # of a partition that was emptied, nobody says that it had anything
+        had = {}  # of a partition that was emptied, no one says that it had anything
     return reach(spec.archive, topics, had, whole)
 
 

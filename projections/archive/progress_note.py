@@ -28,7 +28,7 @@ class Figures(NamedTuple):
     Attributes:
         done: Records that were looked at and records that were delivered.
         total: All that there are of both, as far as is known: while the archive is looked through,
-            nobody knows how many are to be delivered.
+            no one knows how many are to be delivered.
         share: What part of them that is; None while that is not known.
         seconds_left: Estimated; None while nothing can be said.
         lap: Of what came while the view was filled, which lap; 0 of the replay before.

@@ -128,7 +128,7 @@ def _opened(
     if had is not None and had.mark is not None:
         try:
             scan = ArchiveScan(archive, topics, version=options.version, beyond=had.mark)
-        except ArchiveMissingError:  # nobody can tell any more which files have nothing new
+        except ArchiveMissingError:  # no one can tell any more which files have nothing new
             had = Had(had.ends)
         else:
             return scan, None, had

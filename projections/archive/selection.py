@@ -131,7 +131,7 @@ class _Looking:
             integers(batch.column(name).cast(pa.int64()))
             for name in ("committed_at", "recorded_at")
         )
-        # a row that was read was committed nobody knows when
+        # a row that was read was committed no one knows when
         at = np.where(was_read(batch), sent, committed)
         found = flags(batch.column("op").is_valid())
         if self._bounds.since_us is not None:

@@ -228,7 +228,7 @@ class Archive:
                 keep_versions=pinned_versions(self._folder) or None,
             )
         except DeltaError as error:
-            # rather too many files than one that somebody reads
+            # rather too many files than one that someone reads
             _log.warning("archive is not vacuumed: %s", type(error).__name__)
 
     def _table(self) -> DeltaTable:

@@ -177,7 +177,7 @@ class ReplayResult:
         archive: The version of the archive that was read.
         records: Records of the topics in the archive, as far as they were to be taken.
         counts: For each target, what became of the records that were delivered, by view.
-        waiting: For each target, what could not be written, if nobody else was handed it.
+        waiting: For each target, what could not be written, if no one else was handed it.
         truncated: For each target, how far views were truncated, by name.
         swept: What whole reads have allowed to be removed.
         chosen: How many keys were within the bounds; None without any.

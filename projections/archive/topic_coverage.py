@@ -54,7 +54,7 @@ class TopicFacts:
     """What is known of a topic beside what its brokers say.
 
     Attributes:
-        noted: The topic when the capture was looked at last; None if nobody noted it.
+        noted: The topic when the capture was looked at last; None if no one noted it.
         reads: Reads of its table in the present incarnation of the source, the oldest first.
         first_at_s: When the first record of each partition was sent, since 1970; of a partition
             that has any and does not begin with its first.
@@ -136,7 +136,7 @@ def lacks(topic: CompactedTopic, known: TopicFacts, now: datetime) -> str | None
             f" be taken over before that: at least {KEEPS_MIN_S:,.0f} s are wanted"
         )
     if known.noted is None:
-        return f"nobody has noted yet which {name} was captured"
+        return f"no one has noted yet which {name} was captured"
     if known.noted.id != topic.identity:
         return f"{name} was deleted and made anew"
     ends = [end for _, (_, end) in sorted(topic.bounds.items())]

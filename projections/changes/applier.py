@@ -166,7 +166,7 @@ class TaskApplier:
                 self._flush(reader)
 
     def pass_over(self, topic: str, record: Record) -> None:
-        """Takes note of a record that nobody can read and that nothing waits for any more."""
+        """Takes note of a record that no one can read and that nothing waits for any more."""
         for reader in self._readers.get(topic, ()):
             reader.reducer.pass_over(record)
 

@@ -112,12 +112,12 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
         moved_from: The key that the row left with it.
     """
     before = older.taken or {}
-    # without this record nobody could tell later that the row of the key is not the right one
+    # without this record no one could tell later that the row of the key is not the right one
     witness = {_WITNESS: before.get(_WITNESS, older.record)}
     if older.row is None or not _may_lend(older, newer):
         return replace(newer, lost=True, taken=witness)
     if moved_from is not None and not older.committed_at_us:
-        # read at a moment that nobody knows: perhaps the row that came after under the old key
+        # read at a moment that no one knows: perhaps the row that came after under the old key
         return replace(newer, lost=True)
     kept = tuple(name for name in newer.kept if name in older.kept)
     values = {name: older.row[name] for name in newer.kept if name not in kept}

@@ -234,7 +234,7 @@ class TopicReducer:
         return newer_before(older, newer)
 
     def pass_over(self, record: Record) -> None:
-        """Takes note that a record of its key lies here which nobody can read."""
+        """Takes note that a record of its key lies here which no one can read."""
         if record.key is not None:
             self._cut(record.key)
 
@@ -448,7 +448,7 @@ class TopicReducer:
         """A row that came under another key: its kept values are in the row of its old key.
 
         The delete of the old key is written right before it. If that is not so, the topic has
-        several partitions, and nobody can say what of the old row has been read.
+        several partitions, and no one can say what of the old row has been read.
         """
         old_key = canonical(raw.record[5])
         left = None if old_key is None else self._newest.get(old_key)
@@ -494,7 +494,7 @@ class TopicReducer:
         return None if upsert is None else (upsert, order)
 
     def _cut(self, key: bytes | None) -> None:
-        """Nobody knows what of a key's row has changed after what is known of it."""
+        """No one knows what of a key's row has changed after what is known of it."""
         if key is None:
             return
         self._cuts.add(key)

@@ -79,7 +79,7 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
     """Tells whether a stored row has the values that a change keeps.
 
     After a gap in the log (another epoch) a stored row may lack changes. A row that was read, not
-    taken from the log, was read at a moment that nobody knows: for changes of its own key that
+    taken from the log, was read at a moment that no one knows: for changes of its own key that
     does no harm, as later ones follow, but under its old key there may be another row by now.
 
     Args:

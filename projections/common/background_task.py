@@ -1,7 +1,7 @@
 """Background task: a thread of the job beside its queries, during one generation.
 
-Others wait for what it does: a view claims no position that nobody publishes, and keeps rows that
-nobody sweeps. So none of them ends unseen. What each of them knows to be wrong it retries by
+Others wait for what it does: a view claims no position that no one publishes, and keeps rows that
+no one sweeps. So none of them ends unseen. What each of them knows to be wrong it retries by
 itself; after anything else it is restarted, and one that cannot go on ends the job, which says so.
 """
 
@@ -20,7 +20,7 @@ from projections.common.fault import Fault, kind_and_place
 from projections.errors import AttendantFailedError
 
 FAILURES_MAX: Final = 5
-"""Failures that nobody foresaw, within `CALM_S`, after which it is given up."""
+"""Failures that no one foresaw, within `CALM_S`, after which it is given up."""
 
 CALM_S: Final = 120.0
 PAUSE_S: Final = 2.0

@@ -111,7 +111,7 @@ def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
     """
     folder = home / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    # no file: a lock that somebody can delete is lost without notice
+    # no file: a lock that someone can delete is lost without notice
     holder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not file_lock.try_lock(holder):

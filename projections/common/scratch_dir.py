@@ -54,7 +54,7 @@ def remove_abandoned() -> None:
 def _locked() -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        # until it has its lock, somebody may take it for abandoned
+        # until it has its lock, someone may take it for abandoned
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -8,7 +8,7 @@ Whose a checkpoint is: which query of which home it was made by, and of which to
 
 A checkpoint says of each partition where its query stands. In the place of another query, or beside
 a topic that was recreated under its name, it would say that changes are in a store that never had
-them, and nobody would miss them. So each checkpoint bears a mark, which is there before its first
+them, and no one would miss them. So each checkpoint bears a mark, which is there before its first
 batch and is looked at before each start.
 """
 
@@ -125,7 +125,7 @@ def batch_of(checkpoint: Path, place: tuple[str, int], offset: int) -> int | Non
     kept = set(_numbers(checkpoint / "offsets"))
     for number in kept & set(_numbers(checkpoint / "commits")):
         if number and number - 1 not in kept:
-            continue  # nobody knows where it began
+            continue  # no one knows where it began
         begin, end = _end(checkpoint, number - 1) if number else {}, _end(checkpoint, number)
         if begin is None or end is None:
             continue  # damaged
@@ -176,7 +176,7 @@ def set_aside(checkpoint: Path) -> None:
 def take_back(checkpoint: Path) -> None:
     """Takes back what was set aside if the query was killed before its first batch since.
 
-    Without it nobody would know where the query stood, nor that records were gone meanwhile.
+    Without it no one would know where the query stood, nor that records were gone meanwhile.
     """
     aside = _aside(checkpoint)
     if not aside.is_dir():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MOVE_WAIT_S: Final = 60.0
-"""How long somebody who moves readers waits for batches that are under way."""
+"""How long someone who moves readers waits for batches that are under way."""
 
 _LOCK: Final = AdvisoryLock.named("headwater.store", parts=2)
 

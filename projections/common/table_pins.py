@@ -1,8 +1,8 @@
 """Archive pins: versions of an archive that a caller reads, so that their files stay.
 
 A pin is a file beside the archive's folder that names a version. A caller that reads has it locked,
-and touches it, while it lives: a pin that nobody has locked is one of a reader that was killed, and
-counts no more; nor does one that nobody has touched for a while. The archive's upkeep keeps the
+and touches it, while it lives: a pin that no one has locked is one of a reader that was killed, and
+counts no more; nor does one that no one has touched for a while. The archive's upkeep keeps the
 files of every version that is pinned.
 """
 

@@ -67,7 +67,7 @@ def difference(
         return DefinitionChange(DefinitionChangeKind.NONE)
     rebuilt = any(part.kind is DefinitionChangeKind.REBUILD for part in found)
     if isinstance(old, DerivedView) and is_function(old) and part_told(old.text) is None:
-        rebuilt = False  # what it was is in the module no more: nobody could keep it
+        rebuilt = False  # what it was is in the module no more: no one could keep it
     return DefinitionChange(
         DefinitionChangeKind.REBUILD if rebuilt else DefinitionChangeKind.IN_PLACE,
         tuple(said for part in found for said in part.said),

@@ -256,7 +256,7 @@ def events(  # noqa: PLR0913  # the words of `mirror`
     options = searched(name, stores, search)
     found = expected(name, expect)
     if any(each.on_fail is OnFail.FAIL for each in found):
-        # nobody reads events a second time, so it could not go on without a gap
+        # no one reads events a second time, so it could not go on without a gap
         raise DeclarationError(
             f"view {name}: a view of events cannot pause for a row",
             hint='use on_fail="quarantine": only the event is quarantined',

@@ -2,7 +2,7 @@
 
 It is in three parts, and each may be done again. First what is known of the keys goes: their
 records in the archive, their states in histories, what waits of them. Then, once all tables are
-published as they are now, the past of the places goes: files, logs and segments that nobody is to
+published as they are now, the past of the places goes: files, logs and segments that no one is to
 read any more, and what topics have of before. The rows as they are now came by a read meanwhile;
 they stay.
 """

@@ -1,4 +1,4 @@
-"""The past of a Delta table: what its files and its log keep of versions that nobody is to read.
+"""The past of a Delta table: what its files and its log keep of versions that no one is to read.
 
 What a cache keeps on disk of entries that are gone: until it writes its files anew.
 
@@ -45,7 +45,7 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
     """Removes all files that are no part of a version that is kept, and values from the log.
 
     The log itself stays, without values: a writer that knows the table at a former commit goes on
-    from there, and would else take the number after it for one that nobody has; and who opens the
+    from there, and would else take the number after it for one that no one has; and who opens the
     table just now may be at an older checkpoint. No process may write to the table meanwhile. A
     caller that reads another version fails.
 

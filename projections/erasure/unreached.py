@@ -167,7 +167,7 @@ class _Look:
 
     def _concerns(self, version: ViewVersion) -> bool:
         view = self._views[version.place]
-        if view is None:  # nobody can tell
+        if view is None:  # no one can tell
             return True
         return version.place in self._own or (
             isinstance(view, DerivedView) and not self._made.isdisjoint(view.inputs)

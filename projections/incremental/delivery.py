@@ -2,7 +2,7 @@
 
 The table keeps a feed of its changes. What lies between the version that the store has and the
 published one is taken key by key: the last change of a key counts, and its version is the published
-boundary, so what is given twice, or by somebody who is late, changes nothing. Where the feed does
+boundary, so what is given twice, or by someone who is late, changes nothing. Where the feed does
 not reach back, or the place in the store is new, all rows are given, and what is older is swept.
 """
 

@@ -93,7 +93,7 @@ class BatchWriter:
         reach: Of tables, how far a batch and those before it have all there is.
         derives: Whether views are made from these, so that a boundary is not readable before.
         tenure: The driver's right to write.
-        mark: The driver's mark in the folder of the tables; None where nobody else could be.
+        mark: The driver's mark in the folder of the tables; None where no one else could be.
         turn: Of tables, the turn of the batch.
         beside: Whether what is written is no batch, but what versions lack that no batch has yet:
             of tables nothing is published then.

@@ -1,7 +1,7 @@
 """Supervision of one query: started, watched, started again, and given up where nothing helps.
 
 A store that does not answer holds up its own query and no other, however long: it is asked again
-every few seconds until it is back. What nobody has a name for is tried a few times only.
+every few seconds until it is back. What no one has a name for is tried a few times only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SupervisedQuery:
     def run(self, stopped: threading.Event) -> None:
         """Tends the query until told to stop or until it is given up; one thread for each query.
 
-        A store that takes long to answer so keeps nobody waiting but its own query.
+        A store that takes long to answer so keeps no one waiting but its own query.
         """
         try:
             while not stopped.wait(_TICK_S) and self.fault is None:
@@ -112,7 +112,7 @@ class SupervisedQuery:
             self._failed_by(Fault.of(PostgresUnavailableError(_SOURCE_AWAY, detail=detail)))
         except (Py4JError, OSError):
             raise  # Spark has ended
-        except Exception as error:  # noqa: BLE001  # nobody else would tell
+        except Exception as error:  # noqa: BLE001  # no one else would tell
             self._failed_by(self._unknown(kind_and_place(error)))
 
     def _failed(self, text: str) -> None:

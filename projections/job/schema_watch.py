@@ -112,7 +112,7 @@ class TableWatch:
         views = [version.view for version in kept]
         bound = bind(connection, spec.source, views, decides=True, hiding=spec.hiding)
         self._names = names = [view.name for view in views]
-        # one of a view that is not declared is nobody's to take over
+        # one of a view that is not declared is no one's to take over
         self._known = versions.joining.union(names)
         self._mark = (*bound.mark, versions.among(self._known))
         others = tuple(plan for plan in spec.plans if plan.events and plan.name not in names)
@@ -148,7 +148,7 @@ class TableWatch:
                 source = self._spec.source
                 versions = registry.mark(connection, source, self._views)
                 shapes = view_schemas.mark(connection, source, self._names)
-                # what nobody has read so far says of its rows only what they are
+                # what no one has read so far says of its rows only what they are
                 others = not self._reads(connection) <= self._read
                 if others or (*shapes, versions.among(self._known)) != self._mark:
                     self._changed = True  # and never back: another may have seen it meanwhile

@@ -1,7 +1,7 @@
 """Impact: what views would make of changes of their tables, before it is decided.
 
 The views decide as they always do, on what has happened or on what a migration would do, and all of
-that is rolled back. So what is told is what would come, not what somebody thinks would.
+that is rolled back. So what is told is what would come, not what someone thinks would.
 """
 
 from __future__ import annotations

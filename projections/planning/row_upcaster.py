@@ -3,7 +3,7 @@
 A record has the columns that its table had when the row was written. Which those were is known from
 the history of the table; columns are followed by their number, so a renamed one is carried over, a
 new one gets what Postgres itself gives to old rows, and one that was dropped is left out. What only
-Postgres knows is left to the read that such a change asks for; what nobody knows is refused.
+Postgres knows is left to the read that such a change asks for; what no one knows is refused.
 
 A history keeps what rows were, not only what they are. Of those, an older row tells all there is to
 know: what a column had under another type, and that one which came later was not there yet.
@@ -226,7 +226,7 @@ class Fitting:
             raise LookupError
         if self._past and len(found) > 1:
             return _Either(tuple(filter(None, found)), self._columns)
-        # of none or two that differ nobody knows which; such changes have asked for a read
+        # of none or two that differ no one knows which; such changes have asked for a read
         return found[0] if len(found) == 1 else None
 
     def _explains(self, shape: TableShape, names: frozenset[str]) -> bool:

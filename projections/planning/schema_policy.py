@@ -59,7 +59,7 @@ def as_seen(
 ) -> tuple[SchemaChange, ...]:
     """Returns changes of a table as a view sees them that does not read some of its columns.
 
-    What becomes of such a column is nothing to it. But where rows were rewritten for one, or nobody
+    What becomes of such a column is nothing to it. But where rows were rewritten for one, or no one
     knows what else there was, others may have got values in the same command.
 
     Args:

@@ -48,7 +48,7 @@ class ChangeStage(StrEnum):
     """Where on its way to a store a change is; found by looking, stored nowhere."""
 
     CAPTURE = "capture"  # not in Kafka: no connector reads the log, or it is behind
-    PAUSED = "paused"  # its view, or one that it is made from, waits for somebody
+    PAUSED = "paused"  # its view, or one that it is made from, waits for someone
     BATCH = "batch"  # in Kafka: the job has not applied it to the store
     DERIVATION = "derivation"  # in the tables of what the view is made from, not in its own
     DELIVERY = "delivery"  # in the view's table, not in the store
@@ -273,7 +273,7 @@ def measure(
 ) -> list[Lag]:
     """Waits for some views in all their stores, and tells how long each took.
 
-    A view that waits for somebody is not waited for once all others are there.
+    A view that waits for someone is not waited for once all others are there.
 
     Args:
         connection: To the source, in autocommit.

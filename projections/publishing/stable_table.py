@@ -121,7 +121,7 @@ class StableTable:
     """The stable table of a view.
 
     Several processes may write it; each of their commits is made under a lock, for which what is to
-    be shown is looked up. A process that is killed amid a commit leaves links that nobody names and
+    be shown is looked up. A process that is killed amid a commit leaves links that no one names and
     the next cleaning removes.
 
     Args:
@@ -149,7 +149,7 @@ class StableTable:
     def follow(self, published: Published, *, backwards: bool = False) -> Shown | None:
         """Shows what is published of the view now, in the place where it is read now.
 
-        Both are looked up under the table's lock: once a switch is made, nobody who comes after
+        Both are looked up under the table's lock: once a switch is made, no one who comes after
         it shows the old place.
 
         Args:

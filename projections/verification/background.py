@@ -2,7 +2,7 @@
 
 A pass over a view is cut into steps of some thousand rows, with pauses between them as the budget
 asks. The view that was not looked at for the longest time comes next, so whoever starts this again
-goes on where it ended; one that could not be looked at has had its turn, and holds up nobody. What
+goes on where it ended; one that could not be looked at has had its turn, and holds up no one. What
 it finds lies in the source; a view that differs is logged, with counts and never a value. What the
 tables of derived views should be only Spark can tell: the job is asked for one at a time, and is
 given the same share of the time.

@@ -129,7 +129,7 @@ class Renewals:
             FileNotFoundError,
             msgspec.DecodeError,
         ):
-            return None  # torn by a power cut at worst: then nobody waits for it any more
+            return None  # torn by a power cut at worst: then no one waits for it any more
 
     def due(self, view: str, store: Store, number: int) -> Renewal | None:
         """Returns what is to be done of a view in a store now.

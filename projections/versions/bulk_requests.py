@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from foundation.atomic_file import write_atomically
 from projections.common.file_lock import WriterLock
 from projections.definition.views import Store
 from projections.errors import WriterLockedError
@@ -241,10 +242,8 @@ class BulkRequests:
         """Writes a file whole; without `new`, only where its folder still is."""
         if new:
             path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            draft.write_bytes(data)
-            draft.replace(path)
+            write_atomically(path, data, durable=False)
         except FileNotFoundError:
             if new:
                 raise

@@ -240,7 +240,7 @@ class _Sieve:
         self._inspection = other.inspection()
         wanted: set[str] = set()
         by_name = own.schema.by_name
-        # where a column that decides is not here, nobody can tell
+        # where a column that decides is not here, no one can tell
         decides = self._inspection.columns <= by_name.keys()
         self._inspects = bool(change.rows and decides and own.expectations != other.expectations)
         if self._inspects:

@@ -4,7 +4,7 @@ Each store has one word that says which version readers of a view see (`showing`
 step each, while no batch is being written there, so the version that readers leave and the one that
 they come to have the same changes at that moment. What is to be done is noted first, by view: if
 whoever does it dies, or a store ceases to answer, the job or the next command does the rest.
-Meanwhile some stores show the old version and some the new one; both are kept, so nobody reads
+Meanwhile some stores show the old version and some the new one; both are kept, so no one reads
 anything that is not whole.
 
 Whether a version of a view has less than the one that readers see: they are not moved there.
@@ -142,7 +142,7 @@ def finish(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | No
 
 
 def resume(connection: Connection, spec: JobSpec) -> None:
-    """Finishes switches that somebody began and did not end; none while they are at it.
+    """Finishes switches that someone began and did not end; none while they are at it.
 
     Raises:
         SwitchUnfinishedError: A store of one does not answer; the others are finished.
@@ -185,7 +185,7 @@ def assert_shown(connection: Connection, spec: JobSpec) -> None:
         return
     turns = frozenset[str]().union(*(_turns(each, stores_of(each)) for each in later))
     with store_lock.alone(connection, spec.source, turns):
-        # nobody is moving readers at this moment, and what is noted is what they are to see
+        # no one is moving readers at this moment, and what is noted is what they are to see
         for version in _later(connection, spec):
             for store in in_order(stores_of(version)):
                 show(spec, store, version)

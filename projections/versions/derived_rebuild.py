@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _ROWS_PER_S: Final = 100_000
-"""What a small machine takes of the rows that a query reads, where nobody has measured it."""
+"""What a small machine takes of the rows that a query reads, where no one has measured it."""
 
 
 def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> RebuildPlan:

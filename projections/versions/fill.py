@@ -122,7 +122,7 @@ class Laps:
 
         Args:
             left: Of a lap, about how many records it has to take.
-            resumed: It was begun before, nobody knows when: what came since can be anything.
+            resumed: It was begun before, no one knows when: what came since can be anything.
         """
         self._began = None if resumed else time.monotonic()
         self._left = left
@@ -151,7 +151,7 @@ def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
     Raises:
         BrokerError: The broker does not answer.
         SinkUnavailableError: The archive cannot be read.
-        ArchiveIncompleteError: Nobody can tell: a topic was made anew meanwhile, or what the
+        ArchiveIncompleteError: No one can tell: a topic was made anew meanwhile, or what the
             archive was like when it was read is forgotten.
     """
     topics = frozenset(plan.topics)
@@ -160,7 +160,7 @@ def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
         had = coverage.archived(spec, topics, version)
     except SinkUnavailableError as error:
         raise ArchiveIncompleteError(
-            f"nobody knows any more what the archive had at version {version}", detail=error.detail
+            f"no one knows any more what the archive had at version {version}", detail=error.detail
         ) from None
     # of a topic that was deleted and made anew, offsets begin again
     if any(had.get(place, 0) < end for place, end in replayed.ends.items()):

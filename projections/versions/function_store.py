@@ -2,7 +2,7 @@
 
 What a function needs of its module (`projections.definition.derived.function_source`) lies in a
 file of the home folder that is named by its digest. The source database has the digest alone: a row
-of it that somebody has altered can name another file that was kept, and cannot run anything else,
+of it that someone has altered can name another file that was kept, and cannot run anything else,
 as a file runs only if it is what its name says.
 
 A file is there before the row that names it, and goes when no row does.
@@ -103,7 +103,7 @@ class _LostError(Exception):
 def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> DerivedView:
     """Returns a version of a view with the function that it was made for.
 
-    Of a function of which nobody could tell what it needs of its module, that is the declared one.
+    Of a function of which no one could tell what it needs of its module, that is the declared one.
 
     Args:
         kept: The view, as it was kept for the version.

@@ -1,6 +1,6 @@
 """Bounded rebuild: rows of the version that readers see, made anew where they are.
 
-A version of which only some rows are filled lacks all others, so nobody could ever be moved to it.
+A version of which only some rows are filled lacks all others, so no one could ever be moved to it.
 What is made anew in part are therefore rows of what readers see: those that a store has lost, or
 has an older state of, come to what the archive says, while the job goes on.
 

@@ -1,6 +1,6 @@
 """Rebuild: another version of a view, filled from the archive, that the job then keeps beside it.
 
-The archive is replayed into places that nobody reads, by a process of its own, while the job goes
+The archive is replayed into places that no one reads, by a process of its own, while the job goes
 on. What the archive gets meanwhile is replayed too, in laps. What is left then is in the topics:
 from there the job takes the version over (`joining`), and holds it. Every write is guarded by its
 row's version, so whatever is killed on the way is done again, and nothing comes of doing it twice.
@@ -274,7 +274,7 @@ def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: i
             f"the disk is too small to rebuild view {view.name}",
             detail=f"about {disk_bytes:,} bytes beside {spare_bytes:,} to be left;"
             f" {free_bytes:,} are free",
-            hint="drop versions that nobody needs: headwater view list --versions",
+            hint="drop versions that no one needs: headwater view list --versions",
         )
 
 
@@ -286,7 +286,7 @@ def _refuse_full(view: AnyView, stores: Mapping[str, Room]) -> None:
                 f"the {store} is too small to rebuild view {view.name}",
                 detail=f"about {room.taken_bytes:,} bytes of memory, as the present version takes;"
                 f" {room.free_bytes:,} are free, and once it is full no view is written there",
-                hint="raise its maxmemory, or drop versions that nobody needs:"
+                hint="raise its maxmemory, or drop versions that no one needs:"
                 " headwater view list --versions",
             )
 

@@ -6,8 +6,8 @@ job keeps all versions that are not dropped, each by the definition that it was 
 can be moved to another one and back. What versions there are is noted in the source database, next
 to where each view is: there is one truth of it for the job, for every command and for readers.
 
-A place is never used again, not even after its version was dropped: whatever somebody left there
-belongs to nobody.
+A place is never used again, not even after its version was dropped: whatever someone left there
+belongs to no one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 BUSY_WAIT_S: Final = 2.0
-"""How long somebody who comes to the versions of a view waits for somebody else: a look at them, a
+"""How long someone who comes to the versions of a view waits for someone else: a look at them, a
 drop or a switch are over by then, and a rebuild is not."""
 
 _COLUMNS: Final = """
@@ -200,7 +200,7 @@ def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[
     """Returns what the job keeps: for each declared view its versions, under their places.
 
     Those that readers do not see come before the one that they do. So where a batch is written to
-    one after the other, nobody who is moved to another version meanwhile sees an earlier state.
+    one after the other, no one who is moved to another version meanwhile sees an earlier state.
     A view without versions is kept as it is declared.
     """
     by_view: dict[str, list[ViewVersion]] = {}
@@ -344,7 +344,7 @@ def alone(
         connection: To the source, in autocommit.
         source: Its name.
         view: The view.
-        wait_s: How long to wait for somebody who is at them for a moment only, seconds.
+        wait_s: How long to wait for someone who is at them for a moment only, seconds.
 
     Raises:
         VersionBusyError: Somebody is at them, and stays.
@@ -356,7 +356,7 @@ def alone(
             connection.execute(_LOCK.in_session, (source, view))
     except psycopg.errors.LockNotAvailable:
         raise VersionBusyError(
-            f"somebody is at the versions of view {view} at this moment",
+            f"someone is at the versions of view {view} at this moment",
             hint="headwater view list --versions shows a rebuild that is under way; one at a time",
         ) from None
     try:

@@ -1,6 +1,6 @@
 """Withdrawal: a view that is declared no more is taken out of every store, with all its versions.
 
-What is no longer declared is kept by nobody, and stays as it is: only a person can say that its
+What is no longer declared is kept by no one, and stays as it is: only a person can say that its
 rows are wanted no more. Readers lose the view's name first, then its versions go one by one. All is
 noted before it is done, so a withdrawal that was killed is given again and does the rest. A view
 that is declared under that name later begins with another version: a place is never used again.

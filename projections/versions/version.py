@@ -35,7 +35,7 @@ class VersionState(StrEnum):
 
     BUILDING = "building"  # filled from the archive; the job does not keep it yet
     JOINING = "joining"  # filled; the job takes it over where the archive has ended
-    HELD = "held"  # kept by the job, read by nobody
+    HELD = "held"  # kept by the job, read by no one
     CURRENT = "current"  # kept, and what readers see
     FORMER = "former"  # kept, and what readers saw before
     DROPPED = "dropped"  # gone
@@ -56,7 +56,7 @@ class FillProgress:
         progress: What the replay goes on with; None once it is done.
         records: Records that were taken, but for those of laps.
         seconds: How long that took.
-        share: Of that time, how much it took at most, above 0 to 1; None where nobody noted it.
+        share: Of that time, how much it took at most, above 0 to 1; None where no one noted it.
         archive: The version of the archive that has no other records than it has, and what tells
             its files; None until it has come to an end of the archive.
         laps: How often it was brought up to where the archive was by then.

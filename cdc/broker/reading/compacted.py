@@ -3,7 +3,7 @@
 Who reads one while its brokers compact it may be given an older record of a key and not the ones
 between that and the newest: the older one was read before it went, the others went before they
 came. Brokers compact a partition from its beginning on. So if a record is still there at a second
-look, none that came after it had gone at the first; where one is not, nobody can tell.
+look, none that came after it had gone at the first; where one is not, no one can tell.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads that are asked for by the job: of rows that lack a value, or may have lost a change.
 
-A record that cannot be read may have been any change of its key. When somebody has it retry in
+A record that cannot be read may have been any change of its key. When someone has it retry in
 vain, the row is read: what it is by then stands for the record too.
 """
 
@@ -72,7 +72,7 @@ def ask(connection: Connection, spec: JobSpec) -> None:
 
 
 def _may_be_read(plan: ViewPlan) -> bool:
-    # rows of a table without a key cannot be named; events are read by nobody but their store
+    # rows of a table without a key cannot be named; events are read by no one but their store
     return plan.events is None and not plan.append_only
 
 

@@ -61,7 +61,7 @@ class StoreGuard:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Keeps readers where they are meanwhile; without the database nobody can move them."""
+        """Keeps readers where they are meanwhile; without the database no one can move them."""
         with ExitStack() as turn:
             if self._connection is not None or time.monotonic() >= self._away_until:
                 try:

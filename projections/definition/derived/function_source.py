@@ -226,7 +226,7 @@ class _Statement:
                 node.value
             )
         if isinstance(node, _FUNCTIONS):
-            return not node.decorator_list  # else nobody knows what it is
+            return not node.decorator_list  # else no one knows what it is
         return self.imports
 
     def begins(self, name: str, line: int) -> bool:

@@ -28,7 +28,7 @@ class OnFail(StrEnum):
     WARN = "warn"  # it is kept, and counted
     DROP = "drop"  # the view does not have it
     QUARANTINE = "quarantine"  # the view does not have it; its record waits in quarantine
-    FAIL = "fail"  # the view stands still until somebody says how to go on
+    FAIL = "fail"  # the view stands still until someone says how to go on
 
 
 @dataclass(frozen=True, slots=True)

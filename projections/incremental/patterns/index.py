@@ -189,7 +189,7 @@ class _Among:
         return number
 
     def _make(self) -> list[_Finder]:
-        """Makes the indexes when they are first asked for: of most groups nobody asks."""
+        """Makes the indexes when they are first asked for: of most groups no one asks."""
         self._made = [
             _finder(each.compared, [each.column[place] for place in self.places])
             for each in self._comparisons

@@ -212,7 +212,7 @@ def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> D
     Returns:
         What `outcome` does, without rows that are there as they should be.
     """
-    # once each, whatever somebody has done to the table
+    # once each, whatever someone has done to the table
     return differences(present, before.dropDuplicates([*derivation.keys]), derivation.keys)
 
 

@@ -123,7 +123,7 @@ class FillRows:
 
     def _task(self, rows: Integers) -> dict[str, Any]:
         throttle, left = Throttle(self.share), list[int]()
-        # one that is tried again makes files of its own
+        # one that is retried makes files of its own
         files = [self.folder / f"{uuid4()}.arrow" for _ in range(2)]
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         counts = [0, 0]

@@ -103,7 +103,7 @@ class FoldKeys:
         made = self._folded(batches)
         if not made.num_rows:
             return
-        path = self.folder / f"{uuid4()}.arrow"  # a task that is tried again makes another
+        path = self.folder / f"{uuid4()}.arrow"  # a task that is retried makes another
         with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
             file.write_table(made)
         yield pa.RecordBatch.from_pydict({"file": [path.name]}, FOLDED)

@@ -89,7 +89,7 @@ _CONF = {
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stopTimeout": "8s",
-    # the driver's metrics and the history of finished work are read by nobody
+    # the driver's metrics and the history of finished work are read by no one
     "spark.sql.ui.retainedExecutions": "5",
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
@@ -137,7 +137,7 @@ def start_session(spec: JobSpec) -> SparkSession:
 
 
 def session_beside(spec: JobSpec) -> SparkSession:
-    """Starts a driver beside the job's for somebody who asks something, or joins the process's own.
+    """Starts a driver beside the job's for someone who asks something, or joins the process's own.
 
     What its JVM says goes to a log: it is nothing to whoever asked for something else. What is
     wrong with a query is told by the error that is raised.

@@ -3,9 +3,9 @@
 What the store has of each view is kept in a file beside the checkpoints, which is written after the
 store: whoever is killed in between gives the same again, with the same versions or greater ones.
 
-A place that somebody deleted is noticed while nothing changes, too: the follower looks at the marks
+A place that someone deleted is noticed while nothing changes, too: the follower looks at the marks
 of its places every few seconds, and gives a view anew whose place has not the mark it was given to.
-So it does with one that somebody asked for, see `projections.verification.requests`.
+So it does with one that someone asked for, see `projections.verification.requests`.
 """
 
 from __future__ import annotations

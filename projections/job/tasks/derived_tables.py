@@ -70,7 +70,7 @@ class Deriver(Attendant):
 
     A boundary that comes while another is at work waits; of several only the newest counts. Two
     views are at work at once, each after those that it is made from. A view that cannot be kept
-    stays at its last boundary, with those made from it; the others go on. What somebody asked for
+    stays at its last boundary, with those made from it; the others go on. What someone asked for
     is computed whole at the next boundary, see `projections.verification.requests`. A version that
     joins is made whole at the next boundary, too, and held once every store of its has it.
 
@@ -298,7 +298,7 @@ class Deriver(Attendant):
         return made
 
     def _require_declared(self, view: DerivedView) -> None:
-        """Refuses a view that reads what nobody keeps any more: it would wait for ever.
+        """Refuses a view that reads what no one keeps any more: it would wait for ever.
 
         Raises:
             ViewQueryError: It does.

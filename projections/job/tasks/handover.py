@@ -64,7 +64,7 @@ _BESIDE: Final = 3
 version is there as soon as no batch has been written during a round."""
 
 _UNKNOWN_MAX: Final = 30
-"""Rounds in which nobody may know where the next batch begins: the query runs for a moment only."""
+"""Rounds in which no one may know where the next batch begins: the query runs for a moment only."""
 
 _log = structlog.get_logger(__name__)
 
@@ -158,7 +158,7 @@ class Takeover(Attendant):
         unknown = beside = 0
         with quarantine_table.connect(spec.ledger) as connection:
             for _ in range(ROUNDS_MAX):
-                # nobody drops it meanwhile, nor moves readers
+                # no one drops it meanwhile, nor moves readers
                 with store_lock.shared(connection, spec.source, store):
                     until, whole = version.next()
                     # as for a batch: what these records follow has happened and is seen now

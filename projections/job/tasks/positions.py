@@ -150,7 +150,7 @@ class Publisher(Attendant):
             ends: Offset after the last record of each partition that the batch has.
 
         Returns:
-            The position and the views that are whole there; None if nobody knows yet.
+            The position and the views that are whole there; None if no one knows yet.
         """
         with self._group_lock:
             reached = self._group.advance(ends)

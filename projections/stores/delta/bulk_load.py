@@ -240,7 +240,7 @@ def _batch(load: Load, text: bytes) -> pa.RecordBatch:
     ]
     version = pa.chunked_array([pa.repeat(pa.scalar(load.version, pa.int64()), table.num_rows)])
     schema = table_schema(load.plan)
-    # what is read straight from the source has no record: nobody knows when it changed
+    # what is read straight from the source has no record: no one knows when it changed
     times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in load.plan.times]
     if load.plan.inserted_at:
         times.append(pa.repeat(pa.scalar(0, pa.int64()), table.num_rows))

@@ -1,7 +1,7 @@
 """When rows were inserted, in the table of a mirror that says so, whatever order changes come in.
 
 Of each key that is the newest insert or delete that is known: of an insert, its commit; of a
-delete, nobody knows when the row that came after it was inserted, until that insert is known too.
+delete, no one knows when the row that came after it was inserted, until that insert is known too.
 The newer of two is right, so the order in which they come does not matter, nor how often. It is
 kept beside the row, or beside the delete that is remembered, and moves with the key from one to
 the other. A row that the view leaves out is there all the same, so it keeps what is known of it.

@@ -571,7 +571,7 @@ def maintain(table: DeltaTable, root: Path, name: str) -> None:
             keep_versions=promised(root, name) or None,
         )
     except DeltaError as error:
-        # rather too many files than one that somebody reads
+        # rather too many files than one that someone reads
         logger.warning("table %s is not vacuumed: %s", name, type(error).__name__)
 
 

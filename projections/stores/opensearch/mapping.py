@@ -60,7 +60,7 @@ FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
 def index_body(plan: ViewPlan) -> dict[str, Any]:
     """Returns settings and mapping of a view's physical index, and its alias if readers see it.
 
-    The refresh interval is left unsaid: the engine then refreshes every second while somebody
+    The refresh interval is left unsaid: the engine then refreshes every second while someone
     searches, and else before the next search is answered, which spares it most of its work.
 
     Raises:

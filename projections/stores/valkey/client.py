@@ -168,7 +168,7 @@ class Calls:
     A server that does not know the script, as after a restart, is given it.
 
     Args:
-        connection: To the server; nobody else uses it meanwhile.
+        connection: To the server; no one else uses it meanwhile.
         fixed: What every call begins with.
     """
 

@@ -199,4 +199,4 @@ def _step(client: redis.Redis, kind: str, key: bytes, cursor: int) -> Any:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode(errors="backslashreplace")  # somebody else may have put anything here
+    return raw.decode(errors="backslashreplace")  # someone else may have put anything here

@@ -46,7 +46,7 @@ class CacheSink:
     A document is one JSON object whose first member is its version; a hash has a field for each
     column that is not NULL, and its version in `_version`. Deletes are remembered in the hash
     `<prefix>_deleted:<view>`, key to version, until a newer row takes their place; so are rows
-    that live for a time only, as nobody tells when one goes. What `sweep` was given last is in
+    that live for a time only, as no one tells when one goes. What `sweep` was given last is in
     `<prefix>_floor:<view>`.
 
     Beside rows are the view's lookups (sets of keys), counters (hashes of `rows` and `sum`) and

@@ -61,3 +61,10 @@ def test_an_epoch_outside_its_bits_is_refused(epoch: int) -> None:
 def test_an_lsn_outside_its_bits_is_refused_rather_than_spilled_into_the_epoch() -> None:
     with pytest.raises(EnvelopeError):
         ChangePosition(1, Lsn(0), Lsn(2**56), 1)
+
+
+def test_a_version_of_a_later_epoch_is_greater_whatever_its_lsn() -> None:
+    before = ChangePosition(1, Lsn(0), Lsn(2**56 - 1), 0)
+    restored = ChangePosition(2, Lsn(0), Lsn(1), 0)
+
+    assert before.version < restored.version

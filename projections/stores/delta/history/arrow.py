@@ -200,7 +200,7 @@ def told(table: pa.Table) -> pa.ChunkedArray:
     """Tells of changes whether the log says that their row came to be, or was there before."""
     logged = pc.equal(pc.bit_wise_and(table.column(VERSION_COLUMN), _ALIGNMENT - 1), 0)
     deleted = pc.and_(logged, pc.invert(table.column(LIVE)))
-    unknown = pa.nulls(len(table), pa.bool_())  # to a table that nobody has written to since
+    unknown = pa.nulls(len(table), pa.bool_())  # to a table that no one has written to since
     inserted = table.column(INSERTED) if INSERTED in table.column_names else unknown
     return pc.if_else(deleted, pa.scalar(False), inserted)
 

@@ -252,7 +252,7 @@ class HistoryBatch:
         until = given.change.version if given.base is None else given.change.moved_at
         known = [*stored.known.get(place, ()), *self.taken.get(place, ())]
         if given.base is not None and not self._left(known, given):
-            return None  # nobody knows whether the old row has all its changes
+            return None  # no one knows whether the old row has all its changes
         older = [(c.version, c.row, c.at_us) for c in known if c.version < until]
         current = stored.current.get(place)
         if place not in stored.asked and current is not None:

@@ -71,7 +71,7 @@ def test_a_lap_is_noted_with_what_was_there_before_it() -> None:
     assert (7500, 10_000, 0.75, 12.3, 2) == figures_of(noted)
     assert [2] == [each.lap for each in told]
     shown = line_of(version(noted, VersionState.BUILDING))["progress"]
-    assert "lap 2: 7,500 of 10,000 (75%), about 12 s left" == shown
+    assert "catch-up round 2: 7,500 of 10,000 (75%), about 12 s left" == shown
 
 
 def test_a_listing_shows_how_far_a_version_is_that_is_being_built() -> None:

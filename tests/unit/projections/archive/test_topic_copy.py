@@ -242,7 +242,7 @@ PART = {"predicate": "id < 5"}
     [
         ({"policy": frozenset({"compact", "delete"})}, NOTED, [a_read()], {}, "time or size"),
         ({"keeps_s": KEEPS_MIN_S - 1}, NOTED, [a_read()], {}, "may lose a change"),
-        ({}, None, [a_read()], {}, "nobody has noted"),
+        ({}, None, [a_read()], {}, "no one has noted"),
         ({}, Incarnation("other", (80, 0)), [a_read()], {}, "made anew"),
         ({}, Incarnation("first", (91, 0)), [a_read()], {}, "shorter"),
         ({}, NOTED, [], {}, "no whole read"),
