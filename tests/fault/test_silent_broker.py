@@ -16,7 +16,6 @@ import pytest
 from cdc.broker.client import bounded_consumer
 from cdc.broker.client.admin import consumer
 from cdc.broker.errors import BrokerUnreachableError
-from cdc.broker.group import key_value_topic
 from cdc.broker.group.key_value_topic import Notebook, notes_of
 from cdc.broker.reading import span
 from cdc.broker.topics import topics
@@ -129,7 +128,7 @@ def test_notes_are_read_as_long_as_some_come(
     kafka_bootstrap: str, written: Callable[[int, int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = written(600, 10)
-    monkeypatch.setattr(key_value_topic, "_DEADLINE_S", 1.5)
+    monkeypatch.setattr(span, "SILENT_S", 1.5)
     busy, count = threading.Event(), 0
     for count, _ in enumerate(notes_of(kafka_bootstrap, topic), 1):
         if count % 500 == 1:

@@ -336,7 +336,7 @@ def _compared(field: str, sign: str, said: str, fields: Mapping[str, FieldKind])
     kind = fields.get(field)
     if kind is None:
         raise _refused(
-            f"a standing query names {field}, which is not comparable",
+            f"a standing query names {field}, which cannot be compared",
             "fields: " + (", ".join(sorted(fields)) or "none"),
         )
     try:

@@ -180,7 +180,7 @@ def test_what_is_declared_no_more_keeps_what_it_has(project: Project) -> None:
 
     gone = "its view is declared no more"
     assert f"initials: {gone}; names: {gone}; old: {gone}" == told.detail
-    assert "run headwater view drop old --yes, or declare it again" in (told.hint or "")
+    assert "headwater view drop old --yes, or declare it again" in (told.hint or "")
     project.declare(PEOPLE, OLD, NAMES)
     assert [] == project.passed_over()
     assert [("orders", gone), ("totals", gone)] == project.passed_over(ORDERS)
