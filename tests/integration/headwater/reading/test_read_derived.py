@@ -108,7 +108,7 @@ def test_a_command_waits_as_long_as_it_is_told(
 @pytest.mark.usefixtures("source")
 def test_its_table_can_be_verified_wherever_it_lives(capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main(["view", "verify", "totals", "--store", "search"])
-    assert "it lives in cache, table" in capsys.readouterr().err
+    assert "its stores: cache, table" in capsys.readouterr().err
 
 
 def test_a_command_that_is_not_told_waits_as_an_application_does() -> None:

@@ -126,7 +126,7 @@ def test_an_index_that_bears_the_views_name_is_told_with_its_remedy(sink: Search
     with pytest.raises(IndexRefusedError) as caught:
         sink.prepare(plan)
 
-    assert f"an index named {plan.name}" in str(caught.value.hint)
+    assert f"an index with the name of the alias {plan.name}" in str(caught.value.hint)
     sink.engine.request("DELETE", f"/{plan.name}")
     sink.prepare(plan)
 
