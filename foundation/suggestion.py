@@ -1,4 +1,4 @@
-"""The hint that names what somebody has probably meant."""
+"""The hint that suggests the name that was probably meant."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 ContinuityError
 ├── SlotDroppedError          HW-C070  the slot is gone
 ├── SlotInvalidatedError      HW-C071  the server gave up the log that the slot should have kept
-├── SlotRecreatedError        HW-C072  the slot was dropped and made anew by someone else
+├── SlotRecreatedError        HW-C072  the slot was dropped and recreated by someone else
 ├── SlotMovedError            HW-C073  the slot was moved past changes that no one has
 ├── OffsetsGoneError          HW-C074  the connector forgot how far it came
 ├── TopicsRecreatedError      HW-C075  topics are gone, made anew, or shorter than they were

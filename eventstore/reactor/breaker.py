@@ -82,7 +82,7 @@ class Breaker:
         return BreakerState.OPEN if self.wait_s() > 0 else BreakerState.HALF_OPEN
 
     def wait_s(self) -> float:
-        """Returns the seconds until a call may be made; 0 for now."""
+        """Returns the seconds until a call may be made; 0 if it may be made at once."""
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
     def succeeded(self) -> None:

@@ -29,7 +29,7 @@ class EffectRate:
         self._free_at = clock()
 
     def wait_s(self) -> float:
-        """Returns the seconds until the next effect; 0 for now."""
+        """Returns the seconds until the next effect may be made; 0 if at once."""
         return max(0.0, self._free_at - self._clock())
 
     def took(self) -> None:

@@ -67,7 +67,7 @@ class EffectLimit(DeliveryLimit):
         return self.wait_s()
 
     def wait_s(self) -> float:
-        """Returns the seconds until the next effect, 0 for now."""
+        """Returns the seconds until the next effect may be made; 0 if at once."""
         waits = [one.wait_s() for one in (self._breaker, self._rate) if one is not None]
         return max(waits, default=0.0)
 

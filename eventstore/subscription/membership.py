@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def join(session: RunnerSession, subscription: Subscription) -> None:
     """Makes the session a member; declares the subscription if it is new.
 
-    If it had another number of partitions and no one runs it, it is split anew first.
+    If it had another number of partitions and no one runs it, it is split again first.
 
     Raises:
         CheckpointBeyondHeadError: It is to start beyond the end of the log.

@@ -109,7 +109,7 @@ class BulkEngine(Protocol):
                 the work.
         """
 
-    def look_up(  # noqa: PLR0913, PLR0917  # what a fold is told, and keys
+    def look_up(  # noqa: PLR0913, PLR0917  # what a fold takes, and keys
         self,
         scan: ArchiveScan,
         topic: str,

@@ -298,7 +298,7 @@ def _starting(spec: JobSpec, store: Store) -> str:
 
 
 def _check_known(damaged: Path, at: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> None:
-    """Refuses to begin anew where no one knows what was had of records that are gone.
+    """Refuses to start over where no one knows what was had of records that are gone.
 
     Raises:
         CheckpointTornError: No batch can be read, and a topic does not begin with its first record.

@@ -151,7 +151,7 @@ def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
     Raises:
         BrokerError: The broker does not answer.
         SinkUnavailableError: The archive cannot be read.
-        ArchiveIncompleteError: No one can tell: a topic was made anew meanwhile, or what the
+        ArchiveIncompleteError: No one can tell: a topic was recreated meanwhile, or what the
             archive was like when it was read is forgotten.
     """
     topics = frozenset(plan.topics)

@@ -391,7 +391,7 @@ def test_the_jobs_spark_rebuilds_a_table_whoever_is_killed(
         wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
         killed.kill()
         killed.wait(30)
-        wait_until(lambda: project.attempts(place.name) == 0)  # nobody asks for it any more
+        wait_until(lambda: project.attempts(place.name) == 0)  # no command asks for it any more
         assert (2, "building") == project.version("ledger")
 
         job = int(project.services()["projections"]["pid"])
