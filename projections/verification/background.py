@@ -24,8 +24,7 @@ from projections.definition.views import Store
 from projections.errors import NotCaughtUpError, ProjectionError, VerificationError
 from projections.publishing.published_versions import Published
 from projections.verification import results_table
-from projections.verification.report import ViewReport
-from projections.verification.requests import Checks, job_runs
+from projections.verification.derived_checks import Checks, verified_by_job
 from projections.verification.verify import DEADLINE_S, JobVerification
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
-    from projections.verification.report import Uncompared
-    from projections.verification.results_table import Verified
+    from projections.verification.report import Uncompared, ViewReport
 
 FIRST_S: Final = 60.0
 """Before the first pass: whatever has just been started has better to do."""
@@ -112,8 +111,8 @@ class BackgroundVerification:
             (name, False): plan.to - {Store.TABLE} if name in derived else plan.to
             for name, plan in plans.items()
         }
-        if job_runs(spec):
-            places |= {(name, True): frozenset({Store.TABLE}) for name in _published(spec)}
+        tables = {view.name: view for view in _published(spec)} if Checks(spec).served() else {}
+        places |= {(name, True): frozenset({Store.TABLE}) for name in tables}
         if not places:
             return []
 
@@ -126,7 +125,7 @@ class BackgroundVerification:
         # before it: whatever ends this turn without a result, the next one is another's
         self._begun[chosen] = now
         if chosen[1]:
-            return self._look_at_table(spec, chosen[0], seen.get((chosen[0], Store.TABLE), _NEVER))
+            return self._look_at_table(spec, tables[chosen[0]])
         plan = plans[chosen[0]]
         reports: list[ViewReport] = []
         steps = verification.steps(plan, sorted(places[chosen]), reports)
@@ -143,24 +142,14 @@ class BackgroundVerification:
             self._tell(report)
         return reports
 
-    def _look_at_table(self, spec: JobSpec, view: str, before: datetime) -> list[ViewReport]:
-        """Has the job verify the table of a view; returns what it has published."""
-        checks, began = Checks(spec), time.monotonic()
-        checks.ask(view)
-        while view in checks.asked() and not self._stop.is_set():
-            if time.monotonic() - began > ANSWER_S or not job_runs(spec):
-                break
-            self._stop.wait(_POLL_S)
-        checks.done(view)
+    def _look_at_table(self, spec: JobSpec, view: DerivedView) -> list[ViewReport]:
+        """Has the job verify the table of a view; returns what it has answered."""
+        began = time.monotonic()
+        answers = verified_by_job(spec, [view], within_s=ANSWER_S, stop=self._stop)
+        reports = [each.report for each in answers.values() if each.report is not None]
         worked_s = time.monotonic() - began
         with session.connect(spec.source_dsn) as connection:
-            found = results_table.read(connection, spec.source)
-        key = view, Store.TABLE
-        reports = [
-            _report(each)
-            for each in found
-            if (each.view, each.store) == key and each.looked_at > before
-        ]
+            results_table.publish(connection, spec.source, reports)
         for report in reports:
             self._tell(report)
         self._stop.wait(min(REST_MAX_S, worked_s * (1 / self._budget - 1)))
@@ -201,23 +190,8 @@ def _now(connection: psycopg.Connection[Any]) -> datetime:
     return found
 
 
-def _published(spec: JobSpec) -> list[str]:
+def _published(spec: JobSpec) -> list[DerivedView]:
     """The derived views of which there is a table to be looked at."""
     latest = Published(spec.addresses.tables, spec.source).latest()
     known = {} if latest is None else latest.views
-    return [view.name for view in spec.derived if view.name in known]
-
-
-def _report(found: Verified) -> ViewReport:
-    return ViewReport(
-        view=found.view,
-        store=found.store,
-        rows=found.rows,
-        missing=found.missing,
-        extra=found.extra,
-        different=found.different,
-        applied_through=None,
-        quarantined=found.quarantined,
-        moving=found.moving,
-        verified_through=found.verified_through,
-    )
+    return [view for view in spec.derived if view.name in known]

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cdc.lsn import Lsn  # noqa: TC001  # reports are decoded by their annotations
+from projections.definition.views import Store  # noqa: TC001  # as above
+
 if TYPE_CHECKING:
-    from cdc.lsn import Lsn
     from projections.common.fault import Fault
-    from projections.definition.views import Store
 
 EXAMPLES: Final = 5
 """Of what is wrong in a report; one is enough to begin a search, five show a pattern."""

@@ -19,9 +19,10 @@ from projections.job.batch.verify_derived import verify_derived
 from projections.publishing.published_versions import Published
 from projections.stores.opensearch.client import SearchEngine
 from projections.verification.background import BackgroundVerification
+from projections.verification.derived_checks import Checks
 from projections.verification.repair import repair
 from projections.verification.report import KeyVerdict
-from projections.verification.requests import Checks, Renewals
+from projections.verification.requests import Renewals
 from projections.verification.verify import verify
 
 if TYPE_CHECKING:

@@ -1,0 +1,182 @@
+"""Checks: derived views that the running job is asked to verify, and what it answers.
+
+What the table of a derived view should hold takes Spark to compute, and the job has a session that
+is warm. A caller writes a request for each view, as a file beside the checkpoints; the job answers
+with another file and removes the request. A request whose job has ended is withdrawn by its caller,
+which then compares the view in a session of its own; one whose caller has ended is answered, and
+removed when it is old.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cdc.lsn import Lsn
+from foundation.atomic_file import write_atomically
+from foundation.waiting import looks
+from projections.common.file_lock import WriterLock
+from projections.definition.views import Store
+from projections.errors import WriterLockedError
+from projections.verification.report import ViewReport  # noqa: TC001  # read when it is decoded
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from projections.definition.views import DerivedView
+    from projections.planning.job_spec import JobSpec
+
+DEADLINE_S: Final = 1800.0
+"""Longest wait for the answers: a view of that size is better compared beside the job."""
+
+_LEFT_BEHIND_S: Final = 2 * DEADLINE_S
+_POLL_S: Final = 0.2
+_FOLDER: Final = ".checks"
+_REQUEST: Final = ".request"
+_ANSWER: Final = ".answer"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """A request to verify one view.
+
+    Attributes:
+        id: What tells it from every other; later requests sort behind earlier ones.
+        view: Name of the view, or of a version of it.
+        fingerprint: Of the definition that the caller has.
+    """
+
+    id: str
+    view: str
+    fingerprint: str
+
+
+class CheckAnswer(msgspec.Struct, frozen=True):
+    """What the job found.
+
+    Attributes:
+        compared: Whether it could compare the view; if not, the caller learns why by doing so.
+        report: The comparison; None of a view that is not published.
+    """
+
+    compared: bool
+    report: ViewReport | None = None
+
+
+class Checks:
+    """The requests to one job, and its answers.
+
+    Args:
+        spec: The job.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._folder = spec.checkpoint(Store.TABLE).parent / _FOLDER
+
+    def serving(self) -> WriterLock:
+        """The lock that the job holds while it answers."""
+        return WriterLock(self._folder / ".job.lock", wait=False)
+
+    def served(self) -> bool:
+        """Whether a job answers at this moment."""
+        if not self._folder.is_dir():
+            return False
+        try:
+            with self.serving():
+                return False
+        except WriterLockedError:
+            return True
+
+    def ask(self, view: DerivedView) -> Check:
+        """Asks for the table of a view."""
+        made = Check(f"{time.time_ns():020d}-{secrets.token_hex(4)}", view.name, view.fingerprint)
+        self._write(made.id + _REQUEST, made)
+        return made
+
+    def asked(self) -> list[Check]:
+        """Returns the requests that wait, the oldest first."""
+        paths = sorted(self._folder.glob("*" + _REQUEST)) if self._folder.is_dir() else []
+        return [found for path in paths if (found := _read(path, Check)) is not None]
+
+    def answer(self, check: Check, answer: CheckAnswer) -> None:
+        """Answers a request and removes it, unless it was withdrawn."""
+        if (self._folder / (check.id + _REQUEST)).exists():
+            self._write(check.id + _ANSWER, answer)
+            (self._folder / (check.id + _REQUEST)).unlink(missing_ok=True)
+
+    def answered(self, check: Check) -> CheckAnswer | None:
+        """Returns the answer to a request; None while there is none."""
+        found: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), CheckAnswer)
+        return found
+
+    def withdraw(self, check: Check) -> None:
+        """Removes a request and its answer."""
+        for end in (_REQUEST, _ANSWER):  # the request first: then no answer is begun
+            (self._folder / (check.id + end)).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Removes what callers have left behind that were killed."""
+        for path in self._folder.glob("*-*.*"):
+            asked_at_s = int(path.name.partition("-")[0]) / 1e9
+            if time.time() - asked_at_s > _LEFT_BEHIND_S:
+                path.unlink(missing_ok=True)
+
+    def _write(self, name: str, what: Check | CheckAnswer) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        encoded = msgspec.json.encode(what, enc_hook=str)
+        write_atomically(self._folder / name, encoded, durable=False)
+
+
+def verified_by_job(
+    spec: JobSpec,
+    views: Iterable[DerivedView],
+    *,
+    within_s: float = DEADLINE_S,
+    stop: threading.Event | None = None,
+) -> dict[str, CheckAnswer]:
+    """Has the running job verify derived views.
+
+    Args:
+        spec: The job.
+        views: The views, as the caller knows them.
+        within_s: Longest wait for all answers, seconds.
+        stop: Ends the wait.
+
+    Returns:
+        By view, the answers. A view is not among them where no job runs, the job has ended
+        meanwhile, has another definition of the view, or could not compare it.
+    """
+    checks = Checks(spec)
+    if not checks.served():
+        return {}
+    pause = time.sleep if stop is None else stop.wait
+    asked = [checks.ask(view) for view in views]
+    answers: dict[str, CheckAnswer] = {}
+    try:
+        for _ in looks(within_s, _POLL_S, pause=pause):
+            for check in asked:
+                answer = None if check.view in answers else checks.answered(check)
+                if answer is not None:
+                    answers[check.view] = answer
+            ended = stop is not None and stop.is_set()
+            if len(answers) == len(asked) or ended or not checks.served():
+                break
+    finally:
+        for check in asked:
+            checks.withdraw(check)
+    return {view: answer for view, answer in answers.items() if answer.compared}
+
+
+def _read(path: Path, form: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=form, dec_hook=_decoded)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _decoded(form: type[Any], value: Any) -> Any:
+    return Lsn.parse(value) if form is Lsn else value
