@@ -46,6 +46,7 @@ class CaptureSpec:
         kafka_bootstrap: `host:port[,host:port]`.
         epoch: Incarnation of the source, 1 to 127; raised when its slot was recreated on purpose.
         heartbeat_interval_ms: How often the heartbeat row is written.
+        guard_interval_s: Seconds between two comparisons of what has arrived in Kafka.
         topic_partitions: Partitions of a table's topic, once it is made.
         topic_retention_ms: How long topics keep records.
         retention: Tables whose topic keeps them otherwise.
@@ -76,6 +77,7 @@ class CaptureSpec:
     outbox: TableName | None = None
     epoch: int = 1
     heartbeat_interval_ms: int = 1_000
+    guard_interval_s: float = 10.0
     topic_partitions: int = 1
     topic_retention_ms: int = 7 * _DAY_MS
     retention: Mapping[TableName, TopicRetention] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -168,7 +168,7 @@ def guarding(spec: CaptureSpec, every_s: float = 0.3) -> Iterator[None]:
     over = threading.Event()
 
     def watch() -> None:
-        guard = Guard(spec, kafka_every_s=2.0)
+        guard = Guard(replace(spec, guard_interval_s=2.0))
         with closing(ConnectRest(spec.connect_url, retry_s=0.0)) as rest:
             while not over.wait(every_s):
                 with suppress(CdcError, psycopg.Error), session.connect(spec.dsn) as connection:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from cdc.postgres.captures import Capture
     from cdc.postgres.slot import SlotStatus
 
-KAFKA_EVERY_S: Final = 10.0
-"""Between two comparisons of what has arrived."""
-
 _HALTED: Final = frozenset({"STOPPED", "PAUSED"})
 _POLL_S: Final = 0.1
 _log = structlog.get_logger(__name__)
@@ -48,7 +45,6 @@ class Guard:
 
     Args:
         spec: What is captured.
-        kafka_every_s: Between two comparisons of what has arrived, seconds.
         clock: Seconds that never go back.
     """
 
@@ -56,11 +52,9 @@ class Guard:
         self,
         spec: CaptureSpec,
         *,
-        kafka_every_s: float = KAFKA_EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec
-        self._kafka_every_s = kafka_every_s
         self._clock = clock
         self._kafka_due_at = 0.0
         self._said: str | None = None
@@ -121,7 +115,7 @@ class Guard:
             captures.clear(connection, known.source, None)  # it was for one start
         if self._clock() < self._kafka_due_at:
             return None
-        self._kafka_due_at = self._clock() + self._kafka_every_s
+        self._kafka_due_at = self._clock() + self._spec.guard_interval_s
         loss = self._topics(connection, known) or self._beats(connection, known)
         confirmed = found.confirmed_flush_lsn
         if loss is None and confirmed is not None and confirmed > known.slot_made_at:

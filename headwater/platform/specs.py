@@ -117,6 +117,7 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         kafka_bootstrap=endpoints.kafka_bootstrap,
         epoch=settings.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        guard_interval_s=settings.guard_interval_s,
         topic_partitions=settings.topic_partitions,
         topic_retention_ms=settings.topic_retention_hours * _HOUR_MS,
         snapshot_workers=settings.snapshot_workers,

@@ -41,7 +41,7 @@ _REQUEST: Final = ".request"
 _ANSWER: Final = ".answer"
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckRequest(msgspec.Struct, frozen=True):
     """A request to verify one view.
 
     Attributes:
@@ -91,29 +91,31 @@ class Checks:
         except WriterLockedError:
             return True
 
-    def ask(self, view: DerivedView) -> Check:
+    def ask(self, view: DerivedView) -> CheckRequest:
         """Asks for the table of a view."""
-        made = Check(f"{time.time_ns():020d}-{secrets.token_hex(4)}", view.name, view.fingerprint)
+        made = CheckRequest(
+            f"{time.time_ns():020d}-{secrets.token_hex(4)}", view.name, view.fingerprint
+        )
         self._write(made.id + _REQUEST, made)
         return made
 
-    def asked(self) -> list[Check]:
+    def asked(self) -> list[CheckRequest]:
         """Returns the requests that wait, the oldest first."""
         paths = sorted(self._folder.glob("*" + _REQUEST)) if self._folder.is_dir() else []
-        return [found for path in paths if (found := _read(path, Check)) is not None]
+        return [found for path in paths if (found := _read(path, CheckRequest)) is not None]
 
-    def answer(self, check: Check, answer: CheckAnswer) -> None:
+    def answer(self, check: CheckRequest, answer: CheckAnswer) -> None:
         """Answers a request and removes it, unless it was withdrawn."""
         if (self._folder / (check.id + _REQUEST)).exists():
             self._write(check.id + _ANSWER, answer)
             (self._folder / (check.id + _REQUEST)).unlink(missing_ok=True)
 
-    def answered(self, check: Check) -> CheckAnswer | None:
+    def answered(self, check: CheckRequest) -> CheckAnswer | None:
         """Returns the answer to a request; None while there is none."""
         found: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), CheckAnswer)
         return found
 
-    def withdraw(self, check: Check) -> None:
+    def withdraw(self, check: CheckRequest) -> None:
         """Removes a request and its answer."""
         for end in (_REQUEST, _ANSWER):  # the request first: then no answer is begun
             (self._folder / (check.id + end)).unlink(missing_ok=True)
@@ -125,7 +127,7 @@ class Checks:
             if time.time() - asked_at_s > _LEFT_BEHIND_S:
                 path.unlink(missing_ok=True)
 
-    def _write(self, name: str, what: Check | CheckAnswer) -> None:
+    def _write(self, name: str, what: CheckRequest | CheckAnswer) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         encoded = msgspec.json.encode(what, enc_hook=str)
         write_atomically(self._folder / name, encoded, durable=False)

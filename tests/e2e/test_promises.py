@@ -76,6 +76,9 @@ view.aggregate(
 )
 """
 SETTINGS = """
+[source.shop]
+guard_interval_s = 1
+
 [archive]
 interval_s = 1
 

@@ -51,6 +51,8 @@ class SourceSettings(_Section):
         heartbeat_interval_ms: Interval of heartbeats, with which an idle database releases its log.
             One second keeps `applied_through` close to the present, at the cost of one small
             transaction.
+        guard_interval_s: Interval at which the capture is checked for topics that Kafka lost or
+            recreated, and for heartbeats that went missing. A loss is noticed within it.
         topic_partitions: Partitions of each table's topic. With one, a micro-batch is one task,
             which is best on two cores. Raise it before the topics exist.
         topic_retention_hours: Retention of changes in Kafka. The archive has its own setting.
@@ -70,6 +72,7 @@ class SourceSettings(_Section):
     connector_salt: str | None = Field(default=None, pattern=r"^\$\{[^}]+\}$")
     epoch: int = Field(default=1, ge=1, le=127)
     heartbeat_interval_ms: int = Field(default=1_000, ge=100, le=3_600_000)
+    guard_interval_s: float = Field(default=10.0, ge=0.5, le=3_600)
     topic_partitions: int = Field(default=1, ge=1, le=1_000)
     topic_retention_hours: int = Field(default=168, ge=1, le=87_600)
     snapshot_workers: int = Field(default=2, ge=1, le=64)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
-    from projections.verification.derived_checks import Check
+    from projections.verification.derived_checks import CheckRequest
 
 _TICK_S: Final = 0.2
 _FAILURES: Final = (
@@ -83,7 +83,7 @@ class DerivedWatch(Attendant):
                     return
                 self._checks.answer(check, self._answer(check))
 
-    def _answer(self, check: Check) -> CheckAnswer:
+    def _answer(self, check: CheckRequest) -> CheckAnswer:
         view = next((each for each in self._views() if each.name == check.view), None)
         if view is None or view.fingerprint != check.fingerprint:
             return CheckAnswer(compared=False)
