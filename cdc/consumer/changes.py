@@ -275,7 +275,7 @@ class Changes:
     def failed(self, taken: DispatchedWork, item: QueuedRecord, error: BaseException) -> bool:
         """Takes a failure; see `Change.fail`."""
         failure = ChangeFailure.of(error, item.attempts + 1, self.spec.retry.permanent)
-        wait_s = self.spec.retry.wait_s(failure)
+        wait_s = failure.wait_s(self.spec.retry)
         if wait_s is None:
             return self.park(taken, item, failure)
         _log.warning(

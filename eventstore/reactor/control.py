@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import psycopg
 from psycopg.rows import class_row
 
 from eventstore.errors import SubscriptionError
-from eventstore.model.names import DEFAULT_TENANT, check_tenant
-from eventstore.postgres.connection import check_address
-from eventstore.postgres.errors import translated
-from eventstore.postgres.sessions import Sessions
 from eventstore.subscription.control import LAG_EVENTS_MAX, Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
-
-    from eventstore.postgres.connection import StoreConnection
-    from eventstore.subscription.control import ParkedStream
 
 _LIST: Final = (
     "SELECT s.name,"
@@ -78,8 +68,8 @@ class ReactorStatus:
     breaker_error: str | None
 
 
-class Reactors:
-    """The reactors of one tenant. A reactor is a subscription, so `Subscriptions` knows it, too.
+class Reactors(Subscriptions):
+    """The reactors of one tenant. A reactor is a subscription; see `Subscriptions` for the rest.
 
     Threads: may be used from several at once.
 
@@ -90,12 +80,6 @@ class Reactors:
     Raises:
         StoreUnavailableError: There is no way to the database.
     """
-
-    def __init__(self, dsn: str, *, tenant: str = DEFAULT_TENANT) -> None:
-        check_address(dsn)
-        self._tenant = check_tenant(tenant)
-        self._sessions = Sessions(dsn, 1)
-        self._subscriptions = Subscriptions(dsn, tenant=tenant)
 
     def all(self) -> list[ReactorStatus]:
         """Returns how each reactor is that has ever run and was not removed, by name."""
@@ -121,46 +105,9 @@ class Reactors:
         """
         self._pause(name, pause=False)
 
-    def parked(self, name: str, *, limit: int = 1_000) -> list[ParkedStream]:
-        """Returns the streams that wait because an effect failed; see `Subscriptions.parked`."""
-        return self._subscriptions.parked(name, limit=limit)
-
-    def retry(self, name: str, stream: str) -> bool:
-        """Has the effects of a stream that waits retried; see `Subscriptions.retry`."""
-        return self._subscriptions.retry(name, stream)
-
-    def retry_all(self, name: str, *, error_type: str | None = None) -> int:
-        """Has everything that waits retried; see `Subscriptions.retry_all`."""
-        return self._subscriptions.retry_all(name, error_type=error_type)
-
-    def drop(self, name: str, stream: str, *, everything: bool = False) -> int:
-        """Gives up the effects of an event that failed; see `Subscriptions.drop`."""
-        return self._subscriptions.drop(name, stream, everything=everything)
-
-    def close(self) -> None:
-        """Gives back the connections."""
-        self._sessions.close()
-        self._subscriptions.close()
-
-    def __enter__(self) -> Reactors:  # noqa: PYI034
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _pause(self, name: str, *, pause: bool) -> None:
-        with self._connection() as connection:
-            row: Any = connection.execute(_PAUSE, (self._tenant, name, pause)).fetchone()
-        if row[0] != "done":
+        if self._answer(_PAUSE, self._tenant, name, pause) != "done":
             raise SubscriptionError(
                 f"there is no reactor {name}",
                 hint="it is declared when it runs for the first time; headwater reactor list",
             )
-
-    @contextmanager
-    def _connection(self) -> Iterator[StoreConnection]:
-        try:
-            with self._sessions.acting(self._tenant) as connection:
-                yield connection
-        except psycopg.Error as error:
-            raise translated(error) from error

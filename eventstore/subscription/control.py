@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import psycopg
 from psycopg.rows import class_row
@@ -348,7 +348,7 @@ class Subscriptions:
         """Gives back the connections."""
         self._sessions.close()
 
-    def __enter__(self) -> Subscriptions:  # noqa: PYI034
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

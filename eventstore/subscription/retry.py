@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from eventstore.errors import EventStoreError, SubscriptionError
 from eventstore.subscription.trace import kind_of, location_of
+from foundation.retry import RetrySchedule
 
 ATTEMPTS_MAX: Final = 20
 """With the waits below, about eleven minutes: a dependency that is restarted is back by then."""
@@ -18,50 +18,17 @@ WAIT_MAX_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How a handler that fails is retried. Only the event's own stream waits for it.
+class RetryPolicy(RetrySchedule):
+    """How a handler that fails is retried; see `RetrySchedule`. Only the event's stream waits.
 
     By default 20 calls, with waits of 0.2, 0.4, 0.8, … 51 seconds, then of a minute: about eleven
     minutes in all.
-
-    Attributes:
-        attempts_max: Calls of the handler before the event stays parked until someone decides.
-        wait_initial_s: Wait after the first failure, in seconds.
-        wait_max_s: No wait is longer.
-        factor: Each wait is so many times the one before.
-        jitter: Part of each wait that is random, so that many do not come back at once.
-        permanent: Errors that no repetition heals: the event is parked at once.
     """
 
     attempts_max: int = ATTEMPTS_MAX
     wait_initial_s: float = WAIT_INITIAL_S
     wait_max_s: float = WAIT_MAX_S
-    factor: float = 2.0
-    jitter: float = 0.2
-    permanent: tuple[type[Exception], ...] = ()
-    _random: random.Random = field(
-        default_factory=random.Random, repr=False, compare=False, hash=False
-    )
-
-    def __post_init__(self) -> None:
-        if self.attempts_max < 1 or self.wait_initial_s < 0 or not 0 <= self.jitter <= 1:
-            raise SubscriptionError(
-                "a retry policy has 1 attempt or more, no negative wait and a jitter of 0 to 1"
-            )
-
-    def wait_s(self, attempts: int) -> float | None:
-        """Returns how long to wait after so many failures, in seconds; None: no more attempts."""
-        if attempts >= self.attempts_max:
-            return None
-        return self.pause_s(attempts)
-
-    def pause_s(self, attempts: int) -> float:
-        """Returns the wait after so many failures whether or not there is another attempt."""
-        wait = self.wait_initial_s
-        for _ in range(attempts - 1):
-            wait = min(wait * self.factor, self.wait_max_s)
-        wait = min(wait, self.wait_max_s)
-        return wait * (1 - self.jitter * self._random.random())
+    refused = SubscriptionError
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,10 +294,10 @@ def test_what_is_kept_of_an_error_has_no_values_in_it() -> None:
 
 def test_waits_grow_to_their_limit_and_end_after_the_last_attempt() -> None:
     policy = ConsumerRetryPolicy(attempts_max=5, wait_initial_s=1, wait_max_s=3, jitter=0)
-    waits = [policy.wait_s(ChangeFailure("E", None, attempts, False)) for attempts in range(1, 6)]
+    waits = [ChangeFailure("E", None, attempts, False).wait_s(policy) for attempts in range(1, 6)]
 
     assert [1, 2, 3, 3, None] == waits
-    assert policy.wait_s(ChangeFailure("E", None, 1, permanent=True)) is None
+    assert ChangeFailure("E", None, 1, permanent=True).wait_s(policy) is None
 
 
 @pytest.mark.parametrize(
