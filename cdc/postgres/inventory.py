@@ -46,7 +46,7 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
 _EVENT_STORE: Final = """
 SELECT to_regclass('eventstore.events') IS NOT NULL
        AND to_regclass('eventstore.outbox') IS NOT NULL
-       AND to_regclass('headwater_migrations.alembic_version') IS NOT NULL
+       AND to_regnamespace('headwater_migrations') IS NOT NULL
 """
 
 

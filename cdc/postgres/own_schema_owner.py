@@ -99,3 +99,14 @@ def take(connection: Connection[Any]) -> None:
             detail=error.diag.message_primary or error.sqlstate,
             hint=error.diag.message_hint,
         ) from error
+
+
+def take_as_superuser(connection: Connection[Any]) -> None:
+    """Makes the schema the session's if that is a superuser's, before it writes to the schema.
+
+    Raises:
+        SchemaOwnerError: It holds what Headwater did not make.
+    """
+    row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+    if (row.fetchone() or (False,))[0]:
+        take(connection)

@@ -121,8 +121,9 @@ def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
 
 
 def _schema(connection: Connection[Any]) -> Iterator[ReconcileStep]:
-    if not own_schema.exists(connection):
-        made = Difference(Part.SCHEMA, "headwater", "", None, "created")
+    if own_schema.pending(connection):
+        have = "of an earlier release" if own_schema.exists(connection) else None
+        made = Difference(Part.SCHEMA, "headwater", "", have, "upgraded" if have else "created")
         yield ReconcileStep((made,), lambda: own_schema.ensure(connection))
 
 

@@ -86,7 +86,7 @@ def _objects(spec: CaptureSpec) -> list[RoleStatement]:
             own_schema_owner.TAKE.strip(), "no other role's triggers run with your rights"
         ),
         RoleStatement(
-            own_schema.SQL.strip(), "schema headwater: the heartbeat and what is captured"
+            own_schema.script().strip(), "schema headwater: the heartbeat and what is captured"
         ),
         RoleStatement(made.as_string(None) + ";", "what leaves the database"),
         RoleStatement(

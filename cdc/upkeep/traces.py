@@ -167,8 +167,9 @@ def _drop_schema(connection: Connection[Any], source: str) -> list[str]:
             return [f"removed what was noted of {source}; {', '.join(others)} stays in the schema"]
         for function in _FUNCTIONS:
             connection.execute(f"DROP FUNCTION IF EXISTS headwater.{function}".encode())
-        tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in own_schema.TABLES)
-        connection.execute(sql.SQL("DROP TABLE {}").format(tables))
+        names = (*own_schema.TABLES, own_schema.RECORD)
+        tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables))
         try:
             with connection.transaction():
                 connection.execute("DROP SCHEMA headwater")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import threading
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,20 +13,56 @@ from psycopg import errors as postgres
 from eventstore.errors import AccessRefusedError, SchemaMissingError
 from eventstore.postgres.connection import check_address
 from eventstore.postgres.errors import translated
+from foundation.migration import MigrationHistory, migrations_in
 
 if TYPE_CHECKING:
-    from eventstore.errors import EventStoreError
+    from collections.abc import Iterator, Mapping
 
-LATEST: Final = "0006_reactors"
+    from foundation.migration import Key
+
+
+def folder() -> Path:
+    """Returns where the migrations are: in the installed package, or in the repository."""
+    packaged = Path(__file__).parents[1] / "_migrations"
+    root = packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+    return root / "sql"
+
+
+def _names() -> list[str]:
+    return sorted(path.name for path in folder().glob("[0-9]*_*"))
+
+
+LATEST: Final = _names()[-1]
 """The revision that this code works with."""
 
-VERSION_TABLE: Final = "headwater_migrations.alembic_version"
-"""Where the database says which revision it is at."""
+_PACKAGE: Final = "eventstore"
+_SCHEMA: Final = "headwater_migrations"
+"""It stays when a downgrade drops the event store's schemas."""
 
-_CURRENT: Final = "SELECT version_num FROM headwater_migrations.alembic_version"
-# Alembic keeps what it works on in a module: two threads would work on each other's database.
-_one_at_a_time = threading.Lock()
 _UPGRADE: Final = "headwater db upgrade"
+# Releases that migrated by Alembic look here; they refuse a version that they do not know.
+_FORMER: Final = f"{_SCHEMA}.alembic_version"
+_FORMER_VERSION: Final = f"SELECT max(version_num) FROM {_FORMER}"  # noqa: S608
+_TELL_FORMER: Final = """
+DO $former$
+BEGIN
+    IF to_regclass('{table}') IS NOT NULL THEN
+        UPDATE {table} SET version_num = '{version}';
+    END IF;
+END
+$former$;
+"""
+_DROP: Final = f"""
+DROP SCHEMA IF EXISTS eventstore CASCADE;
+DROP SCHEMA IF EXISTS eventstore_keys CASCADE;
+DO $former$
+BEGIN
+    IF to_regclass('{_FORMER}') IS NOT NULL THEN
+        DELETE FROM {_FORMER};
+    END IF;
+END
+$former$;
+"""  # noqa: S608  # put together from constants only
 
 
 def current(dsn: str) -> str | None:
@@ -38,7 +74,8 @@ def current(dsn: str) -> str | None:
     check_address(dsn)
     try:
         with psycopg.connect(dsn) as connection:
-            return _current(connection)
+            applied = _history(LATEST).applied(connection)
+            return max((name for _, name in applied), default=None)
     except psycopg.Error as error:
         raise translated(error) from error
 
@@ -55,7 +92,7 @@ def check(dsn: str) -> None:
         return
     if found is None:
         raise SchemaMissingError("the database has no event store", hint=_UPGRADE)
-    if not (folder() / "versions" / f"{found}.py").is_file():
+    if found not in _names():
         raise _unknown(f"its version is {found}, the latest known is {LATEST}")
     raise SchemaMissingError(
         "the event store in the database has an older version",
@@ -64,14 +101,16 @@ def check(dsn: str) -> None:
     )
 
 
-def upgrade(dsn: str) -> list[str]:
+def upgrade(dsn: str, *, through: str | None = None) -> list[str]:
     """Upgrades a database to the latest revision, in one transaction.
 
-    A concurrent upgrade waits for this one. Other schemas are not changed.
+    A concurrent upgrade waits for this one. Other schemas are not changed. It waits at most 2 s for
+    a table that another session uses, then gives it back and repeats, for up to five minutes.
 
     Args:
         dsn: `postgresql://…`, or libpq's `key=value` form. Its role needs CREATE on the database,
             and will own the event store.
+        through: The last revision to apply; None: the latest one.
 
     Returns:
         The applied revisions, oldest first; empty if the database was up to date.
@@ -81,7 +120,10 @@ def upgrade(dsn: str) -> list[str]:
         AccessRefusedError: The role lacks a privilege.
         StoreUnavailableError: The database does not answer, or not in time.
     """
-    return _migrate(dsn, "upgrade", "head")
+    history = _history(through or LATEST)
+    with _connected(dsn) as connection:
+        _check_known(history, connection)
+        return [migration.name for migration in history.upgrade(connection)]
 
 
 def downgrade(dsn: str) -> list[str]:
@@ -98,7 +140,11 @@ def downgrade(dsn: str) -> list[str]:
         AccessRefusedError: The role lacks a privilege.
         StoreUnavailableError: The database does not answer, or not in time.
     """
-    return _migrate(dsn, "downgrade", "base")
+    history = _history(LATEST)
+    with _connected(dsn) as connection:
+        if not _check_known(history, connection):
+            return []
+        return history.drop(connection, _DROP)
 
 
 def upgrade_script(dsn: str) -> str:
@@ -108,59 +154,59 @@ def upgrade_script(dsn: str) -> str:
         SchemaMissingError: The database has a revision unknown to this program.
         StoreUnavailableError: The database does not answer.
     """
-    found = current(dsn)
-    if found == LATEST:
-        return ""
-    written = io.StringIO()
-    _alembic("upgrade", f"{found}:head" if found else "head", written, sql=True)
-    return written.getvalue()
+    history = _history(LATEST)
+    with _connected(dsn) as connection:
+        applied = _check_known(history, connection)
+    pending = history.pending(applied)
+    return history.script(pending, applied) if pending else ""
 
 
-def _current(connection: psycopg.Connection[Any]) -> str | None:
-    row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (VERSION_TABLE,)).fetchone()
-    if row != (True,):
-        return None
-    found = connection.execute(_CURRENT).fetchone()
-    return None if found is None else str(found[0])
-
-
-def _migrate(dsn: str, verb: str, revision: str) -> list[str]:
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # only a migration loads it
-
+@contextmanager
+def _connected(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     check_address(dsn)
     try:
-        return _alembic(verb, revision, io.StringIO(), dsn=dsn)
+        with psycopg.connect(
+            dsn, autocommit=True, application_name="headwater migrations"
+        ) as connection:
+            # sees what those before it have committed, whatever the database's default is
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            yield connection
+    except postgres.InsufficientPrivilege as error:
+        raise AccessRefusedError(
+            "this role may not change the schema",
+            detail=error.diag.message_primary,
+            hint="run it as the owner: GRANT CREATE ON DATABASE … TO …, or another role in the DSN",
+        ) from error
     except psycopg.Error as error:
-        raise _refused(error) from error
-    except DBAPIError as error:
-        if not isinstance(error.orig, psycopg.Error):
-            raise
-        raise _refused(error.orig) from error
+        raise translated(error) from error
 
 
-def _alembic(verb: str, revision: str, written: io.StringIO, **given: Any) -> list[str]:
-    """Runs one of Alembic's commands; returns the revisions that it went through."""
-    from alembic import command  # noqa: PLC0415  # half a second that only a migration waits for
-    from alembic.config import Config  # noqa: PLC0415
-    from alembic.util import CommandError  # noqa: PLC0415
-
-    done: list[str] = []
-    sql = bool(given.pop("sql", False))
-    config = Config(output_buffer=written, attributes={**given, "done": done})
-    # Alembic fills in %(name)s; a folder may have any name.
-    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
-    try:
-        with _one_at_a_time:
-            getattr(command, verb)(config, revision, sql=sql)
-    except CommandError as error:
-        raise _unknown(str(error)) from error
-    return done
+def _check_known(
+    history: MigrationHistory, connection: psycopg.Connection[Any]
+) -> Mapping[Key, str | None]:
+    """Returns which migrations a database has had, all of them as this program has them."""
+    applied = history.applied(connection)
+    if unknown := history.unknown(applied):
+        raise _unknown(f"it has {', '.join(unknown)}; the latest known is {LATEST}")
+    return applied
 
 
-def folder() -> Path:
-    """Returns where the migrations are: in the installed package, or in the repository."""
-    packaged = Path(__file__).parents[1] / "_migrations"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+@cache
+def _history(through: str) -> MigrationHistory:
+    migrations = [each for each in migrations_in(folder(), _PACKAGE) if each.name <= through]
+    finish = _TELL_FORMER.format(table=_FORMER, version=through)
+    return MigrationHistory(_SCHEMA, tuple(migrations), adopted=_adopted, finish=finish)
+
+
+def _adopted(connection: psycopg.Connection[Any]) -> list[Key]:
+    """What Alembic, which migrated before, has noted."""
+    there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (_FORMER,)).fetchone()
+    found = connection.execute(_FORMER_VERSION).fetchone() if there == (True,) else None
+    version = found and found[0]
+    if version is None:
+        return []
+    names = {name for name in _names() if name <= version} | {version}
+    return [(_PACKAGE, name) for name in sorted(names)]
 
 
 def _unknown(detail: str) -> SchemaMissingError:
@@ -168,14 +214,4 @@ def _unknown(detail: str) -> SchemaMissingError:
         "the event store in the database has a version unknown to this program",
         detail=detail,
         hint="pip install --upgrade headwater",
-    )
-
-
-def _refused(error: psycopg.Error) -> EventStoreError:
-    if not isinstance(error, postgres.InsufficientPrivilege):
-        return translated(error)
-    return AccessRefusedError(
-        "this role may not change the schema",
-        detail=error.diag.message_primary,
-        hint="run it as the owner: GRANT CREATE ON DATABASE … TO …, or another role in the DSN",
     )

@@ -9,8 +9,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 
 from eventstore.errors import ConditionFailedError, ContentionError, WrongExpectedVersionError
 from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend
@@ -248,23 +246,18 @@ BODIES = (
 
 
 def test_an_upgrade_bounds_the_locks_of_a_store_that_has_events(database):
-    config = Config(attributes={"dsn": database})
-    config.set_main_option("script_location", str(schema.folder()))
-    command.upgrade(config, "0002_failures")
+    schema.upgrade(database, through="0002_failures")
     log = PostgresEventLog(database)
     log.append(request("order-1", event(EMAIL), key="once"))
     with psycopg.connect(database, autocommit=True) as looker:
         before = looker.execute(BODIES).fetchall()
-        command.upgrade(config, "0003_locks")
+        schema.upgrade(database, through="0003_locks")
         repeated = log.append(request("order-1", event(EMAIL), key="once"))
         version = log.append(request("order-1", *many_tags(900, 5, EMAIL))).version
         changed = looker.execute(BODIES).fetchall()
-        command.downgrade(config, "0002_failures")
-        after = looker.execute(BODIES).fetchall()
     log.close()
 
     assert repeated.repeated
     assert 901 == version
     assert [name for name, _ in before] == [name for name, _ in changed]
     assert all(old != new for old, new in zip(before, changed, strict=True))
-    assert before == after

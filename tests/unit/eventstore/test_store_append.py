@@ -385,7 +385,7 @@ def test_the_example_of_the_package_runs_and_loads_no_driver():
     """In a process of its own: the example declares its event for good."""
     probe = (
         "import sys, eventstore\n"
-        "heavy = {'psycopg', 'sqlalchemy', 'cryptography', 'alembic', 'pydantic'}\n"
+        "heavy = {'psycopg', 'sqlalchemy', 'cryptography', 'pydantic'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
         "import doctest\n"
         "names = {'__name__': '__main__'}\n"

@@ -123,7 +123,8 @@ NOT_STORED = {
 def stored_names() -> set[str]:
     """Tables, and constants that name a property, a key, a header, a lock or a file."""
     files = [p for package in PACKAGES[:4] for p in sorted((ROOT / package).rglob("*.py"))]
-    files += sorted((ROOT / "migrations" / "sql").rglob("*.sql"))
+    for package in ("cdc", "migrations", "projections"):
+        files += sorted((ROOT / package).rglob("*.sql"))
     texts = [path.read_text() for path in files]
     tables = {name.removeprefix("headwater.") for text in texts for name in TABLE.findall(text)}
     return tables | {name for text in texts for name in STORED_NAME.findall(text)} - NOT_STORED

@@ -42,8 +42,15 @@ def test_the_wheel_has_every_migration_under_the_event_store(names):
     }
 
     assert kept == {n.removeprefix(MIGRATIONS) for n in names if n.startswith(MIGRATIONS)}
-    assert "versions/0001_event_store.py" in kept
     assert "sql/0001_event_store/10_events.sql" in kept
+
+
+@pytest.mark.parametrize("package", ["cdc", "projections"])
+def test_the_wheel_has_the_migrations_of_each_package(names, package):
+    kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / package / "migrations").iterdir()}
+
+    assert kept
+    assert kept <= names
 
 
 def test_the_wheel_has_the_page_of_dashboards(names):
@@ -98,7 +105,7 @@ def test_an_import_of_the_event_store_needs_its_own_dependencies_only(installed,
     assert (0, "") == (answer.returncode, answer.stderr)
     assert [
         str(installed.folder / "eventstore" / "__init__.py"),
-        str(installed.folder / "eventstore" / "_migrations"),
+        str(installed.folder / "eventstore" / "_migrations" / "sql"),
     ] == answer.stdout.split()
 
 

@@ -410,6 +410,7 @@ def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
     view.publish({"id": 1, "amount": 500})
     looked(spec, connection)
     connection.execute("ALTER TABLE headwater.alert_episodes DROP until")
+    connection.execute("DROP TABLE headwater.migrations")  # which it had not, either
     assert own_schema.exists(connection)  # who only asks what is captured finds it
     assert ["added to schema headwater"] == own_schema.ensure(connection)
     looked(spec, connection)
