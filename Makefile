@@ -47,7 +47,8 @@ lint: environment ## style, types, module contracts
 format: environment ## rewrite the sources in the house style
 	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
 
-docs: environment ## regenerate what is written from the code: docs/*.md, docker/config
+docs: environment ## regenerate what is written from the code: blocking twins, docs/*.md, docker/config
+	@$(PY) setup/twins.py
 	@$(PY) docs/generate.py
 	@$(PY) docker/render.py
 

@@ -1,22 +1,20 @@
-"""AsyncEventStore: `EventStore` for asyncio; same names, same plans, same answers."""
+"""AsyncEventStore: commands and typed events, over any `AsyncEventLog`, for asyncio."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from eventstore.deciding.context import NO_CONTEXT, occurrences
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, LogPart, StreamPart
-from eventstore.model.callables import check_log
 from eventstore.model.expected_version import ANY, check_expected_version
 from eventstore.model.names import DEFAULT_TENANT
 from eventstore.model.query import Condition, Query
 from eventstore.model.unknown import UnknownPolicy
 from eventstore.planning.appending import Terms, wanted_of
+from eventstore.planning.async_running import AsyncPlanRunner, mapped
 from eventstore.planning.handling import ATTEMPTS_MAX, Handled
-from eventstore.planning.operation import Call, Finished, Pause, Plan, advanced
 from eventstore.planning.planner import Planner, codec_of, in_category
 from eventstore.planning.waiting import waiting
 from eventstore.serialization.registry import EventTypes, declared
@@ -36,11 +34,10 @@ if TYPE_CHECKING:
     from eventstore.serialization.recorded import RecordedEvent
 
 S = TypeVar("S")
-T = TypeVar("T")
 
 
 class AsyncEventStore:
-    """Typed events and commands over a log, for asyncio; see `EventStore` for each method.
+    """Typed events and commands over a log, for asyncio; the same answers as `EventStore`.
 
     A key ring may query its database. With a key ring, planning runs in a thread, including
     `decide` and `evolve`, and the first access to `.event` of a read event may block.
@@ -74,7 +71,7 @@ class AsyncEventStore:
         keyring: KeyRing | None = None,
         unknown: UnknownPolicy = UnknownPolicy.HALT,
     ) -> None:
-        check_log(log, asynchronous=True)
+        self._runner: Final = AsyncPlanRunner(log, in_threads=keyring is not None)
         self.log: Final = log
         self.codec: Final = codec_of(types, keyring)
         self.unknown: Final = UnknownPolicy(unknown)
@@ -107,10 +104,33 @@ class AsyncEventStore:
         context: Context = NO_CONTEXT,
         connection: Any = None,
     ) -> Appended:
-        """See `EventStore.append`."""
+        """Appends events to a stream, all of them or none.
+
+        Args:
+            stream: Name of the stream.
+            events: One or several: of declared classes, `EventData`, or `Occurrence`s of these.
+            expected_version: What the writer thinks of the stream.
+            idempotency_key: The same key with the same events again answers what it did first,
+                whatever the expected version says.
+            condition: Refuses the append if an event came in that the decision has not seen.
+            outbox: Sent if, and only if, the append commits. Events of a public type are sent by
+                themselves.
+            context: Stored beside the events.
+            connection: Of the caller's, whose open transaction the append joins.
+
+        Raises:
+            WrongExpectedVersionError: The stream is not where the writer thought.
+            IdempotencyConflictError: The key was used for other events.
+            ConditionFailedError: An event matches the condition.
+            IsolationRefusedError: A condition in a transaction that is REPEATABLE READ or
+                SERIALIZABLE.
+            EventRefusedError: An event would not read back unchanged.
+            BatchRefusedError: There are no events, too many, or they contradict each other.
+            StoreUnavailableError: The database did not do it now.
+        """
         wanted = [(stream, occurrences(events), check_expected_version(expected_version))]
         terms = Terms(idempotency_key, condition, outbox, context)
-        return await self._run(self._planner.append(wanted, terms, connection))
+        return await self._runner.run(self._planner.append(wanted, terms, connection))
 
     async def append_all(  # noqa: PLR0913  # each is one thing that a caller can want
         self,
@@ -122,9 +142,22 @@ class AsyncEventStore:
         context: Context = NO_CONTEXT,
         connection: Any = None,
     ) -> Appended:
-        """See `EventStore.append_all`."""
+        """Appends events to several streams, all of them or none.
+
+        Args:
+            appends: A mapping from stream to events; or stream, events and expected version of
+                each.
+            idempotency_key: See `append`.
+            condition: See `append`.
+            outbox: See `append`.
+            context: See `append`.
+            connection: See `append`.
+
+        Raises:
+            EventStoreError: See `append`.
+        """
         terms = Terms(idempotency_key, condition, outbox, context)
-        return await self._run(self._planner.append(wanted_of(appends), terms, connection))
+        return await self._runner.run(self._planner.append(wanted_of(appends), terms, connection))
 
     async def handle(  # noqa: PLR0913  # each is one thing that a caller can want
         self,
@@ -137,8 +170,41 @@ class AsyncEventStore:
         attempts_max: int = ATTEMPTS_MAX,
         boundary: Query | None = None,
     ) -> Handled:
-        """See `EventStore.handle`."""
-        return await self._run(
+        """Decides a command and appends the resulting events.
+
+        If another writer was faster, the state is loaded and the command decided again.
+
+        Args:
+            command: Of a class that a decider of the store takes.
+            expected_version: What the caller thinks of the stream. If it is a version, another
+                writer's event is an error and nothing is retried.
+            idempotency_key: The same key with the same command again answers what it did first,
+                also if the command would be rejected now. A command without events has its key
+                recorded, too.
+            context: Stored beside the events.
+            connection: Of the caller's, whose open transaction is joined: the state is read through
+                it, and what breaks that transaction is not retried.
+            attempts_max: How often it is decided at most.
+            boundary: Which events, of whatever streams, the decision depends on besides its own
+                stream, such as `tagged("email:ada@example.org")`; each item names a tag. The
+                method that decides gets them as a further argument. If one more came in before the
+                events are appended, the command is decided again.
+
+        Raises:
+            Rejected: The domain's rules refuse it, by a subclass of theirs; nothing was written.
+            EventRefusedError: An event would not read back unchanged, or the decider could not fold
+                it.
+            UndeclaredError: No decider takes it, it has no method for an event of its own, or the
+                boundary is missing or not looked at.
+            IsolationRefusedError: A boundary in a transaction that is REPEATABLE READ or
+                SERIALIZABLE.
+            WrongExpectedVersionError: The stream is not where the caller thought.
+            ContentionError: Other writers were faster each time.
+            IdempotencyConflictError: The key was used for another command.
+            ResultUnknownError: The connection broke at the commit. With a key, it was asked again
+                in vain; without one, it may or may not have happened.
+        """
+        return await self._runner.run(
             self._planner.handle(
                 command,
                 expected_version=expected_version,
@@ -159,87 +225,120 @@ class AsyncEventStore:
         as_of: datetime | None = None,
         connection: Any = None,
     ) -> State[S]:
-        """See `EventStore.state`."""
-        return await self._run(
+        """Returns the state of a stream; the initial state if it does not exist.
+
+        Args:
+            decider: Whose fold; or a class declared by `aggregate`.
+            identity: The id part of the stream's name.
+            at_version: After that many events.
+            as_of: By the events recorded at or before this instant.
+            connection: Of the caller's, whose open transaction it is read in.
+
+        Raises:
+            WrongExpectedVersionError: The stream has not reached `at_version`.
+            UndeclaredError: An event is of an unknown type, or of a future version.
+            CompactionError: The stream's beginning is gone.
+        """
+        return await self._runner.run(
             self._planner.state(
                 decider, identity, at_version=at_version, as_of=as_of, connection=connection
             )
         )
 
-    async def read_stream(
+    def read_stream(
         self, stream: str, part: StreamPart = WHOLE_STREAM, *, connection: Any = None
     ) -> AsyncIterator[RecordedEvent]:
-        """See `EventStore.read_stream`."""
-        recorded = self._planner.recorded
-        asked = self._planner.checked(stream, part)
-        async for stored in self.log.read_stream(*asked, connection=connection):
-            yield recorded(stored)
+        """Reads a stream; yields nothing if it does not exist.
+
+        Where it was compacted, the first event stands for those before it, unless the part says
+        `archived`.
+
+        Args:
+            stream: Name of the stream.
+            part: Which of its events, and in which direction.
+            connection: Of the caller's; sees what its open transaction has appended.
+        """
+        found = self.log.read_stream(*self._planner.checked(stream, part), connection=connection)
+        return mapped(self._planner.recorded, found)
 
     def read_category(
         self, category: str, part: LogPart = WHOLE_LOG
     ) -> AsyncIterator[RecordedEvent]:
-        """See `EventStore.read_category`."""
+        """Reads all streams of a category in global order.
+
+        Args:
+            category: Of the streams.
+            part: Which of their events, and in which direction.
+        """
         return self.read_all(in_category(category, part))
 
-    async def read_all(self, part: LogPart = WHOLE_LOG) -> AsyncIterator[RecordedEvent]:
-        """See `EventStore.read_all`."""
-        recorded = self._planner.recorded
-        async for stored in self.log.read_log(self.tenant, part):
-            yield recorded(stored)
+    def read_all(self, part: LogPart = WHOLE_LOG) -> AsyncIterator[RecordedEvent]:
+        """Reads the tenant's log in global order, up to the position at which it is complete.
+
+        Args:
+            part: Which events, and in which direction.
+        """
+        return mapped(self._planner.recorded, self.log.read_log(self.tenant, part))
 
     def read(self, query: Query, part: LogPart = WHOLE_LOG) -> AsyncIterator[RecordedEvent]:
-        """See `EventStore.read`."""
+        """Reads the events that match a query, in global order.
+
+        Args:
+            query: Which events.
+            part: Which of them, and in which direction; its own query is not used.
+        """
         return self.read_all(replace(part, query=query))
 
     async def read_boundary(
         self, query: Query, *, connection: Any = None
     ) -> tuple[list[RecordedEvent], Condition]:
-        """See `EventStore.read_boundary`."""
+        """Reads the events on which a decision across streams depends.
+
+        Args:
+            query: Each of its items names a tag.
+            connection: Of the caller's; sees what its open transaction has appended.
+
+        Returns:
+            The events, oldest first, and the condition to append with: it fails if an event that
+            the query means came in meanwhile.
+
+        Raises:
+            IsolationRefusedError: The transaction is REPEATABLE READ or SERIALIZABLE, so it would
+                not see what others committed since it began.
+        """
         found = await self.log.read_boundary(self.tenant, query, connection=connection)
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
 
     async def personal_tag(self, name: str, value: str) -> str:
-        """See `EventStore.personal_tag`."""
-        return await asyncio.to_thread(self.codec.personal_tag, self.tenant, name, value)
+        """Returns the stored form of `personal_tag(name, value)`, for queries.
+
+        Args:
+            name: What the value is, such as `email`.
+            value: The personal value.
+
+        Raises:
+            SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
+        """
+        return await self._runner.compute(self.codec.personal_tag, self.tenant, name, value)
 
     async def wait_for(self, token: Token, timeout_s: float) -> None:
-        """See `EventStore.wait_for`."""
-        await self._run(waiting(token, timeout_s))
+        """Waits until the log is complete up to a token, so that every reader sees its events.
+
+        Args:
+            token: Of a command or an append.
+            timeout_s: How long at most, in seconds.
+
+        Raises:
+            WaitTimeoutError: A writer's transaction that began before it is still open.
+        """
+        await self._runner.run(waiting(token, timeout_s))
 
     async def close(self) -> None:
-        """Closes the log; a wait ends when its task is cancelled."""
-        await self.log.close()
+        """Closes the log, for its other tenants too; a wait ends when its task is cancelled."""
+        await self._runner.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _run(self, plan: Plan[T]) -> T:
-        step = await self._advanced(plan)
-        while not isinstance(step, Finished):
-            try:
-                answer = await self._perform(step)
-            except Exception as error:  # noqa: BLE001  # the plan knows what it means, or raises it
-                step = await self._advanced(plan, error=error)
-            else:
-                step = await self._advanced(plan, answer)
-        value: T = step.value
-        return value
-
-    async def _advanced(
-        self, plan: Plan[Any], answer: object = None, error: Exception | None = None
-    ) -> Call | Pause | Finished:
-        if self.codec.keyring is None:
-            return advanced(plan, answer, error)
-        return await asyncio.to_thread(advanced, plan, answer, error)
-
-    async def _perform(self, step: Call | Pause) -> object:
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-            return False
-        answer = getattr(self.log, step.method)(*step.arguments, **step.options)
-        if step.method == "read_stream":
-            return [stored async for stored in answer]
-        return await answer

@@ -1,23 +1,22 @@
+# Written by setup/twins.py from eventstore/async_store.py: change that one, then run `make docs`.
 """EventStore: commands and typed events, over any `EventLog`."""
 
 from __future__ import annotations
 
 import copy
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from eventstore.deciding.context import NO_CONTEXT, occurrences
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM, LogPart, StreamPart
-from eventstore.model.callables import check_log
 from eventstore.model.expected_version import ANY, check_expected_version
 from eventstore.model.names import DEFAULT_TENANT
 from eventstore.model.query import Condition, Query
 from eventstore.model.unknown import UnknownPolicy
 from eventstore.planning.appending import Terms, wanted_of
 from eventstore.planning.handling import ATTEMPTS_MAX, Handled
-from eventstore.planning.operation import Call, Finished, Pause, Plan, advanced
 from eventstore.planning.planner import Planner, codec_of, in_category
+from eventstore.planning.running import PlanRunner, mapped
 from eventstore.planning.waiting import waiting
 from eventstore.serialization.registry import EventTypes, declared
 
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from eventstore.serialization.recorded import RecordedEvent
 
 S = TypeVar("S")
-T = TypeVar("T")
 
 
 class EventStore:
@@ -73,12 +71,11 @@ class EventStore:
         keyring: KeyRing | None = None,
         unknown: UnknownPolicy = UnknownPolicy.HALT,
     ) -> None:
-        check_log(log, asynchronous=False)
+        self._runner: Final = PlanRunner(log, in_threads=keyring is not None)
         self.log: Final = log
         self.codec: Final = codec_of(types, keyring)
         self.unknown: Final = UnknownPolicy(unknown)
         self._planner = Planner(self.codec, deciders, tenant)
-        self._closing: Final = threading.Event()
 
     @property
     def tenant(self) -> str:
@@ -133,7 +130,7 @@ class EventStore:
         """
         wanted = [(stream, occurrences(events), check_expected_version(expected_version))]
         terms = Terms(idempotency_key, condition, outbox, context)
-        return self._run(self._planner.append(wanted, terms, connection))
+        return self._runner.run(self._planner.append(wanted, terms, connection))
 
     def append_all(  # noqa: PLR0913  # each is one thing that a caller can want
         self,
@@ -160,7 +157,7 @@ class EventStore:
             EventStoreError: See `append`.
         """
         terms = Terms(idempotency_key, condition, outbox, context)
-        return self._run(self._planner.append(wanted_of(appends), terms, connection))
+        return self._runner.run(self._planner.append(wanted_of(appends), terms, connection))
 
     def handle(  # noqa: PLR0913  # each is one thing that a caller can want
         self,
@@ -207,7 +204,7 @@ class EventStore:
             ResultUnknownError: The connection broke at the commit. With a key, it was asked again
                 in vain; without one, it may or may not have happened.
         """
-        return self._run(
+        return self._runner.run(
             self._planner.handle(
                 command,
                 expected_version=expected_version,
@@ -242,7 +239,7 @@ class EventStore:
             UndeclaredError: An event is of an unknown type, or of a future version.
             CompactionError: The stream's beginning is gone.
         """
-        return self._run(
+        return self._runner.run(
             self._planner.state(
                 decider, identity, at_version=at_version, as_of=as_of, connection=connection
             )
@@ -262,7 +259,7 @@ class EventStore:
             connection: Of the caller's; sees what its open transaction has appended.
         """
         found = self.log.read_stream(*self._planner.checked(stream, part), connection=connection)
-        return map(self._planner.recorded, found)
+        return mapped(self._planner.recorded, found)
 
     def read_category(self, category: str, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
         """Reads all streams of a category in global order.
@@ -279,7 +276,7 @@ class EventStore:
         Args:
             part: Which events, and in which direction.
         """
-        return map(self._planner.recorded, self.log.read_log(self.tenant, part))
+        return mapped(self._planner.recorded, self.log.read_log(self.tenant, part))
 
     def read(self, query: Query, part: LogPart = WHOLE_LOG) -> Iterator[RecordedEvent]:
         """Reads the events that match a query, in global order.
@@ -320,7 +317,7 @@ class EventStore:
         Raises:
             SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
         """
-        return self.codec.personal_tag(self.tenant, name, value)
+        return self._runner.compute(self.codec.personal_tag, self.tenant, name, value)
 
     def wait_for(self, token: Token, timeout_s: float) -> None:
         """Waits until the log is complete up to a token, so that every reader sees its events.
@@ -332,33 +329,14 @@ class EventStore:
         Raises:
             WaitTimeoutError: A writer's transaction that began before it is still open.
         """
-        self._run(waiting(token, timeout_s))
+        self._runner.run(waiting(token, timeout_s))
 
     def close(self) -> None:
         """Ends waits of this store and of its other tenants, and closes the log."""
-        self._closing.set()
-        self.log.close()
+        self._runner.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _run(self, plan: Plan[T]) -> T:
-        step = advanced(plan)
-        while not isinstance(step, Finished):
-            try:
-                answer = self._perform(step)
-            except Exception as error:  # noqa: BLE001  # the plan knows what it means, or raises it
-                step = advanced(plan, error=error)
-            else:
-                step = advanced(plan, answer)
-        value: T = step.value
-        return value
-
-    def _perform(self, step: Call | Pause) -> object:
-        if isinstance(step, Pause):
-            return self._closing.wait(step.seconds)
-        answer = getattr(self.log, step.method)(*step.arguments, **step.options)
-        return list(answer) if step.method == "read_stream" else answer

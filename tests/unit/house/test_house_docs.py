@@ -43,8 +43,9 @@ def test_every_error_code_has_the_house_form():
     assert [] == [found for found in declared_codes() if not CODE.fullmatch(found[0])]
 
 
-def test_pages_written_from_the_code_are_current():
-    command = [sys.executable, "docs/generate.py", "--check"]
+@pytest.mark.parametrize("script", ["docs/generate.py", "setup/twins.py"])
+def test_what_is_written_from_the_code_is_current(script):
+    command = [sys.executable, script, "--check"]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert (0, "", "") == (answer.returncode, answer.stdout, answer.stderr)
