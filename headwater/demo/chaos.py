@@ -18,7 +18,7 @@ from headwater.platform.specs import JOB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headwater.demo.port import Stack
+    from headwater.platform.platform import Platform
     from headwater.runtime import ServiceStatus
 
 _BACK_S: Final = 240.0
@@ -36,7 +36,7 @@ class Chaos:
         say: Told of each step.
     """
 
-    stack: Stack
+    stack: Platform
     component: str
     say: Callable[[str], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from headwater.demo.drive import Drive
 from headwater.demo.home import is_own, make_anew
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headwater.demo.options import DemoOptions
-    from headwater.demo.port import ComparedView, Stack
     from headwater.demo.reader import ViewEndpoints
     from headwater.demo.result import Forgotten, Mended
     from headwater.demo.workload import Workload
     from headwater.platform.platform import Platform
+    from projections.verification.report import ViewReport
 
 
 def run_demo(
     options: DemoOptions,
     console: Console,
     *,
-    before_comparison: Callable[[Stack, ViewEndpoints], None] | None = None,
+    before_comparison: Callable[[Platform, ViewEndpoints], None] | None = None,
 ) -> DemoResult:
     """Runs the demo; whatever happens, Ctrl-C included, nothing is left running.
 
@@ -92,7 +92,7 @@ def run_demo(
     return result
 
 
-def _stack(workload: Workload, options: DemoOptions) -> Stack:
+def _stack(workload: Workload, options: DemoOptions) -> Platform:
     from headwater.platform.platform import Platform  # noqa: PLC0415  # loads every driver
     from headwater.project.project import open_project  # noqa: PLC0415
 
@@ -102,20 +102,20 @@ def _stack(workload: Workload, options: DemoOptions) -> Stack:
 
 
 def _aftermath(
-    stack: Stack, workload: Workload, options: DemoOptions, places: ViewEndpoints, screen: Screen
+    stack: Platform, workload: Workload, options: DemoOptions, places: ViewEndpoints, screen: Screen
 ) -> tuple[Mended | None, Forgotten | None]:
     if not options.rebuild or workload.person is None:
         return None, None
     from headwater.demo.aftermath import Aftermath  # noqa: PLC0415  # loads every driver
 
-    after = Aftermath(cast("Platform", stack), workload.person, places, screen.say)
+    after = Aftermath(stack, workload.person, places, screen.say)
     with screen.waiting("what was damaged is looked for"):
         mended = after.mend()
     with screen.waiting("a person is forgotten"):
         return mended, after.forget()
 
 
-def _places(stack: Stack) -> ViewEndpoints:
+def _places(stack: Platform) -> ViewEndpoints:
     from headwater.demo.reader import ViewEndpoints  # noqa: PLC0415  # loads every driver
 
     endpoints = stack.endpoints
@@ -124,7 +124,7 @@ def _places(stack: Stack) -> ViewEndpoints:
     return ViewEndpoints(tables, endpoints.search_url, endpoints.cache_url, prefix)
 
 
-def _comparison(found: ComparedView) -> StoreComparison:
+def _comparison(found: ViewReport) -> StoreComparison:
     return StoreComparison(
         found.view,
         str(found.store),
@@ -139,7 +139,7 @@ def _comparison(found: ComparedView) -> StoreComparison:
     )
 
 
-def _stop(stack: Stack, screen: Screen) -> None:
+def _stop(stack: Platform, screen: Screen) -> None:
     with screen.waiting("stopping everything"):
         stack.stop()
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from foundation.waiting import looks, wait_until
 from headwater.demo.chaos import Chaos
@@ -19,7 +19,6 @@ from headwater.demo.traffic import Written
 
 if TYPE_CHECKING:
     from headwater.demo.options import DemoOptions
-    from headwater.demo.port import Stack
     from headwater.demo.reader import ViewEndpoints
     from headwater.demo.rebuild import Rebuilding
     from headwater.demo.result import Freshness, RebuildShown, Recovery
@@ -65,7 +64,7 @@ class Drive:
 
     def __init__(
         self,
-        stack: Stack,
+        stack: Platform,
         workload: Workload,
         options: DemoOptions,
         places: ViewEndpoints,
@@ -127,7 +126,7 @@ class Drive:
         if self._rebuilding is None:
             from headwater.demo.rebuild import Rebuilding  # noqa: PLC0415  # loads every driver
 
-            probe, stack = self._workload.probe, cast("Platform", self._stack)
+            probe, stack = self._workload.probe, self._stack
             told = meter, self._screen.say, began
             self._rebuilding = Rebuilding(stack, probe, column, self._places, *told)
             self._rebuilding.watch()

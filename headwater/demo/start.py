@@ -14,9 +14,9 @@ from headwater.demo.task import Task
 from headwater.runtime import ServiceName, ServiceState
 
 if TYPE_CHECKING:
-    from headwater.demo.port import Stack
     from headwater.demo.screen import Screen
     from headwater.demo.workload import Workload
+    from headwater.platform.platform import Platform
     from headwater.runtime import StatusEvent
 
 _FIRST_CHANGE_S: Final = 120.0
@@ -45,7 +45,7 @@ class DemoStart:
         screen: Told of each step.
     """
 
-    stack: Stack
+    stack: Platform
     workload: Workload
     scale: float
     screen: Screen

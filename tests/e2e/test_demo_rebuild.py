@@ -23,8 +23,8 @@ from headwater.reading.views import Views
 from projections.publishing.read_barrier import BehindError, ChangeStage
 
 if TYPE_CHECKING:
-    from headwater.demo.port import Stack
     from headwater.demo.reader import ViewEndpoints
+    from headwater.platform.platform import Platform
 
 pytestmark = [
     pytest.mark.integration,
@@ -74,7 +74,7 @@ def test_readers_are_moved_twenty_times_unnoticed_and_tampered_rows_turn_the_dem
     assert found["forgotten"]["complete"]
 
 
-def write_and_tamper(stack: Stack, places: ViewEndpoints) -> None:
+def write_and_tamper(stack: Platform, places: ViewEndpoints) -> None:
     with Views(stack) as views:
         read_own_writes(views, stack.source_dsn)
     tamper(places)

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headwater.demo.port import Stack
+    from headwater.platform.platform import Platform
 
 pytestmark = [
     pytest.mark.integration,
@@ -56,7 +56,7 @@ def test_globalshop_is_kept_by_two_workers_one_of_which_is_killed(
     assert [] == psutil.wait_procs([each for below in working.values() for each in below], 30)[1]
 
 
-def look(stack: Stack, working: dict[str, list[psutil.Process]]) -> None:
+def look(stack: Platform, working: dict[str, list[psutil.Process]]) -> None:
     """Notes which processes of each worker do the work; the driver does none of it itself."""
     found = stack.status()
     assert found is not None
@@ -75,7 +75,7 @@ def look(stack: Stack, working: dict[str, list[psutil.Process]]) -> None:
     assert PARTITIONS == len(extent.bounds(stack.endpoints.kafka_bootstrap, frozenset([topic])))
 
 
-def executors(stack: Stack, worker: str) -> list[psutil.Process]:
+def executors(stack: Platform, worker: str) -> list[psutil.Process]:
     """The JVMs below a worker."""
     found = stack.status()
     service = found.service(worker) if found else None
