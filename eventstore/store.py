@@ -1,4 +1,4 @@
-# Written by setup/twins.py from eventstore/async_store.py: change that one, then run `make docs`.
+# Written by setup/twins.py from async_store.py: change that one, then run `make docs`.
 """EventStore: commands and typed events, over any `EventLog`."""
 
 from __future__ import annotations

@@ -15,18 +15,32 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-TWINS: Final = {"eventstore/async_store.py": "eventstore/store.py"}
+TWINS: Final = {
+    "eventstore/async_store.py": "eventstore/store.py",
+    "eventstore/postgres/async_log.py": "eventstore/postgres/log.py",
+}
 """The blocking module of each for asyncio."""
 
 WORDS: Final = (
     (r"\basync (?=def |for |with )|\bawait (?=[\w(])", ""),
     (r"\b__a(enter|exit)__", r"__\1__"),
-    (r"\basync_(running)\b", r"\1"),
-    (r"\bAsync(EventStore|EventLog|PostgresEventLog|PlanRunner|Iterator)\b", r"\1"),
+    (r"\basync_(paging|running)\b", r"\1"),
+    (r"\b(joined|own)_async(_cursor)?\b", r"\1\2"),
+    (
+        r"\bAsync(EventStore|EventLog|PostgresEventLog|PlanRunner|Iterator|Sessions|Connection|Cursor)\b",
+        r"\1",
+    ),
 )
 """What differs in every module: patterns, and what they become."""
 
 PROSE: Final = {
+    "eventstore/postgres/log.py": (
+        (
+            "the event log on Postgres for asyncio, with the same statements",
+            "the event log on Postgres; functions in the schema enforce its rules",
+        ),
+        ("; belongs to the event loop that first uses it", ""),
+    ),
     "eventstore/store.py": (
         (", over any `EventLog`, for asyncio", ", over any `EventLog`"),
         (
@@ -62,7 +76,8 @@ def blocking(twin: str, name: str) -> str:
         if text.count(said) != 1:
             raise SystemExit(f"{twin} does not say once: {said}")
         text = text.replace(said, instead)
-    notice = f"# Written by setup/twins.py from {twin}: change that one, then run `make docs`.\n"
+    source = Path(twin).name
+    notice = f"# Written by setup/twins.py from {source}: change that one, then run `make docs`.\n"
     for words in (["check", "--select=I", "--fix-only", "--quiet"], ["format", "--quiet"]):
         ruff = [sys.executable, "-m", "ruff", *words, f"--stdin-filename={name}", "-"]
         text = subprocess.run(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import stamina
@@ -18,6 +18,7 @@ from eventstore.errors import (
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
 from eventstore.model.event import Appended, AppendRequest, StoredEvent
 from eventstore.postgres import answer, statement
+from eventstore.postgres.async_paging import items, pages
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
     check_address,
@@ -25,11 +26,11 @@ from eventstore.postgres.connection import (
     own_async_cursor,
 )
 from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
-from eventstore.postgres.log import PAGE, RETRIES
+from eventstore.postgres.high_water_mark import HighWaterMark
 from eventstore.postgres.sessions import AsyncSessions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from psycopg import AsyncConnection, AsyncCursor
 
@@ -38,12 +39,25 @@ if TYPE_CHECKING:
     from eventstore.postgres.statement import Statement
 
 
+RETRIES: Final[dict[str, Any]] = {
+    "attempts": 7,
+    "wait_initial": 0.005,
+    "wait_max": 0.2,
+    "wait_jitter": 0.02,
+    "timeout": None,
+}
+"""Of an append that met a deadlock or a serialization failure; waits are in seconds."""
+
+PAGE: Final = 5_000
+"""Events of one statement in a read of the log: some MiB in flight."""
+
+
 class AsyncPostgresEventLog:
     """An `AsyncEventLog` on one Postgres database; belongs to the event loop that first uses it.
 
     Args:
         dsn: The database; never shown.
-        connections_max: Size of the connection pool; further tasks wait.
+        connections_max: Size of the connection pool; further writers wait.
         page: Number of events that one statement of a log read fetches.
 
     Raises:
@@ -56,7 +70,7 @@ class AsyncPostgresEventLog:
         check_address(dsn)
         self._sessions = AsyncSessions(dsn, connections_max)
         self._page = page
-        self._mark = 0
+        self._mark = HighWaterMark()
 
     async def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
@@ -66,6 +80,7 @@ class AsyncPostgresEventLog:
         try:
             return await self._append(request, asked)
         except ContentionError:
+            # it was rolled back as a whole, so nothing stands in the way of a repetition
             async for attempt in stamina.retry_context(on=ContentionError, **RETRIES):
                 with attempt:
                     return await self._append(request, asked)
@@ -73,10 +88,7 @@ class AsyncPostgresEventLog:
 
     async def _append(self, request: AppendRequest, asked: Statement) -> Appended:
         try:
-            async with self._sessions.acting(request.tenant) as connection:
-                cursor = await connection.writer.execute(asked.sql, asked.parameters, prepare=True)
-                row = await cursor.fetchone()
-                connection.used_at = time.monotonic()
+            row = await self._executed(request.tenant, asked)
             if row is not None:
                 return statement.appended(request, row)
         except psycopg.Error as error:
@@ -93,6 +105,13 @@ class AsyncPostgresEventLog:
             raise
         return await self._refused(request)
 
+    async def _executed(self, tenant: str, asked: Statement) -> Sequence[Any] | None:
+        async with self._sessions.acting(tenant) as connection:
+            await connection.writer.execute(asked.sql, asked.parameters, prepare=True)
+            row: Sequence[Any] | None = await connection.writer.fetchone()
+            connection.used_at = time.monotonic()
+            return row
+
     async def _refused(self, request: AppendRequest) -> Appended:
         """An append that found its stream at another version, unless it is there already."""
         if done := await self._repeated(request):
@@ -104,9 +123,9 @@ class AsyncPostgresEventLog:
         self, request: AppendRequest, connection: AsyncConnection[Any]
     ) -> Appended:
         asked = statement.append(request, joined=True)
-        async with _translating():
-            cursor = own_async_cursor(connection)
-            row = await (await cursor.execute(asked.sql, asked.parameters)).fetchone()
+        with _translating():
+            cursor = await own_async_cursor(connection).execute(asked.sql, asked.parameters)
+            row = await cursor.fetchone()
         return statement.appended(request, row or ())
 
     async def _repeated(self, request: AppendRequest) -> Appended | None:
@@ -121,7 +140,7 @@ class AsyncPostgresEventLog:
         ]
         return replace(done, versions=tuple(versions))
 
-    async def read_stream(
+    def read_stream(
         self,
         tenant: str,
         stream: str,
@@ -130,46 +149,33 @@ class AsyncPostgresEventLog:
         connection: Any = None,
     ) -> AsyncIterator[StoredEvent]:
         """See `EventLog.read_stream`."""
+        return items(self._stream, tenant, stream, part, connection)
+
+    async def _stream(
+        self, tenant: str, stream: str, part: StreamPart, connection: Any
+    ) -> list[StoredEvent]:
         asked = statement.read_stream(tenant, stream, part)
         found = await self._events(asked, tenant, connection)
-        for event in answer.of_stream(found, tenant, stream):
-            yield event
+        return answer.of_stream(found, tenant, stream)
 
-    async def read_log(
-        self, tenant: str | None, part: LogPart = WHOLE_LOG
-    ) -> AsyncIterator[StoredEvent]:
+    def read_log(self, tenant: str | None, part: LogPart = WHOLE_LOG) -> AsyncIterator[StoredEvent]:
         """See `EventLog.read_log`."""
-        mark = await self.high_water_mark()
-        after, left = part.after, part.limit
-        through = mark if part.through is None else min(mark, part.through)
-        while after < through and (left is None or left > 0):
-            limit = self._page if left is None else min(self._page, left)
-            asked = statement.read_log(tenant, part, after=after, through=through, limit=limit)
-            page = answer.of_range(await self._events(asked, tenant), tenant, after, through)
-            for event in page:
-                yield event
-            if len(page) < limit:
-                return
-            left = None if left is None else left - len(page)
-            if part.backwards:
-                through = page[-1].global_position - 1
-            else:
-                after = page[-1].global_position
+        return pages(self.high_water_mark, self._answer, tenant, part, self._page)
 
     async def high_water_mark(self) -> int:
         """See `EventLog.high_water_mark`."""
         mark, head = await self._row(statement.HIGH_WATER_MARK)
-        self._mark = max(mark, self._mark) if self._mark <= head else mark  # see the blocking log
-        return self._mark
+        return self._mark.seen(mark, head)
 
     async def head(self) -> int:
         """Returns the last assigned global position, committed or not."""
-        return int((await self._row(statement.HEAD))[0])
+        row = await self._row(statement.HEAD)
+        return int(row[0])
 
     async def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
         """See `EventLog.stream_version`."""
-        asked = statement.stream_version(tenant, stream)
-        return int((await self._row(asked, tenant, connection))[0])
+        row = await self._row(statement.stream_version(tenant, stream), tenant, connection)
+        return int(row[0])
 
     async def result_of(self, tenant: str, key: str, *, connection: Any = None) -> Repeated | None:
         """See `EventLog.result_of`."""
@@ -179,8 +185,8 @@ class AsyncPostgresEventLog:
     async def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
         asked = statement.read_boundary(tenant, query)
-        async with self._answer(asked, tenant, connection) as cursor:
-            return statement.boundary(await cursor.fetchall())
+        cursor = await self._answer(asked, tenant, connection)
+        return statement.boundary(await cursor.fetchall())
 
     async def snapshot(
         self, tenant: str, stream: str, fold: str, *, through: int | None = None
@@ -201,35 +207,34 @@ class AsyncPostgresEventLog:
         self, asked: Statement, tenant: str | None = None, connection: Any = None
     ) -> Sequence[Any]:
         """The first row, or nothing."""
-        async with self._answer(asked, tenant, connection) as cursor:
-            return () if cursor.description is None else await cursor.fetchone() or ()
+        cursor = await self._answer(asked, tenant, connection)
+        return () if cursor.description is None else await cursor.fetchone() or ()
 
     async def _events(
         self, asked: Statement, tenant: str | None, connection: Any = None
     ) -> list[StoredEvent]:
-        async with self._answer(asked, tenant, connection) as cursor:
-            found = list(map(StoredEvent._make, await cursor.fetchall()))
+        cursor = await self._answer(asked, tenant, connection)
+        found = list(map(StoredEvent._make, await cursor.fetchall()))
         return answer.of_tenant(found, tenant)
 
-    @asynccontextmanager
     async def _answer(
-        self, asked: Statement, tenant: str | None, connection: Any
-    ) -> AsyncIterator[AsyncCursor[Any]]:
-        async with _translating():
+        self, asked: Statement, tenant: str | None, connection: Any = None
+    ) -> AsyncCursor[Any]:
+        """A cursor that has all its rows in memory and needs its connection no more."""
+        with _translating():
             if connection is not None:
                 cursor = own_async_cursor(joined_async(connection))
                 if tenant is not None:
                     await cursor.execute(
                         "SELECT set_config('eventstore.tenant', %s, true)", (tenant,)
                     )
-                yield await cursor.execute(asked.sql, asked.parameters)
-                return
+                return await cursor.execute(asked.sql, asked.parameters)
             async with self._sessions.acting(tenant) as own:
-                yield await own.cursor(binary=True).execute(asked.sql, asked.parameters)
+                return await own.cursor(binary=True).execute(asked.sql, asked.parameters)
 
 
-@asynccontextmanager
-async def _translating() -> AsyncIterator[None]:
+@contextmanager
+def _translating() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:

@@ -1,14 +1,12 @@
+# Written by setup/twins.py from async_log.py: change that one, then run `make docs`.
 """PostgresEventLog: the event log on Postgres; functions in the schema enforce its rules."""
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import stamina
@@ -18,7 +16,6 @@ from eventstore.errors import (
     ContentionError,
     WrongExpectedVersionError,
 )
-from eventstore.forking import renew_after_fork
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
 from eventstore.model.event import Appended, AppendRequest, StoredEvent
 from eventstore.postgres import answer, statement
@@ -29,16 +26,19 @@ from eventstore.postgres.connection import (
     own_cursor,
 )
 from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
+from eventstore.postgres.high_water_mark import HighWaterMark
+from eventstore.postgres.paging import items, pages
 from eventstore.postgres.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from psycopg import Connection
+    from psycopg import Connection, Cursor
 
     from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
     from eventstore.model.query import Query
     from eventstore.postgres.statement import Statement
+
 
 RETRIES: Final[dict[str, Any]] = {
     "attempts": 7,
@@ -71,9 +71,7 @@ class PostgresEventLog:
         check_address(dsn)
         self._sessions = Sessions(dsn, connections_max)
         self._page = page
-        self._mark = 0
-        self._marking = threading.Lock()
-        renew_after_fork(self)
+        self._mark = HighWaterMark()
 
     def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
@@ -125,7 +123,8 @@ class PostgresEventLog:
     def _append_joined(self, request: AppendRequest, connection: Connection[Any]) -> Appended:
         asked = statement.append(request, joined=True)
         with _translating():
-            row = own_cursor(connection).execute(asked.sql, asked.parameters).fetchone()
+            cursor = own_cursor(connection).execute(asked.sql, asked.parameters)
+            row = cursor.fetchone()
         return statement.appended(request, row or ())
 
     def _repeated(self, request: AppendRequest) -> Appended | None:
@@ -149,66 +148,33 @@ class PostgresEventLog:
         connection: Any = None,
     ) -> Iterator[StoredEvent]:
         """See `EventLog.read_stream`."""
+        return items(self._stream, tenant, stream, part, connection)
+
+    def _stream(
+        self, tenant: str, stream: str, part: StreamPart, connection: Any
+    ) -> list[StoredEvent]:
         asked = statement.read_stream(tenant, stream, part)
-        if connection is None:
-            found = self._events(asked, tenant)
-        else:
-            found = _joined_events(joined(connection), asked, tenant)
-        return iter(answer.of_stream(found, tenant, stream))
+        found = self._events(asked, tenant, connection)
+        return answer.of_stream(found, tenant, stream)
 
     def read_log(self, tenant: str | None, part: LogPart = WHOLE_LOG) -> Iterator[StoredEvent]:
         """See `EventLog.read_log`."""
-        mark = self.high_water_mark()
-        return self._pages(tenant, part, mark if part.through is None else min(mark, part.through))
-
-    def _pages(self, tenant: str | None, part: LogPart, through: int) -> Iterator[StoredEvent]:
-        # While one page is turned into events here, the server prepares the next. A child that was
-        # forked meanwhile has no thread that would, and goes on page by page.
-        process = os.getpid()
-        with ThreadPoolExecutor(1, thread_name_prefix="eventstore-read") as ahead:
-            bounds = _Bounds(part.after, through, part.limit)
-            limit = bounds.page(self._page)
-            page = self._page_of(tenant, part, bounds, limit) if limit else None
-            while page is not None:
-                following, full, asked = None, page.rowcount == limit, bounds
-                if full:
-                    bounds = bounds.beyond(_last_position(page), limit, backwards=part.backwards)
-                    limit = bounds.page(self._page)
-                    if limit and process == os.getpid():
-                        following = ahead.submit(self._page_of, tenant, part, bounds, limit)
-                events = list(map(StoredEvent._make, page.fetchall()))
-                yield from answer.of_range(events, tenant, asked.after, asked.through)
-                if not full or not limit:
-                    return
-                if following is None or process != os.getpid():
-                    page = self._page_of(tenant, part, bounds, limit)
-                else:
-                    page = following.result()
-
-    def _page_of(
-        self, tenant: str | None, part: LogPart, bounds: _Bounds, limit: int
-    ) -> psycopg.Cursor[Any]:
-        asked = statement.read_log(
-            tenant, part, after=bounds.after, through=bounds.through, limit=limit
-        )
-        return self._answer(asked, tenant)
+        return pages(self.high_water_mark, self._answer, tenant, part, self._page)
 
     def high_water_mark(self) -> int:
         """See `EventLog.high_water_mark`."""
         mark, head = self._row(statement.HIGH_WATER_MARK)
-        # What was complete stays complete, though a slow writer may set the database's answer back.
-        # Beyond the head there is nothing: then the log was restored to an earlier time.
-        with self._marking:
-            self._mark = max(mark, self._mark) if self._mark <= head else mark
-            return self._mark
+        return self._mark.seen(mark, head)
 
     def head(self) -> int:
         """Returns the last assigned global position, committed or not."""
-        return int(self._row(statement.HEAD)[0])
+        row = self._row(statement.HEAD)
+        return int(row[0])
 
     def stream_version(self, tenant: str, stream: str, *, connection: Any = None) -> int:
         """See `EventLog.stream_version`."""
-        return int(self._row(statement.stream_version(tenant, stream), tenant, connection)[0])
+        row = self._row(statement.stream_version(tenant, stream), tenant, connection)
+        return int(row[0])
 
     def result_of(self, tenant: str, key: str, *, connection: Any = None) -> Repeated | None:
         """See `EventLog.result_of`."""
@@ -218,11 +184,8 @@ class PostgresEventLog:
     def read_boundary(self, tenant: str, query: Query, *, connection: Any = None) -> Boundary:
         """See `EventLog.read_boundary`."""
         asked = statement.read_boundary(tenant, query)
-        if connection is None:
-            return statement.boundary(self._answer(asked, tenant).fetchall())
-        with _translating():
-            rows = _joined_cursor(joined(connection), asked, tenant).fetchall()
-        return statement.boundary(rows)
+        cursor = self._answer(asked, tenant, connection)
+        return statement.boundary(cursor.fetchall())
 
     def snapshot(
         self, tenant: str, stream: str, fold: str, *, through: int | None = None
@@ -239,74 +202,30 @@ class PostgresEventLog:
         """See `EventLog.close`."""
         self._sessions.close()
 
-    def after_fork(self) -> None:
-        """See `Forked`."""
-        self._marking = threading.Lock()
-
     def _row(
         self, asked: Statement, tenant: str | None = None, connection: Any = None
     ) -> Sequence[Any]:
         """The first row, or nothing."""
-        with _translating():
-            if connection is not None:
-                return _row_of(_joined_cursor(joined(connection), asked, tenant))
-            with self._sessions.acting(tenant) as own:
-                return _row_of(own.execute(asked.sql, asked.parameters, binary=True))
+        cursor = self._answer(asked, tenant, connection)
+        return () if cursor.description is None else cursor.fetchone() or ()
 
-    def _events(self, asked: Statement, tenant: str | None) -> list[StoredEvent]:
-        found = list(map(StoredEvent._make, self._answer(asked, tenant).fetchall()))
+    def _events(
+        self, asked: Statement, tenant: str | None, connection: Any = None
+    ) -> list[StoredEvent]:
+        cursor = self._answer(asked, tenant, connection)
+        found = list(map(StoredEvent._make, cursor.fetchall()))
         return answer.of_tenant(found, tenant)
 
-    def _answer(self, asked: Statement, tenant: str | None) -> psycopg.Cursor[Any]:
+    def _answer(self, asked: Statement, tenant: str | None, connection: Any = None) -> Cursor[Any]:
         """A cursor that has all its rows in memory and needs its connection no more."""
-        with _translating(), self._sessions.acting(tenant) as connection:
-            return connection.cursor(binary=True).execute(asked.sql, asked.parameters)
-
-
-class _Bounds(NamedTuple):
-    """What is left to read of the log: `after < global position <= through`, `left` at most."""
-
-    after: int
-    through: int
-    left: int | None
-
-    def page(self, size: int) -> int:
-        """Size of the next page; 0 if nothing is left."""
-        if self.after >= self.through:
-            return 0
-        return size if self.left is None else min(size, self.left)
-
-    def beyond(self, last: int, count: int, *, backwards: bool) -> _Bounds:
-        """What is left after a page of `count` events that ended at `last`."""
-        left = None if self.left is None else self.left - count
-        if backwards:
-            return _Bounds(self.after, last - 1, left)
-        return _Bounds(last, self.through, left)
-
-
-def _last_position(page: psycopg.Cursor[Any]) -> int:
-    result = page.pgresult
-    value = result.get_value(page.rowcount - 1, 0) if result else None
-    return int.from_bytes(value or b"", "big")  # binary int8; positions are positive
-
-
-def _joined_cursor(
-    connection: Connection[Any], asked: Statement, tenant: str | None
-) -> psycopg.Cursor[Any]:
-    cursor = own_cursor(connection)
-    if tenant is not None:
-        cursor.execute("SELECT set_config('eventstore.tenant', %s, true)", (tenant,))
-    return cursor.execute(asked.sql, asked.parameters)
-
-
-def _joined_events(connection: Connection[Any], asked: Statement, tenant: str) -> list[StoredEvent]:
-    with _translating():
-        rows = _joined_cursor(connection, asked, tenant).fetchall()
-    return list(map(StoredEvent._make, rows))
-
-
-def _row_of(cursor: psycopg.Cursor[Any]) -> Sequence[Any]:
-    return () if cursor.description is None else cursor.fetchone() or ()
+        with _translating():
+            if connection is not None:
+                cursor = own_cursor(joined(connection))
+                if tenant is not None:
+                    cursor.execute("SELECT set_config('eventstore.tenant', %s, true)", (tenant,))
+                return cursor.execute(asked.sql, asked.parameters)
+            with self._sessions.acting(tenant) as own:
+                return own.cursor(binary=True).execute(asked.sql, asked.parameters)
 
 
 @contextmanager

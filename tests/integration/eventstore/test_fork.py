@@ -111,7 +111,7 @@ def test_a_child_forked_while_threads_hold_locks_and_connections_goes_on(store_d
         threads = [threading.Thread(target=busy, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
-        held = [log._marking, ring._lock]
+        held = [log._mark._lock, ring._lock]
         for lock in held:
             lock.acquire()
         def work():
