@@ -239,7 +239,7 @@ def open_earlier_prefix(
     """Returns what a `$snapshot` event holds that names no state, for a stream without originals.
 
     Such an event was written before a fold's name had the state in it. Which decider of the
-    category made it cannot be told, so the originals go first; where they were dropped, a state
+    category made it is unknown, so the originals go first; where they were dropped, a state
     that fits exactly is all that is left of the stream's beginning.
     """
     found = _read_prefix(stored.data)

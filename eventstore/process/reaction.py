@@ -52,7 +52,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Sets a timer. One of the same name is set anew.
+    """Sets a timer; it replaces a timer of the same name.
 
     Attributes:
         name: Names it within the process.

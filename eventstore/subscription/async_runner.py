@@ -96,7 +96,7 @@ class AsyncSubscriptionRunner(Runner):
     def start(self) -> None:
         """Runs it in a task of the running loop; `failed`, `on_stop` and `join` tell how it ended.
 
-        Whoever starts it joins it: an error that `join` has not raised is in the log alone.
+        The caller that starts it joins it: an error that `join` has not raised is in the log alone.
         """
         name = f"subscription {self.subscription.name}"
         self._task = asyncio.get_running_loop().create_task(self.run(), name=name)

@@ -271,7 +271,7 @@ class Subscriptions:
         return self._timer(_DROP_TIMERS, name, process_id, timer)
 
     def drop(self, name: str, stream: str, *, everything: bool = False) -> int:
-        """Gives up the event of a parked stream that failed; those behind it are delivered.
+        """Drops the event of a parked stream that failed; the later ones are delivered.
 
         Args:
             name: The subscription.

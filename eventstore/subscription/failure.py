@@ -1,4 +1,4 @@
-"""HandlerFailure: what `on_failure` is told of an error that a handler raised."""
+"""HandlerFailure: what `on_failure` receives about an error that a handler raised."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Handling:
     """Calls a subscription's handler within a transaction.
 
     Attributes:
-        contended: Deadlocks and serialization failures in a row; reset by whoever commits.
+        contended: Deadlocks and serialization failures in a row; reset by a commit.
         limit: Is given the outcome of each effect.
     """
 

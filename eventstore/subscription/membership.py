@@ -153,8 +153,8 @@ def _shared(name: str) -> SubscriptionError:
 async def leave(session: RunnerSession) -> None:
     """Gives up membership and partitions at once.
 
-    Closing the connection would do so too, but only when the server gets round to it: whoever comes
-    next would still be told that the subscription runs.
+    Closing the connection would do so too, but only when the server gets round to it: until
+    then the next runner would see the subscription as running.
     """
     with suppress(psycopg.Error):  # then closing the connection does it
         await session.rows(statement.LEAVE)

@@ -86,7 +86,7 @@ def rebuild(
     codec: Codec | None = None,
     after: int | None = None,
 ) -> Rebuilt:
-    """Rebuilds a view's tables, while its subscription runs or stands still.
+    """Rebuilds a view's tables, whether or not its subscription runs.
 
     Nothing happens outside of the database: `delivery.live` is false, and effects are dropped. What
     the handler writes to tables that the subscription does not name is refused, and everything is

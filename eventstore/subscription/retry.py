@@ -39,7 +39,7 @@ class Failure:
         error_type: Name of its class.
         error_code: Its stable code: HW-E… of this package, or Postgres' SQLSTATE.
         attempts: How often the handler was called.
-        permanent: No repetition heals it.
+        permanent: No retry resolves it.
         error_location: `file:line` of the handler's own code; None if unknown.
         error: The error itself, for this process only.
         outage: A dependency is away, so that this was no attempt; it is retried in any case.

@@ -1,4 +1,4 @@
-"""Statements of the runner; what each means is said in the schema's 40_subscriptions.sql."""
+"""Statements of the runner; the schema's 40_subscriptions.sql explains each."""
 
 from __future__ import annotations
 

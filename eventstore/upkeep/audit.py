@@ -161,7 +161,7 @@ class Tampering(StrEnum):
     |---|---|
     | CHANGED | the first event that was edited, or exchanged for another |
     | REMOVED | the first event that is gone |
-    | INSERTED | the first event that was not there when its place in the log was sealed |
+    | INSERTED | the first event that was not there when its position was sealed |
     | MISPLACED | the first event that is in the archive but was not compacted, or the reverse |
     | SEAL | the first event whose hash was changed; else where the changed or missing seal begins |
     | CUT | the end of what is left, if the log or its seals end before the head kept outside |

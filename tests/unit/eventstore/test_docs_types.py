@@ -1,10 +1,11 @@
-"""Strict checkers pass on every example of the event store's guide and of its package."""
+"""Strict checkers pass on every example of the event store's pages and of its package."""
 
 from __future__ import annotations
 
 import ast
 import doctest
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,7 +17,12 @@ import pytest
 import eventstore
 
 ROOT = Path(__file__).resolve().parents[3]
-GUIDE = ROOT / "docs" / "eventstore.md"
+DOCS = ROOT / "docs"
+SUPPORT = ROOT / "tests" / "support"
+GUIDES = ("eventstore.md", "uniqueness.md", "saved-states.md")
+"""Pages of prompts, each one program."""
+FRAGMENTS = ("processes.md", "subscriptions.md", "tenants.md", "reactors.md")
+"""Pages with fragments; what they use and do not define is in `docs_names`."""
 HEAD = '''"""The guide, as a module."""
 
 DSN: str = ""
@@ -29,28 +35,41 @@ def show(value: object) -> None:
 '''
 
 
-@pytest.fixture(params=["guide", "package"])
+@pytest.fixture(params=[*GUIDES, *FRAGMENTS, "package"])
 def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """The examples as one file; what the prompt would print is given to `show`."""
-    blocks = re.findall(r"```pycon\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    text = "\n".join(blocks) if request.param == "guide" else eventstore.__doc__ or ""
-    examples = doctest.DocTestParser().get_examples(text)
+    """A folder with the examples: one file, or one for each fragment."""
+    if request.param in FRAGMENTS:
+        blocks = re.findall(r"```python\n(.*?)```", (DOCS / request.param).read_text(), re.DOTALL)
+        for number, block in enumerate(blocks):
+            names = "from docs_names import *\n\n"
+            (tmp_path / f"fragment_{number}.py").write_text(names + block)
+    else:
+        (tmp_path / "guide.py").write_text(program(request.param))
+    return tmp_path
+
+
+def program(name: str) -> str:
+    """The examples of a page, or of the package; what the prompt would print goes to `show`."""
+    if name == "package":
+        text = eventstore.__doc__ or ""
+    else:
+        blocks = re.findall(r"```pycon\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+        text = "\n".join(blocks)
     lines = []
-    for example in examples:
+    for example in doctest.DocTestParser().get_examples(text):
         (statement,) = ast.parse(example.source).body
         lines.append(example.source.rstrip("\n").replace("_ = ", ""))
         if isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Call):
             lines[-1] = f"show({ast.unparse(statement)})"
-    path = tmp_path / "guide.py"
-    path.write_text(HEAD + "\n".join(lines) + "\n")
-    return path
+    return HEAD + "\n".join(lines) + "\n"
 
 
-def test_mypy_strict_passes_on_the_guide(module: Path) -> None:
-    options = ["--strict", "--no-error-summary", "--cache-dir", str(module.parent / "cache")]
+def test_mypy_strict_passes_on_a_page(module: Path) -> None:
+    options = ["--strict", "--no-error-summary", "--cache-dir", str(module / ".cache")]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--config-file=", *options, str(module)],
+        [sys.executable, "-m", "mypy", "--config-file=", *options, *map(str, module.glob("*.py"))],
         cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(SUPPORT)},
         capture_output=True,
         text=True,
         check=False,
@@ -59,19 +78,19 @@ def test_mypy_strict_passes_on_the_guide(module: Path) -> None:
     assert ("", 0) == (done.stdout, done.returncode), done.stderr
 
 
-def test_pyright_strict_passes_on_the_guide(module: Path) -> None:
+def test_pyright_strict_passes_on_a_page(module: Path) -> None:
     pyright = shutil.which("pyright") or shutil.which("basedpyright")
     if pyright is None:
         pytest.skip("pyright is not installed: pip install pyright")
     settings = {
         "typeCheckingMode": "strict",
         "include": [str(module)],
-        "extraPaths": [str(ROOT)],
+        "extraPaths": [str(ROOT), str(SUPPORT)],
         "pythonVersion": "3.11",
     }
-    (module.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+    (module / "pyrightconfig.json").write_text(json.dumps(settings))
     done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable, "--outputjson", "-p", str(module.parent)],
+        [pyright, "--pythonpath", sys.executable, "--outputjson", "-p", str(module)],
         capture_output=True,
         text=True,
         check=False,
@@ -79,7 +98,7 @@ def test_pyright_strict_passes_on_the_guide(module: Path) -> None:
     answer = json.loads(done.stdout)
     found = answer["generalDiagnostics"]
 
-    assert 1 == answer["summary"]["filesAnalyzed"]
+    assert len(list(module.glob("*.py"))) == answer["summary"]["filesAnalyzed"]
     assert [] == [
         f"{each['range']['start']['line'] + 1}: {each['message']}"
         for each in found

@@ -22,6 +22,7 @@ FUNCTION_LINES_MAX = 70
 # Who may read the environment besides headwater.project.settings, and why. Handing the whole of it
 # to a child, `{**os.environ, ...}`, reads nothing and is free to all.
 READS_ENVIRONMENT: dict[str, str] = {
+    "examples/bank/server.py": "a program of its own, configured as its platform does it",
     "headwater/runtime/supervisor/spawn.py": "hands its environment on to the supervisor, unread",
     "projections/job/spark/session.py": "Spark takes its Python and its Java from there only",
 }
