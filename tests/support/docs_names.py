@@ -1,11 +1,12 @@
 """What fragments of code on the pages use and do not define, for type checkers."""
 
-# ruff: noqa: F401
+# ruff: noqa: F401, TC001, TC002, TC003
 # The imports are for the fragments: `from docs_names import *`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -41,7 +42,7 @@ from eventstore.process import (
 )
 from eventstore.process.async_runner import AsyncProcessRunner
 from eventstore.process.runner import ProcessRunner
-from eventstore.subscription import AsyncSubscription, Subscription
+from eventstore.subscription import AsyncSubscription, HandlerFailure, Subscription
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.testing import (
@@ -115,6 +116,7 @@ class Order:
 
 Account = Payment = Shipment = Order
 store = EventStore(MemoryEventLog(), deciders=[Order])
+async_store = AsyncEventStore(AsyncPostgresEventLog(DSN), deciders=[Order])
 
 
 class Balances:
@@ -140,7 +142,7 @@ class App:
 
 
 class Sentry:
-    def capture_exception(self, error: BaseException) -> object:
+    def capture_exception(self, error: BaseException | None) -> object:
         raise NotImplementedError
 
 

@@ -19,13 +19,25 @@ import eventstore
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 SUPPORT = ROOT / "tests" / "support"
-GUIDES = ("eventstore.md", "uniqueness.md", "saved-states.md")
+GUIDES = ("eventstore.md", "uniqueness.md", "saved-states.md", "reactors.md")
 """Pages of prompts, each one program."""
 FRAGMENTS = ("processes.md", "subscriptions.md", "tenants.md", "reactors.md")
 """Pages with fragments; what they use and do not define is in `docs_names`."""
 HEAD = '''"""The guide, as a module."""
 
+from collections.abc import Callable
+
+from eventstore.reactor.control import Reactors
+
 DSN: str = ""
+RECEIVER: str = ""
+received: list[dict[str, object]] = []
+invoices: list[tuple[str, str]] = []
+reactors = Reactors(DSN)
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    """Waits until it returns something true."""
 
 
 def show(value: object) -> None:
@@ -35,7 +47,7 @@ def show(value: object) -> None:
 '''
 
 
-@pytest.fixture(params=[*GUIDES, *FRAGMENTS, "package"])
+@pytest.fixture(params=[*(f"prompts of {page}" for page in GUIDES), *FRAGMENTS, "package"])
 def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A folder with the examples: one file, or one for each fragment."""
     if request.param in FRAGMENTS:
@@ -44,7 +56,7 @@ def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
             names = "from docs_names import *\n\n"
             (tmp_path / f"fragment_{number}.py").write_text(names + block)
     else:
-        (tmp_path / "guide.py").write_text(program(request.param))
+        (tmp_path / "guide.py").write_text(program(request.param.removeprefix("prompts of ")))
     return tmp_path
 
 
@@ -65,7 +77,8 @@ def program(name: str) -> str:
 
 
 def test_mypy_strict_passes_on_a_page(module: Path) -> None:
-    options = ["--strict", "--no-error-summary", "--cache-dir", str(module / ".cache")]
+    options = ["--strict", "--no-error-summary", "--implicit-reexport"]
+    options += ["--cache-dir", str(module / ".cache")]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file=", *options, *map(str, module.glob("*.py"))],
         cwd=ROOT,
