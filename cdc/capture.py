@@ -10,6 +10,7 @@ from cdc.column_rule import ColumnRules, Hiding, refuse_weak_salt
 from cdc.errors import CaptureSpecError
 from cdc.retention import TopicRetention
 from cdc.table import TableName
+from cdc.topic_names import TOPIC_LENGTH_MAX, TopicNames, metric_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,6 @@ OWN_TABLES: Final = (HEARTBEAT_TABLE, SCHEMA_TABLE)
 """Captured on top of what is declared."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,52}")  # 63 bytes with the prefix, Postgres' limit
-_TOPIC_LENGTH_MAX: Final = 249
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -57,6 +57,7 @@ class CaptureSpec:
         columns: Tables of which some columns do not leave, or not as they are.
         insert_only: Tables that are captured without a key, although Postgres then refuses UPDATE
             and DELETE on them.
+        escaped_topics: Tables whose names are escaped in their topics; see `TopicNames`.
         salt: Secret that columns are hashed with; a caller that has it can try values.
         connector_password: What stands for the password in the configuration instead: a reference
             in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
@@ -89,6 +90,7 @@ class CaptureSpec:
     snapshot_workers: int = 2
     columns: Mapping[TableName, ColumnRules] = field(default_factory=dict)
     insert_only: frozenset[TableName] = frozenset()
+    escaped_topics: frozenset[TableName] = frozenset()
     salt: str | None = field(default=None, repr=False)
     connector_salt: str | None = None
     deadline_s: float = 60.0
@@ -107,8 +109,12 @@ class CaptureSpec:
             raise CaptureSpecError(f"source {self.name} has no tables")
         if len(set(self.captured)) < len(self.captured):
             raise CaptureSpecError(f"source {self.name} names a table twice")
-        _refuse_shared_topics(self.name, self.captured)
-        for what, named in (("a retention", self.retention), ("column rules", self.columns)):
+        _refuse_shared_topics(self.topics, self.captured)
+        for what, named in (
+            ("a retention", self.retention),
+            ("column rules", self.columns),
+            ("an escaped topic", self.escaped_topics),
+        ):
             if strange := set(named) - set(self.tables):
                 raise CaptureSpecError(
                     f"source {self.name} has {what} for a table that it does not capture",
@@ -116,7 +122,7 @@ class CaptureSpec:
                 )
         refuse_weak_salt(self.salt, self.columns.values())
         if self.outbox is not None:
-            _refuse_topics_of_messages(self.name, self.outbox_prefix, self.tables)
+            _refuse_topics_of_messages(self.topics, self.tables)
 
     @property
     def slot(self) -> str:
@@ -144,9 +150,14 @@ class CaptureSpec:
         return (*self.required, *OWN_TABLES)
 
     @property
+    def topics(self) -> TopicNames:
+        """Names of the tables' topics."""
+        return TopicNames(self.name, self.escaped_topics)
+
+    @property
     def table_topics(self) -> dict[TableName, str]:
         """Topic of each table, Headwater's own included; the outbox has none of its own."""
-        return {table: table.topic(self.name) for table in (*self.tables, *OWN_TABLES)}
+        return {table: self.topics.of(table) for table in (*self.tables, *OWN_TABLES)}
 
     @property
     def reader_dsn(self) -> str:
@@ -165,7 +176,7 @@ class CaptureSpec:
     @property
     def outbox_prefix(self) -> str:
         """What the topics of the outbox's messages begin with."""
-        return f"{self.name}.outbox."
+        return self.topics.outbox_prefix
 
     @property
     def transaction_topic(self) -> str:
@@ -178,31 +189,34 @@ class CaptureSpec:
         return f"__debezium-heartbeat.{self.name}"
 
 
-def _refuse_shared_topics(prefix: str, tables: tuple[TableName, ...]) -> None:
-    # Kafka names metrics after topics with `_` for `.` and refuses a second topic of such a name.
+def _refuse_shared_topics(topics: TopicNames, tables: tuple[TableName, ...]) -> None:
     seen: dict[str, TableName] = {}
     for table in tables:
-        topic = table.topic(prefix)
-        if len(topic) > _TOPIC_LENGTH_MAX:
+        topic = topics.of(table)
+        if len(topic) > TOPIC_LENGTH_MAX:
             raise CaptureSpecError(
                 f"the name of table {table} is too long for a topic",
-                detail=f"{len(topic)} characters, {_TOPIC_LENGTH_MAX} at most",
+                detail=f"{len(topic)} characters, {TOPIC_LENGTH_MAX} at most",
             )
-        other = seen.setdefault(topic.replace(".", "_"), table)
+        other = seen.setdefault(metric_name(topic), table)
         if other != table:
             raise CaptureSpecError(
                 f"tables {other} and {table} would share a topic",
-                detail=f"{other.topic(prefix)} and {topic}",
-                hint="capture them as two sources, or rename one of them",
+                detail=f"{topics.of(other)} and {topic}",
+                hint=f"{_escape_hint(table)}; a captured table keeps its topic, so if {table} is"
+                f" captured already, list {str(other)!r} instead",
             )
 
 
-def _refuse_topics_of_messages(name: str, prefix: str, tables: tuple[TableName, ...]) -> None:
-    taken = prefix.replace(".", "_")
+def _refuse_topics_of_messages(topics: TopicNames, tables: tuple[TableName, ...]) -> None:
     for table in tables:
-        if table.topic(name).replace(".", "_").startswith(taken):
+        if topics.of_outbox(table):
             raise CaptureSpecError(
                 f"the topic of table {table} could also be an outbox topic",
-                detail=f"outbox topics begin with {prefix}",
-                hint="capture the table in a separate source, or rename its schema",
+                detail=f"outbox topics begin with {topics.outbox_prefix}",
+                hint=_escape_hint(table),
             )
+
+
+def _escape_hint(table: TableName) -> str:
+    return f"add escaped_topics=[{str(table)!r}] to the source: its topic gets a name of its own"

@@ -16,7 +16,15 @@ from cdc.connect.connector import table_pattern
 from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import Loss, RepairPlan
-from cdc.postgres import address, captures, own_schema, preflight, session, slot
+from cdc.postgres import (
+    address,
+    captures,
+    escaped_topics,
+    own_schema,
+    preflight,
+    session,
+    slot,
+)
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
@@ -284,6 +292,7 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
         if own_schema.exists(connection):
             reads.forget(connection, spec.name)
             captures.forget(connection, spec.name)
+            escaped_topics.forget(connection, spec.name)
             gone += ["event triggers"] if trigger.drop(connection) else []
     secrets.remove(spec)
     if with_topics:
@@ -342,6 +351,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
             *renamed.checks(connection, spec.tables),
             *noting.checks(connection, spec.tables),
             *hiding.checks(connection, spec),
+            *escaped_topics.checks(connection, spec.topics, spec.tables),
             *compaction.checks(connection, spec),
         ]
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 _QUOTED_SCHEMA = re.compile(r'"(?P<schema>(?:[^"]|"")+)"\.(?P<name>.+)', re.DOTALL)
 _TOPIC_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_ESCAPED = re.compile(r"[^A-Za-z0-9]+")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,12 +40,25 @@ class TableName:
         # Java counts UTF-16 units: an emoji becomes two underscores
         return _TOPIC_UNSAFE.sub(lambda char: "_" * (1 + (char[0] > "\uffff")), full_name)
 
+    def escaped_topic(self, prefix: str) -> str:
+        """Returns a topic for this table that no other escaped table of the prefix has.
+
+        Each run of characters that are not ASCII letters or digits becomes the hexadecimal of its
+        UTF-8 bytes between hyphens: `_` and `.` too, which Kafka does not tell apart in metrics.
+        The hyphen after the prefix keeps the topic apart from those of the outbox.
+        """
+        return f"{prefix}.-{_escape(self.schema)}.{_escape(self.name)}"
+
     def __str__(self) -> str:
         """What `parse` reads as this name."""
         if "." in self.schema or _QUOTED_SCHEMA.fullmatch(self.unquoted):
             schema = self.schema.replace('"', '""')
             return f'"{schema}".{self.name}'
         return self.unquoted
+
+
+def _escape(name: str) -> str:
+    return _ESCAPED.sub(lambda run: f"-{run[0].encode().hex()}-", name)
 
 
 class ColumnKind(StrEnum):

@@ -137,6 +137,7 @@ def connector_config(
         **_SPEED,
         **(_CONVERTERS if spec.outbox is None else _with_outbox(spec, spec.outbox)),
     }
+    found |= _topic_names(spec)
     return {**found, **column_rules.properties(spec, found["converters"])}
 
 
@@ -193,6 +194,17 @@ def _hidden(spec: CaptureSpec) -> list[str]:
         if rules.only is not None:
             taken = "|".join(map(_escaped, sorted({*rules.only, *rules.treated})))
             found.append(f"(?s-i:{_escaped(table.unquoted)}\\.(?!(?:{taken})\\z).*)")
+    return found
+
+
+def _topic_names(spec: CaptureSpec) -> dict[str, str]:
+    """Topics that Debezium would name otherwise; without one its own class names them all."""
+    if not spec.escaped_topics:
+        return {}
+    found = {"topic.naming.strategy": converter.TOPIC_NAMES}
+    for number, table in enumerate(sorted(spec.escaped_topics)):
+        named = {"schema": table.schema, "table": table.name, "topic": spec.topics.of(table)}
+        found |= {f"named.{number}.{part}": value for part, value in named.items()}
     return found
 
 

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 CLASS: Final = "headwater.connect.v1.ExactValues"
 """Its package has the version of the forms in which it sends values."""
 
+TOPIC_NAMES: Final = "headwater.connect.v1.TopicNames"
+"""The class that names topics of tables that Debezium would not tell apart."""
+
 _FOLDER: Final = Path(__file__).resolve().parent / "java"
 SOURCE: Final = _FOLDER / "ExactValues.java"
-SOURCES: Final = (_FOLDER / "ColumnRules.java", SOURCE)
-"""What the jar is built from: the converter, and what keeps columns to itself."""
+CONVERTERS: Final = (_FOLDER / "ColumnRules.java", SOURCE)
+SOURCES: Final = (*CONVERTERS, _FOLDER / "TopicNames.java")
+"""What the jar is built from: the converter, what keeps columns to itself, what names topics."""
 
 JAR: Final = _FOLDER / "headwater-exact-values.jar"
 """What a worker needs on its class path, or in the folder of Debezium's plugin."""
@@ -64,9 +68,10 @@ def require(complaints: Iterable[str]) -> None:
         ConverterMissingError: It says that it does not have the class.
     """
     for complaint in complaints:
-        if f"find class {CLASS}" in complaint:
+        missing = next((c for c in (CLASS, TOPIC_NAMES) if f"find class {c}" in complaint), None)
+        if missing is not None:
             raise ConverterMissingError(
                 "Kafka Connect does not have Headwater's converter, or has an older one",
-                detail=f"class {CLASS}",
+                detail=f"class {missing}",
                 hint=f"copy {JAR} to Debezium's jars on every worker, and restart the workers",
             )

@@ -16,6 +16,7 @@ from cdc.consumer.shelf import parked_keys
 from cdc.consumer.spec import parked_topic
 from cdc.consumer.start import locate
 from cdc.table import TableName
+from cdc.topic_names import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,15 +50,27 @@ class PartitionLag:
 
 
 def lag(
-    kafka_bootstrap: str, *, source: str, group: str, tables: Iterable[str | TableName]
+    kafka_bootstrap: str,
+    *,
+    source: str,
+    group: str,
+    tables: Iterable[str | TableName],
+    escaped_topics: Iterable[str | TableName] = (),
 ) -> list[PartitionLag]:
     """Returns a group's lag in each partition.
+
+    Args:
+        kafka_bootstrap: `host:port[,host:port]`.
+        source: The source.
+        group: The group.
+        tables: Whose changes it reads.
+        escaped_topics: Tables that the source declares as `escaped_topics`.
 
     Raises:
         BrokerUnreachableError: No broker answers.
         TopicMissingError: A table has no topic.
     """
-    topics = [table_name(table).topic(source) for table in tables]
+    topics = _topics(source, tables, escaped_topics)
     now_us = time.time_ns() // 1_000
     found = []
     for (topic, partition), backlog in sorted(backlogs(kafka_bootstrap, group, topics).items()):
@@ -117,13 +130,14 @@ def drop(
     _ask(kafka_bootstrap, parked_key, parked_topic(source, group), drop=True, everything=everything)
 
 
-def move(
+def move(  # noqa: PLR0913  # which group, of what, and where to
     kafka_bootstrap: str,
     *,
     source: str,
     group: str,
     tables: Iterable[str | TableName],
     start: GroupStart,
+    escaped_topics: Iterable[str | TableName] = (),
 ) -> dict[tuple[str, int], int]:
     """Sets where a group goes on, whatever it has had; returns the offsets by partition.
 
@@ -134,7 +148,7 @@ def move(
         GroupActiveError: The group has members: stop them first.
         TopicMissingError: A table has no topic.
     """
-    ids = topic_ids(kafka_bootstrap, [table_name(table).topic(source) for table in tables])
+    ids = topic_ids(kafka_bootstrap, _topics(source, tables, escaped_topics))
     began_ms = int(time.time() * 1000)
     wanted = {}
     with searching(kafka_bootstrap) as client:
@@ -148,6 +162,13 @@ def move(
             f"group {group} has members", hint="stop the members, then move the group"
         )
     return {place: commit.offset for place, commit in wanted.items()}
+
+
+def _topics(
+    source: str, tables: Iterable[str | TableName], escaped: Iterable[str | TableName]
+) -> list[str]:
+    names = TopicNames(source, frozenset(map(table_name, escaped)))
+    return [names.of(table_name(table)) for table in tables]
 
 
 def table_name(table: str | TableName) -> TableName:

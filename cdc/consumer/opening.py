@@ -75,7 +75,10 @@ def changes(  # noqa: PLR0913
         tables = kafka.tables if tables is None else tables
         dsn = kafka.dsn if dsn is None and schemas is None else dsn
         rules = dict(kafka.columns)
+        options = {"escaped_topics": kafka.escaped_topics, **options}
         kafka = kafka.kafka_bootstrap
+    elif dsn is not None and source is not None and "escaped_topics" not in options:
+        options["escaped_topics"] = _escaped(dsn, source)
     if source is None or tables is None:
         raise ConsumerSpecError("a consumer needs a source name and tables")
     if (dsn is None) == (schemas is None):
@@ -93,6 +96,14 @@ def changes(  # noqa: PLR0913
     )
     rules |= {table_name(table): rule for table, rule in (columns or {}).items()}
     return Changes(spec, _rows(spec, dsn, schemas, rules))
+
+
+def _escaped(dsn: str, source: str) -> frozenset[TableName]:
+    # a program that is given the schemas needs no driver of Postgres
+    from cdc.postgres import escaped_topics, session  # noqa: PLC0415
+
+    with session.connect(dsn) as connection:
+        return escaped_topics.names(connection, source).escaped
 
 
 def _rows(

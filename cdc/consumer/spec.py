@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cdc.consumer.errors import ConsumerSpecError
 from cdc.consumer.retry import ConsumerRetryPolicy
 from cdc.consumer.start import GroupStart
+from cdc.topic_names import TopicNames
 
 if TYPE_CHECKING:
     from cdc.table import TableName
@@ -43,6 +44,7 @@ class ConsumerSpec:
         group: The consumer group: letters, digits, `_`, `.` and `-`, 100 at most.
         tables: Whose changes.
         start: Where to begin what the group has committed nothing of.
+        escaped_topics: Tables that the source declares as `escaped_topics`.
         retry: What happens when the handler fails.
         records_held_max: Records of one partition that were read and not yet acknowledged.
         bytes_held_max: The same in bytes.
@@ -59,6 +61,7 @@ class ConsumerSpec:
     group: str
     tables: tuple[TableName, ...]
     start: GroupStart = GroupStart.BEGINNING
+    escaped_topics: frozenset[TableName] = frozenset()
     retry: ConsumerRetryPolicy = field(default_factory=ConsumerRetryPolicy)
     records_held_max: int = RECORDS_HELD_MAX
     bytes_held_max: int = BYTES_HELD_MAX
@@ -89,7 +92,8 @@ class ConsumerSpec:
     @property
     def topics(self) -> dict[str, TableName]:
         """The tables by their topics."""
-        return {table.topic(self.source): table for table in self.tables}
+        names = TopicNames(self.source, self.escaped_topics)
+        return {names.of(table): table for table in self.tables}
 
     @property
     def parked_topic(self) -> str:

@@ -6,7 +6,6 @@ say what repairs them.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
@@ -105,7 +104,6 @@ def checks(  # noqa: PLR0913  # what it looks at
     yield _publication(connection, publication, tables)
     yield _heartbeat(connection, slot)
     yield from _heartbeat_grants(reader)
-    yield from _topics(source, tables)
     yield from value_check.names(connection, tables, columns)
     for table in tables:
         yield from _table(reader, table, (columns or {}).get(table))
@@ -251,17 +249,6 @@ def _heartbeat(connection: Connection[Any], slot: str) -> Check:
         hint = "headwater source status says whether the connector runs"
         return Check("heartbeat", CheckState.WARN, f"silent for {silent_s} s", detail, hint)
     return Check("heartbeat", CheckState.OK, f"last written {silent_s} s ago")
-
-
-def _topics(source: str, tables: Sequence[TableName]) -> Iterator[Check]:
-    by_topic: dict[str, list[str]] = defaultdict(list)
-    for table in tables:
-        by_topic[table.topic(source)].append(str(table))
-    for topic, names in by_topic.items():
-        if len(names) > 1:
-            hint = "capture one of them, or rename one: characters that Kafka refuses become _"
-            message = f"{' and '.join(names)} would share the topic {topic}"
-            yield Check("topics", CheckState.FAIL, message, hint=hint)
 
 
 def _table(

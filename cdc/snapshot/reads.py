@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
+from cdc.postgres import escaped_topics
 from cdc.snapshot.progress import SnapshotProgress
 from cdc.table import TableName
 from foundation.advisory_lock import AdvisoryLock
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from cdc.snapshot.progress import KeyRange
+    from cdc.topic_names import TopicNames
 
 Key = tuple[str, ...]
 """Values of a key's columns, in the key's order, as the text that Postgres reads."""
@@ -135,6 +137,7 @@ class Read:
         source: Name of the source.
         epoch: Incarnation of the source.
         table: The table.
+        topic: Its topic.
         predicate: SQL condition of a read in part.
         keys: Keys that are read; None of other reads.
         state: `waiting`, `reading`, `done`, `failed` or `cancelled`.
@@ -156,6 +159,7 @@ class Read:
     source: str
     epoch: int
     table: TableName
+    topic: str
     predicate: str | None
     keys: tuple[Key, ...] | None
     state: str
@@ -214,7 +218,8 @@ def of_source(connection: Connection[Any], source: str, epoch: int) -> list[Read
     """Returns all reads of a source's incarnation, the oldest first."""
     query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608
     rows = connection.execute(f"{query} ORDER BY id".encode(), (source, epoch)).fetchall()
-    return [_read(row) for row in rows]
+    names = escaped_topics.names(connection, source)
+    return [_read(row, names) for row in rows]
 
 
 def open_reads(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
@@ -226,7 +231,7 @@ def find(connection: Connection[Any], source: str, number: int) -> Read | None:
     """Returns a read; None if there is none of that number."""
     query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND id = %s"  # noqa: S608
     row = connection.execute(query.encode(), (source, number)).fetchone()
-    return _read(row) if row else None
+    return _read(row, escaped_topics.names(connection, source)) if row else None
 
 
 def ask_initial(
@@ -302,15 +307,17 @@ def cancel(connection: Connection[Any], source: str, number: int) -> bool:
 def unread_topics(connection: Connection[Any], source: str) -> frozenset[str]:
     """Returns the topics of those tables of a source that were never read as a whole."""
     rows = connection.execute(_UNREAD, {"source": source}).fetchall()
-    return frozenset(TableName(schema, name).topic(source) for schema, name in rows)
+    names = escaped_topics.names(connection, source)
+    return frozenset(names.of(TableName(schema, name)) for schema, name in rows)
 
 
 def whole_reads(connection: Connection[Any], source: str) -> dict[str, WholeRead]:
     """Returns the newest finished whole-table snapshot of each table, by topic."""
     found = {}
+    names = escaped_topics.names(connection, source)
     for schema, name, number, epoch, lsn, ends in connection.execute(_WHOLE, (source,)).fetchall():
         offsets = {int(partition): end for partition, end in (ends or {}).items()}
-        topic = TableName(schema, name).topic(source)
+        topic = names.of(TableName(schema, name))
         found[topic] = WholeRead(number, epoch, Lsn.parse(lsn), offsets)
     return found
 
@@ -319,12 +326,13 @@ def whole_spans(
     connection: Connection[Any], source: str, topics: Collection[str]
 ) -> list[tuple[ChangePosition, datetime, datetime]]:
     """Returns begin and end of every finished whole-table snapshot of some tables."""
+    names = escaped_topics.names(connection, source)
     return [
         (ChangePosition.of_read(epoch, Lsn.parse(lsn)), begun, ended)
         for schema, name, epoch, lsn, begun, ended in connection.execute(
             _SPANS, (source,)
         ).fetchall()
-        if TableName(schema, name).topic(source) in topics
+        if names.of(TableName(schema, name)) in topics
     ]
 
 
@@ -432,14 +440,16 @@ def _lock_number(read: Read) -> int:
     return read.id % (1 << 31)
 
 
-def _read(row: Sequence[Any]) -> Read:
+def _read(row: Sequence[Any], names: TopicNames) -> Read:
     number, source, epoch, schema, name, predicate, keys, state, lsn, *rest = row
     expected, rows, progress, ends, *times = rest
+    table = TableName(schema, name)
     return Read(
         number,
         source,
         epoch,
-        TableName(schema, name),
+        table,
+        names.of(table),
         predicate,
         None if keys is None else tuple(tuple(key) for key in keys),
         state,

@@ -15,7 +15,15 @@ from cdc.broker.topics.topics import TopicSpec
 from cdc.capture import OWN_TABLES
 from cdc.connect import secrets
 from cdc.connect.connector import connector_config, topic_config
-from cdc.postgres import address, captures, catalog, own_schema, publication, session
+from cdc.postgres import (
+    address,
+    captures,
+    catalog,
+    escaped_topics,
+    own_schema,
+    publication,
+    session,
+)
 from cdc.postgres.check import CheckState
 from cdc.retention import OURS
 from cdc.schema_change import history, trigger
@@ -62,6 +70,7 @@ def steps(
     spec = continuity.as_captured(connection, rest, spec)
     return [
         *_schema(connection),
+        *_topic_names(connection, spec),
         *_publication(connection, spec, anew=anew),
         *_shapes(connection, spec),
         *_slot(connection, spec, anew=anew),
@@ -125,6 +134,20 @@ def _schema(connection: Connection[Any]) -> Iterator[ReconcileStep]:
         have = "of an earlier release" if own_schema.exists(connection) else None
         made = Difference(Part.SCHEMA, "headwater", "", have, "upgraded" if have else "created")
         yield ReconcileStep((made,), lambda: own_schema.ensure(connection))
+
+
+def _topic_names(connection: Connection[Any], spec: CaptureSpec) -> Iterator[ReconcileStep]:
+    """Before anything is captured: a job takes the names of topics from the source."""
+    before = escaped_topics.names(connection, spec.name)
+    changed = escaped_topics.differing(connection, spec.topics, spec.tables)
+    if changed:
+        yield ReconcileStep(
+            tuple(
+                Difference(Part.TABLE, str(table), "topic", before.of(table), spec.topics.of(table))
+                for table in changed
+            ),
+            lambda: escaped_topics.note(connection, spec.topics, spec.tables),
+        )
 
 
 def _publication(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg import sql
 
 from cdc.capture import HEARTBEAT_TABLE
-from cdc.postgres import own_schema, own_schema_owner, publication
+from cdc.postgres import escaped_topics, own_schema, own_schema_owner, publication
 from cdc.schema_change import trigger
 
 if TYPE_CHECKING:
@@ -87,6 +87,15 @@ def _objects(spec: CaptureSpec) -> list[RoleStatement]:
         ),
         RoleStatement(
             own_schema.script().strip(), "schema headwater: the heartbeat and what is captured"
+        ),
+        *(
+            [
+                RoleStatement(
+                    escaped_topics.SQL.strip(), "which tables have topics of their own name"
+                )
+            ]
+            if spec.escaped_topics
+            else []
         ),
         RoleStatement(made.as_string(None) + ";", "what leaves the database"),
         RoleStatement(

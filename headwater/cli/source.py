@@ -13,6 +13,7 @@ from cdc.connect.errors import ConnectorFailedError
 from cdc.postgres import session
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot.report import report as reads
+from cdc.topic_names import TopicNames
 from cdc.upkeep.errors import CaptureStalledError
 from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import ROLE, statements
@@ -47,8 +48,9 @@ def list_sources(
     """List the declared source and its tables."""
     project = options.project()
     source = project.source
+    topics = TopicNames(source.name, source.escaped_topics)
     rows = [
-        {"source": source.name, "table": str(table), "topic": table.topic(source.name)}
+        {"source": source.name, "table": str(table), "topic": topics.of(table)}
         for table in source.tables
     ]
     print_rows(rows, as_json=as_json, title="", empty="no source is declared")

@@ -202,7 +202,7 @@ class Forgetting:
 
     def _read(self, erasure: Erasure, keys: Sequence[object]) -> list[ReadKey]:
         """Has keys read: what they are now lies behind all that is to be forgotten."""
-        topic = self._table.topic(self._source)
+        topic = self._capture.topics.of(self._table)
         with truncation.short_pieces(self._capture.kafka_bootstrap, topic):
             asked = request.ask(self._capture, self._table, keys=keys)
             read = request.wait(self._capture, asked.read.id, _READ_S)
@@ -233,7 +233,7 @@ class Forgetting:
         locked: set[str] = set()
         while True:
             spec = self._platform.views.job_spec()
-            erasure = Erasure(spec, self._table, through)
+            erasure = Erasure(spec, self._table, self._capture.topics.of(self._table), through)
             lacking = {*erasure.views, *erasure.followers} - locked
             if not lacking:
                 break
@@ -278,7 +278,7 @@ class Forgetting:
 
     def _refuse_parked(self, texts: frozenset[str]) -> None:
         bootstrap, begin = self._capture.kafka_bootstrap, parked_topic(self._source, "")
-        own = self._table.topic(self._source)
+        own = self._capture.topics.of(self._table)
         for name in sorted(each for each in topics.names(bootstrap) if each.startswith(begin)):
             parked = [key for key in parked_keys(bootstrap, name) if key.topic == own]
             if any((key.raw_key or b"").decode(errors="replace") in texts for key in parked):
@@ -315,7 +315,7 @@ class Forgetting:
         )
 
     def _cuts(self, found: Sequence[ReadKey]) -> dict[Place, int]:
-        topic = self._table.topic(self._source)
+        topic = self._capture.topics.of(self._table)
         before: dict[Place, int] = {}
         for key in found:
             place = topic, key.partition

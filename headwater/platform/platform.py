@@ -153,7 +153,7 @@ class Platform:
 
     def first_change(self, deadline_s: float) -> ChangeEvent | None:
         """Returns the first captured change; None if none comes in time, or all was empty."""
-        topics = [table.topic(self.project.source.name) for table in self.project.source.tables]
+        topics = [*map(self.capture_spec().topics.of, self.project.source.tables)]
         deadline = time.monotonic() + deadline_s
         while (left_s := deadline - time.monotonic()) > 0:
             read = self.reads()  # before it is looked at: what they sent is there by then

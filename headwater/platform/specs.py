@@ -126,6 +126,7 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
         connector_password=settings.connector_password,
         columns=source.columns,
         insert_only=source.insert_only,
+        escaped_topics=source.escaped_topics,
         salt=settings.salt.get_secret_value() if settings.salt else None,
         connector_salt=settings.connector_salt,
         secrets_folder=None if connect_is_external else secrets_folder(project.home),

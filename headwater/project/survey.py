@@ -13,6 +13,7 @@ from cdc.postgres import catalog, identity, inventory
 from cdc.postgres.check import Check, CheckState
 from cdc.postgres.identity import FaultKind
 from cdc.table import TableName
+from cdc.topic_names import TopicNames, metric_name
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from projections.definition.search_options import unsearchable
@@ -93,6 +94,7 @@ class Choice:
         reason: Why it is left out.
         repair: What lets it be mirrored.
         insert_only: It is captured although Postgres refuses UPDATE and DELETE on it then.
+        escaped_topic: Its name is escaped in its topic, because another table has the usual one.
         notes: What has to be known of one that is mirrored.
     """
 
@@ -103,6 +105,7 @@ class Choice:
     reason: str | None = None
     repair: str | None = None
     insert_only: bool = False
+    escaped_topic: bool = False
     notes: tuple[str, ...] = ()
 
     def without(self, reason: str, repair: str | None = None) -> Choice:
@@ -179,7 +182,7 @@ def survey(
     tables = [each.table for each in found]
     _refuse_unknown(wanted, tables)
     described = catalog.describe(connection, tables)
-    looker = _Looker(source, wanted, described)
+    looker = _Looker(source, wanted, described, outbox=eventstore)
     choices = {each.table: looker.choice(each) for each in found}
     findings: list[Check] = []
     captured = tuple(table for table, choice in choices.items() if choice.to)
@@ -192,6 +195,7 @@ def survey(
             kafka_bootstrap="",
             outbox=OUTBOX if eventstore else None,
             insert_only=_accepted(connection, wanted, captured),
+            escaped_topics=frozenset(table for table in captured if choices[table].escaped_topic),
         )
         for table in spec.insert_only:
             choices[table] = replace(choices[table], insert_only=True)
@@ -222,13 +226,14 @@ class _Looker:
         source: str,
         wanted: Wanted,
         described: Mapping[TableName, TableSchema],
+        *,
+        outbox: bool,
     ) -> None:
-        self._source = source
         self._wanted = wanted
         self._described = described
-        self._topics: dict[str, TableName] = {}
-        for table in (*OWN_TABLES, *EVENT_TABLES):
-            self._topics[self._topic(table)] = table
+        self._names = TopicNames(source)
+        self._taken = {metric_name(self._names.of(t)) for t in (*OWN_TABLES, *EVENT_TABLES)}
+        self._outbox = outbox
 
     def choice(self, relation: Relation) -> Choice:
         """Returns what becomes of a table by itself."""
@@ -237,10 +242,15 @@ class _Looker:
         reason = next(self._reasons(relation), None)
         if reason is not None:
             return choice.without(reason)
-        other = self._topics.setdefault(self._topic(table), table)
-        if other != table:
-            return choice.without(f"the same topic as {other}", "rename one of them")
-        return self._without_search(choice)
+        return self._without_search(replace(choice, escaped_topic=self._escaped(table)))
+
+    def _escaped(self, table: TableName) -> bool:
+        """Whether the usual topic of a table is another table's, or one of the outbox."""
+        topic = metric_name(self._names.of(table))
+        if topic in self._taken or (self._outbox and self._names.of_outbox(table)):
+            return True
+        self._taken.add(topic)
+        return False
 
     def _without_search(self, choice: Choice) -> Choice:
         """Keeps a table out of search if the engine cannot have a field of a column's name."""
@@ -293,9 +303,6 @@ class _Looker:
             yield "has no columns but generated ones that are not in the log"
         if TableName.parse(str(table)) != table:
             yield "cannot be declared: the name of its schema has a dot"
-
-    def _topic(self, table: TableName) -> str:
-        return table.topic(self._source).replace(".", "_")
 
 
 def _sized(choices: list[Choice], wanted: Wanted, disk_free_bytes: int) -> list[Choice]:

@@ -78,6 +78,9 @@ def _source(survey: DatabaseSurvey, begin: str, tables: Sequence[str] = ()) -> l
     if accepted := [literal(str(each.table)) for each in survey.mirrored if each.insert_only]:
         extras += ["    # Postgres refuses UPDATE and DELETE on these while they are captured"]
         extras += ["    insert_only=[", *(f"        {table}," for table in accepted), "    ],"]
+    if escaped := [literal(str(each.table)) for each in survey.mirrored if each.escaped_topic]:
+        extras += ["    # another table has the topic that their names make in Kafka"]
+        extras += ["    escaped_topics=[", *(f"        {table}," for table in escaped), "    ],"]
     short = f"{variable(survey.source)} = source({literal(survey.source)}, tables={begin})"
     if not tables and not extras and len(short) <= _LINE_MAX:
         return [short]

@@ -128,7 +128,7 @@ def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[R
         ended = {
             span.version & _LSN: commits.read_until_us(topic, epoch, span.version & _LSN)
             or span.until_us  # it has found no row
-            for span in _reads_of({topic}, plan.source, reads)
+            for span in _reads_of({topic}, reads)
             if span.version >> VERSION_LSN_BITS == epoch
         }
         if not ended:
@@ -148,15 +148,15 @@ def _spans(plan: ViewPlan, floor: int, reads: Sequence[Read]) -> list[ReadSpan]:
     """What a history is told of the whole reads that were at their end by then."""
     if plan.history is None:
         return []
-    every = _reads_of(plan.topics, plan.source, reads)
+    every = _reads_of(plan.topics, reads)
     return [span for span in every if span.version <= floor]
 
 
-def _reads_of(topics: Collection[str], source: str, reads: Sequence[Read]) -> list[ReadSpan]:
+def _reads_of(topics: Collection[str], reads: Sequence[Read]) -> list[ReadSpan]:
     """What reads of some tables stand for, in the order of the log."""
     found = []
     for read in reads:
-        if read.read_lsn is not None and read.table.topic(source) in topics:
+        if read.read_lsn is not None and read.topic in topics:
             begun = read.begun_at or read.asked_at
             place = ChangePosition.of_read(read.epoch, read.read_lsn)
             found.append(sweeps.span(place, begun, read.ended_at or begun))

@@ -19,6 +19,7 @@ from cdc.broker.errors import BrokerError
 from cdc.broker.topics import extent
 from cdc.broker.topics import topics as broker_topics
 from cdc.position import VERSION_LSN_BITS, ChangePosition
+from cdc.postgres import escaped_topics
 from projections.archive import completeness
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import TopicSurvey
@@ -83,7 +84,7 @@ def of_view(
         shape = view_schemas.read(connection, spec.source).get(place)
         if shape is not None and view.table in shape.tables:
             tables.update(shape.tables)  # the names that it had before
-    topics = frozenset(table.topic(spec.source) for table in tables)
+    topics = frozenset(map(escaped_topics.names(connection, spec.source).of, tables))
     try:
         had = archived(spec, topics)
     except BrokerError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker.reading import compacted
 from cdc.broker.reading.compacted import CLOCKS_APART_S, POLICY, CompactedTopic
-from cdc.postgres import captures
+from cdc.postgres import captures, escaped_topics
 from cdc.snapshot import reads
 from cdc.snapshot.reads import GIVEN_UP
 from projections.definition.views import ChangeTime, MirrorView
@@ -84,7 +84,9 @@ def of_view(
     """
     if not isinstance(view, MirrorView):
         return None
-    topic = compacted.look(spec.bootstrap, view.table.topic(spec.source))
+    topic = compacted.look(
+        spec.bootstrap, escaped_topics.names(connection, spec.source).of(view.table)
+    )
     if topic is None or not topic.policy >= POLICY:
         return None
     why = unfit(view)

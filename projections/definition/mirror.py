@@ -41,6 +41,7 @@ def source(  # noqa: PLR0913  # what can be said of a source
     on_schema_change: str | None = None,
     columns: Mapping[str, ColumnRules] | None = None,
     insert_only: Sequence[str] = (),
+    escaped_topics: Sequence[str] = (),
 ) -> Source:
     """Declares a source.
 
@@ -57,6 +58,9 @@ def source(  # noqa: PLR0913  # what can be said of a source
             `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
         insert_only: Tables without a key that are captured all the same: Postgres refuses UPDATE
             and DELETE on them while they are captured.
+        escaped_topics: Tables whose topics Debezium would name as another table's, for example
+            `заказ` beside `товар`: their names are escaped in their topics. The topic of a table
+            that is captured already cannot be changed by this.
 
     Raises:
         DeclarationError: The name cannot be used, is taken, or a table is listed twice.
@@ -76,12 +80,17 @@ def source(  # noqa: PLR0913  # what can be said of a source
     policy = _policy(f"source {name}", on_schema_change)
     rules = {TableName.parse(table): rule for table, rule in (columns or {}).items()}
     keyless = frozenset(map(TableName.parse, insert_only))
-    for what, named in (("rules", rules.keys()), ("insert_only", keyless)):
+    escaped = frozenset(map(TableName.parse, escaped_topics))
+    for what, named in (
+        ("rules", rules.keys()),
+        ("insert_only", keyless),
+        ("escaped_topics", escaped),
+    ):
         if strange := sorted(map(str, named - set(names))):
             raise DeclarationError(
                 f"source {name} has {what} for a table that it does not capture", detail=strange[0]
             )
-    declared = Source(checked(name, "source"), names, eventstore, policy, rules, keyless)
+    declared = Source(checked(name, "source"), names, eventstore, policy, rules, keyless, escaped)
     declarations = collected()
     if name in declarations.sources:
         raise DeclarationError(f"two sources have the name {name}")

@@ -109,6 +109,7 @@ class Source:
         on_schema_change: What its views do when their table changes, unless they say otherwise.
         columns: Tables of which some columns do not leave it, or not as they are.
         insert_only: Tables on which Postgres may refuse UPDATE and DELETE while they are captured.
+        escaped_topics: Tables whose names are escaped in their topics.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Source:
     on_schema_change: SchemaPolicy | None = None
     columns: Mapping[TableName, ColumnRules] = field(default_factory=dict)
     insert_only: frozenset[TableName] = frozenset()
+    escaped_topics: frozenset[TableName] = frozenset()
 
     def events(self, *types: str | type, registry: EventTypes = declared_events) -> EventsRef:
         """Names events of the source's event store, for `view.events`.

@@ -54,15 +54,15 @@ class Erasure:
     Args:
         spec: The job, its views bound.
         table: The table.
+        topic: Its topic.
         through: Up to where the keys are forgotten.
     """
 
-    def __init__(self, spec: JobSpec, table: TableName, through: Through) -> None:
+    def __init__(self, spec: JobSpec, table: TableName, topic: str, through: Through) -> None:
         self._spec = spec
         self._through = through
         self._plans = [plan for plan in spec.plans if plan.schema.table == table]
-        own = table.topic(spec.source)
-        self.topics = sorted({own, *(topic for plan in self._plans for topic in plan.topics)})
+        self.topics = sorted({topic, *(each for plan in self._plans for each in plan.topics)})
 
     @property
     def views(self) -> list[str]:

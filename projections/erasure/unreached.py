@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cdc.postgres import escaped_topics
 from projections.definition.views import DerivedView, MirrorView, kept_in
 from projections.errors import DefinitionUnreadableError
 from projections.planning import view_schemas
@@ -92,7 +93,10 @@ class _Look:
         shapes = view_schemas.read(connection, spec.source)
         self._known = shapes.keys() | {place for place, _ in self._positions}
         row = connection.execute(_OID, (table.schema, table.name)).fetchone()
-        oid, topic = row[0] if row else None, table.topic(spec.source)
+        oid, topic = (
+            row[0] if row else None,
+            escaped_topics.names(connection, spec.source).of(table),
+        )
         # a table that was given another name is the same one
         self._own = {
             *(plan.name for plan in spec.plans if plan.schema.table == table),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.column_rule import NOTHING_HIDDEN
 from cdc.position import ChangePosition
-from cdc.postgres import catalog
+from cdc.postgres import catalog, escaped_topics
 from cdc.schema_change import history as histories
 from cdc.schema_change.difference import ChangeKind, SchemaChange, changes_of
 from cdc.snapshot import reads
@@ -259,6 +259,7 @@ class Binder:
                 self._schemas[schema.table] = schema
         self._stored = view_schemas.read(connection, source)
         self._epoch = view_schemas.epoch(connection, source)
+        self._topics = escaped_topics.names(connection, source)
 
     def bind(self, view: View) -> ViewPlan | PausedView:
         """Binds a view.
@@ -268,7 +269,7 @@ class Binder:
         """
         known = self._histories.get(view.table)
         if not isinstance(view, MirrorView) or known is None:
-            return plan_views([view], self._schemas, self._histories)[0]
+            return plan_views([view], self._schemas, self._histories, self._topics)[0]
         stored = self._stored.get(view.name)
         if stored is None:
             stored = self._first(view, known)
@@ -278,7 +279,7 @@ class Binder:
         elif self._decides and stored.tables[-1] != view.table == _name(known):
             return self.resume(view)  # it is declared by the name that its table got
         if stored.paused is not None:
-            topics = tuple(table.topic(self._source) for table in stored.tables)
+            topics = tuple(map(self._topics.of, stored.tables))
             return PausedView(view.name, view.to, topics, stored.paused)
         return self._plan(view, known, stored)
 
@@ -329,7 +330,7 @@ class Binder:
         if not unlogged or not stored.schema.key:
             return False
         since = self._version(max(unlogged))
-        read = reads.whole_reads(self._connection, self._source).get(view.table.topic(self._source))
+        read = reads.whole_reads(self._connection, self._source).get(self._topics.of(view.table))
         if read is not None and ChangePosition.of_read(read.epoch, read.read_lsn).version >= since:
             return False
         shape = replace(stored, kept_since=max(since, stored.kept_since), read_id=self._asked(view))
@@ -338,7 +339,7 @@ class Binder:
 
     def _first(self, view: MirrorView, known: TableHistory) -> ViewShape:
         """The shape of a view that was never bound before: what its table is now."""
-        plan_views([view], self._schemas, self._histories)
+        plan_views([view], self._schemas, self._histories, self._topics)
         latest = known.versions[-1]
         oid = latest.shape.oid if latest.shape else 0
         shape = ViewShape(
@@ -443,7 +444,7 @@ class Binder:
         schema = self._schemas.get(view.table)
         if schema is not None and latest.shape is not None:
             view = _without(view, stored, schema, latest.shape)
-        plan_views([view], self._schemas, self._histories)
+        plan_views([view], self._schemas, self._histories, self._topics)
         oid = latest.shape.oid if latest.shape else 0
         return replace(
             stored,
@@ -463,13 +464,13 @@ class Binder:
         if latest.shape.columns == shape.columns and view.table in self._schemas:
             schema = self._schemas[view.table]
         bound = _without(view, stored, schema, shape)
-        (plan,) = plan_views([bound], {view.table: schema})
+        (plan,) = plan_views([bound], {view.table: schema}, topics=self._topics)
         numbers = {c.name: c.number for c in shape.columns if c.name in plan.read.by_name}
         carries = view.on_schema_change is SchemaPolicy.IGNORE
         until = stored.change_id if carries else stored.shape_id
         now = {number: column.name for number, column in latest.shape.by_number.items()}
-        topic = view.table.topic(self._source)
-        former = [table.topic(self._source) for table in stored.tables if table != view.table]
+        topic = self._topics.of(view.table)
+        former = [self._topics.of(table) for table in stored.tables if table != view.table]
         past = view.history is not None
         shapes = TableShapes(known, numbers, until, plan.unread, past)
         return replace(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.table import ColumnKind, TableSchema
+from cdc.topic_names import TopicNames
 from projections.definition.cache_options import DEFAULT_OPTIONS, CacheOptions
 from projections.definition.columns import (
     BEGUN_COLUMN,
@@ -240,6 +241,7 @@ def plan_views(
     views: Iterable[View],
     schemas: Mapping[TableName, TableSchema],
     histories: Mapping[TableName, TableHistory] | None = None,
+    topics: TopicNames | None = None,
 ) -> tuple[ViewPlan, ...]:
     """Binds views to tables.
 
@@ -247,6 +249,7 @@ def plan_views(
         views: Declared views of one source.
         schemas: The captured tables of that source, from its catalog.
         histories: How they came to be what they are, as far as that is known.
+        topics: Names of the source's topics; default: as Debezium names them.
 
     Raises:
         PlanError: A table is missing, a key column is missing or is not the table's key, a
@@ -256,7 +259,7 @@ def plan_views(
     return tuple(
         _plan_events(view, schemas, known)
         if isinstance(view, EventsView)
-        else _plan(view, schemas, known)
+        else _plan(view, schemas, known, topics or TopicNames(view.source))
         for view in views
     )
 
@@ -336,6 +339,7 @@ def _plan(
     view: MirrorView,
     schemas: Mapping[TableName, TableSchema],
     histories: Mapping[TableName, TableHistory],
+    topics: TopicNames,
 ) -> ViewPlan:
     table = schemas.get(view.table)
     if table is None:
@@ -354,7 +358,7 @@ def _plan(
     plan = ViewPlan(
         view.name,
         view.source,
-        view.table.topic(view.source),
+        topics.of(view.table),
         schema,
         schema.key or (ROW_ID_COLUMN,),
         view.to,

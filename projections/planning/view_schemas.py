@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg.types.json import Jsonb
 
 from cdc.position import VERSION_LSN_BITS
+from cdc.postgres import escaped_topics
 from cdc.table import Column, ColumnKind, TableName, TableSchema, Treatment
 from foundation.advisory_lock import AdvisoryLock
 from projections.common.fault import Fault
@@ -203,7 +204,8 @@ def waiting_topics(
         "lsn_bits": VERSION_LSN_BITS,
     }
     rows = connection.execute(_WAITING, wanted).fetchall()
-    return frozenset(TableName(schema, name).topic(source) for schema, name in rows)
+    names = escaped_topics.names(connection, source)
+    return frozenset(names.of(TableName(schema, name)) for schema, name in rows)
 
 
 def epoch(connection: psycopg.Connection[Any], source: str) -> int:

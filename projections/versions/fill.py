@@ -92,7 +92,7 @@ def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:
     """Returns the newest whole read of each table that is done, by topic."""
     epoch = reads.epoch_of(connection, spec.source, 1)
     return {
-        read.table.topic(spec.source): read
+        read.topic: read
         for read in reads.of_source(connection, spec.source, epoch)
         if read.whole and read.state == "done"
     }

@@ -162,12 +162,6 @@ def survey(source: Source, database: Database) -> Survey:
     )
     refused = {check.name: check.message for check in told if check.state is CheckState.FAIL}
     left_out = {table: refused[name] for table in there if (name := f"table {table}") in refused}
-    topics: dict[str, TableName] = {}
-    for table in there:
-        if table not in left_out:
-            other = topics.setdefault(table.topic("any").replace(".", "_"), table)
-            if other != table:
-                left_out[table] = f"would share the topic of {other}"
     return Survey(tuple(table for table in there if table not in left_out), left_out)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from cdc.capture import CaptureSpec
 from cdc.errors import CaptureSpecError
 from cdc.table import TableName
+from cdc.topic_names import TopicNames, metric_name
 
 OWN_TOPICS = ["shop.headwater.heartbeat", "shop.headwater.schema_changes"]
 
@@ -64,6 +66,50 @@ def test_a_name_that_cannot_be_a_slots_is_refused_before_any_server_is_asked(nam
 def test_tables_whose_topics_kafka_takes_for_one_are_refused(one: str, other: str) -> None:
     with pytest.raises(CaptureSpecError, match="would share a topic"):
         spec(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("заказ", "товар"), ("a b", "a_b"), ("a.b", "a_b"), ("public_a.b", "public.a_b"), ("-", "+")],
+)
+def test_they_are_taken_once_one_of_them_has_an_escaped_topic(one: str, other: str) -> None:
+    usual = spec(one).table_topics
+    both = spec(one, other, escaped_topics=frozenset({TableName.parse(other)})).table_topics
+    assert usual.items() < both.items()
+    assert len(both) == len({metric_name(topic) for topic in both.values()})
+
+
+def test_a_topic_of_a_table_that_could_be_a_messages_can_be_escaped() -> None:
+    table = TableName("outbox", "orders")
+    outbox = TableName("eventstore", "outbox")
+    taken = spec(str(table), outbox=outbox, escaped_topics=frozenset({table}))
+    assert "shop.-outbox.orders" == taken.table_topics[table]
+
+
+def test_a_topic_is_escaped_of_a_captured_table_alone() -> None:
+    with pytest.raises(CaptureSpecError, match="an escaped topic for a table"):
+        spec("orders", escaped_topics=frozenset({TableName("public", "other")}))
+
+
+_NAMES = st.text(
+    st.sampled_from("ab.-_2d ") | st.characters(exclude_categories=["Cs"], min_codepoint=1),
+    min_size=1,
+    max_size=63,
+)
+
+
+@given(st.lists(st.builds(TableName, _NAMES, _NAMES), min_size=2, max_size=6, unique=True))
+def test_escaped_topics_are_names_that_kafka_takes_and_tells_apart(tables: list[TableName]) -> None:
+    names = TopicNames("s" * 53, frozenset(tables))
+    topics = [names.of(table) for table in tables]
+    assert len(tables) == len({metric_name(topic) for topic in topics})
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) for topic in topics)
+
+
+def test_an_escaped_topic_can_be_read() -> None:
+    names = TopicNames("shop", frozenset({TableName("public", "Order Lines")}))
+    assert "shop.-public.Order-20-Lines" == names.of(TableName("public", "Order Lines"))
+    assert "shop.public.Order_Pages" == names.of(TableName("public", "Order Pages"))
 
 
 def test_tables_that_differ_by_case_have_topics_of_their_own() -> None:

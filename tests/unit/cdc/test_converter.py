@@ -56,7 +56,7 @@ def test_building_it_again_gives_the_same_bytes(build: ModuleType, tmp_path: Pat
 def test_the_source_sends_the_mark_that_is_understood():
     mark = UNCHANGED_PLACEHOLDER.replace("\0", "\\0")
 
-    for source in converter.SOURCES:
+    for source in converter.CONVERTERS:
         assert f'UNCHANGED = "{mark}"' in source.read_text()
 
 

@@ -37,6 +37,7 @@ CREATE TABLE sales.orders (id int PRIMARY KEY); CREATE TABLE "acme.com".orders (
 CREATE TABLE orders (id int PRIMARY KEY, net numeric,
                      gross numeric GENERATED ALWAYS AS (net * 2) VIRTUAL);
 CREATE TABLE "заказ" (id int PRIMARY KEY, "имя" text); CREATE TABLE "订单" (id int PRIMARY KEY);
+CREATE TABLE "товар" (id int PRIMARY KEY);
 CREATE TABLE "склад"."остаток" (id int PRIMARY KEY);
 CREATE TABLE koan (); CREATE TABLE visits (at timestamptz, page text);
 CREATE TABLE echo (g int GENERATED ALWAYS AS (1) STORED);
@@ -85,7 +86,9 @@ def test_what_init_writes_for_a_strange_database_passes_doctor(
     failing = [check for check in json.loads(checks) if check["state"] == "fail"]
     assert (0, 0, []) == (code, healthy, failing)
     tables = {str(view.table) for view in declared.views.values()}
-    assert 21 <= len(tables) == len(declared.views)
+    assert 22 <= len(tables) == len(declared.views)
+    (declared_source,) = declared.sources.values()
+    assert {TableName("public", "товар")} == declared_source.escaped_topics
     assert {"public.events", "public.__EFMigrationsHistory", '"acme.com".orders'} < tables
     left_out = {"public.koan", "public.visits", "public.audit", "public.scratch", "public.nothing"}
     assert not tables & {*left_out, "public.echo"}

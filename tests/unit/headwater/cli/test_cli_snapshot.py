@@ -22,6 +22,7 @@ def a_read(state: str, rows: int, expected: int | None, resumed: int = 0) -> Rea
         source="shop",
         epoch=1,
         table=TableName("public", "orders"),
+        topic="shop.public.orders",
         predicate=None,
         keys=None,
         state=state,

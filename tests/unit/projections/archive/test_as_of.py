@@ -183,6 +183,7 @@ def a_read(lsn: int, at_us: int) -> Read:
     given = {"read_lsn": Lsn(lsn), "asked_at": at, "begun_at": at, "ended_at": at}
     names = dict.fromkeys(each.name for each in fields(Read))
     said = {"source": "shop", "epoch": 1, "table": PLAN.schema.table, "state": "done"}
+    said["topic"] = PLAN.topic
     return Read(**names | said | given)
 
 

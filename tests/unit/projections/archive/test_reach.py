@@ -53,6 +53,7 @@ def records(first: int, count: int = 8, *, read: bool = False, at: int = 0x1000)
 def a_read(rows: int) -> Read:
     optional = {field.name: None for field in dataclasses.fields(Read)}
     said = {"id": 1, "source": "shop", "epoch": 1, "table": TABLE.table, "state": "done"}
+    said["topic"] = TABLE.table.topic("shop")
     return Read(**{**optional, **said, "read_lsn": Lsn(READ_AT), "rows_read": rows})  # type: ignore[arg-type]
 
 

@@ -459,6 +459,7 @@ def whole_read(lsn: int, rows: int, ends: dict[int, int]) -> Read:
         "shop",
         1,
         TABLE.table,
+        TABLE.table.topic("shop"),
         None,
         None,
         "done",

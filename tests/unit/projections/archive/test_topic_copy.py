@@ -218,6 +218,7 @@ def a_read(number: int = 1, **said: Any) -> Read:
         "source": "shop",
         "epoch": 1,
         "table": TABLE.table,
+        "topic": TOPIC,
         "state": "done",
         "read_lsn": Lsn(0x1000 * number),
         "rows_read": 5,

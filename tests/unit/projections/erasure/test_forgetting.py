@@ -243,8 +243,8 @@ def test_a_store_is_asked_for_rows_that_should_be_gone(tmp_path: Path) -> None:
     there = [{"id": 1}, {"id": 2}, {"id": 77}]
     texts = [orjson.dumps(key).decode() for key in there]
 
-    early = Erasure(spec, plan.schema.table, Through(1, Lsn(0))).left(texts)
-    late = Erasure(spec, plan.schema.table, Through(1, Lsn(source.lsn))).left(texts)
+    early = Erasure(spec, plan.schema.table, plan.topic, Through(1, Lsn(0))).left(texts)
+    late = Erasure(spec, plan.schema.table, plan.topic, Through(1, Lsn(source.lsn))).left(texts)
 
     assert [Erased("table", "rows of the keys left", 0)] == early
     assert [Erased("table", "rows of the keys left", 2, complete=False)] == late
