@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import Error, errors, sql
 
 from cdc.capture import HEARTBEAT_TABLE
-from cdc.postgres import own_schema, publication, slot
+from cdc.postgres import escaped_topics, own_schema, publication, slot
 from cdc.schema_change import trigger
 from cdc.upkeep.errors import RemovalError
 
@@ -164,12 +164,14 @@ def _drop_schema(connection: Connection[Any], source: str) -> list[str]:
                     ),
                     (source,),
                 )
+            escaped_topics.forget(connection, source)
             return [f"removed what was noted of {source}; {', '.join(others)} stays in the schema"]
         for function in _FUNCTIONS:
             connection.execute(f"DROP FUNCTION IF EXISTS headwater.{function}".encode())
         names = (*own_schema.TABLES, own_schema.RECORD)
         tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables))
+        connection.execute("DROP TABLE IF EXISTS headwater.escaped_topics")
         try:
             with connection.transaction():
                 connection.execute("DROP SCHEMA headwater")

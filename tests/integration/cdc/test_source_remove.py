@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
 from cdc.capture import HEARTBEAT_TABLE
-from cdc.postgres import captures, own_schema, publication, server, session, slot
+from cdc.postgres import (
+    captures,
+    escaped_topics,
+    own_schema,
+    publication,
+    server,
+    session,
+    slot,
+)
 from cdc.postgres.captures import Capture
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
+from cdc.topic_names import TopicNames
 from cdc.upkeep import traces
 from cdc.upkeep.errors import RemovalError
 from cdc.upkeep.traces import TracePart
@@ -78,6 +88,48 @@ def test_all_of_a_capture_goes_and_a_second_time_nothing(source: psycopg.Connect
     assert PARTS == [str(trace.part) for trace in found]
     assert (4, [], before) == (len(first), second, there(source))
     assert source.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_the_names_of_escaped_topics_go_with_their_source(
+    source: psycopg.Connection[Any],
+) -> None:
+    for name in ("shop", "other"):
+        capture(source, name)
+        escaped_topics.note(source, TopicNames(name, frozenset({ORDERS})), [ORDERS])
+
+    everything(source)
+    assert not escaped_topics.names(source, "shop").escaped
+    assert escaped_topics.names(source, "other").escaped
+    everything(source, "other")
+    assert set() == there(source)
+
+
+@pytest.mark.parametrize("point", ["intended", "made", "noted", "repair begun", "repair made"])
+def test_a_capture_that_was_killed_around_its_slot_is_removed_as_a_whole(
+    source: psycopg.Connection[Any], point: str
+) -> None:
+    """A slot cannot be made in the transaction that notes it; a kill may lie between the two."""
+    name = "headwater_shop"
+    if point in {"intended", "made"}:
+        own_schema.ensure(source)
+        publication.ensure(source, name, [ORDERS, HEARTBEAT_TABLE])
+        captures.intend(source, "shop", name)
+        if point == "made":
+            slot.make(source, name)
+    else:
+        capture(source)
+        if point != "noted":
+            known = captures.find(source, "shop")
+            assert known is not None
+            captures.begin_repair(source, replace(known, repairing=2))
+            slot.drop(source, name)
+        if point == "repair made":
+            slot.make(source, name)
+
+    everything(source)
+
+    assert set() == there(source)
+    assert [] == traces.left_behind(source, "another")
 
 
 @pytest.mark.parametrize("killed_after", range(4))

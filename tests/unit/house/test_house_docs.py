@@ -117,6 +117,7 @@ NOT_STORED = {
     "headwater_expectations",
     "headwater.connect.v1.ColumnRules",
     "headwater.connect.v1.ExactValues",
+    "headwater.connect.v1.TopicNames",
     ".parquet",
 }
 
