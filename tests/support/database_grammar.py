@@ -8,6 +8,8 @@ the statements of the application that it takes before capture it takes afterwar
 
 from __future__ import annotations
 
+import os
+import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +17,9 @@ from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+COPIED: Final = f"{tempfile.gettempdir()}/headwater-copied-{os.getpid()}"
+"""What the application copies rows to and from; the server's file."""
 
 NAMES: Final = (
     "orders", "events", "columns", "order", "select", "user", "__EFMigrationsHistory", "source",
@@ -312,6 +317,12 @@ def statements(draw: st.DrawFn, database: Database, table: Table) -> None:
     ]
     done += draw(st.lists(st.sampled_from(choice), max_size=5))
     done += [f"UPDATE {name} SET {sets}", f"DELETE FROM {name} WHERE {where}"]
+    if chance(draw, 3):
+        done += [
+            f"COPY (SELECT {names} FROM {name}) TO '{COPIED}'",
+            f"DELETE FROM {name}",
+            f"COPY {name} ({names}) FROM '{COPIED}'",
+        ]
     if chance(draw, 6):
         done.append(f"TRUNCATE {name}")
     spare = [c for c in given if c.name not in table.used]

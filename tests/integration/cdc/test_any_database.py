@@ -20,7 +20,7 @@ from cdc.postgres import catalog, own_schema, preflight, publication, session
 from cdc.postgres.check import CheckState
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
-from tests.support.database_grammar import Database, databases, q
+from tests.support.database_grammar import COPIED, Database, databases, q
 from tests.support.pgoutput import Folded
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def source(database: str) -> Iterator[Source]:
         connection.execute(ATTEMPT.encode())
         connection.prepare_threshold = None
         yield Source(connection)
+        # the file is the server's, which may run as another user
+        connection.execute(f"COPY (SELECT) TO PROGRAM 'rm -f {COPIED}'".encode())
 
 
 @contextmanager
