@@ -23,12 +23,13 @@ def lock(handle: int, *, shared: bool = False) -> None:
     fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
-def try_lock(handle: int, *, wait_s: float = 0, posix: bool = False) -> bool:
-    """Locks an open file or folder exclusively, if it can within a time.
+def try_lock(handle: int, *, wait_s: float = 0, posix: bool = False, shared: bool = False) -> bool:
+    """Locks an open file or folder, if it can within a time.
 
     Args:
         handle: The file or folder.
         wait_s: How long to try.
+        shared: Others may hold it shared too; otherwise it is exclusive.
         posix: A lock of the POSIX kind, as a JVM takes it: of a process, not of an open file. Any
             close of the file by the process frees it.
 
@@ -36,10 +37,11 @@ def try_lock(handle: int, *, wait_s: float = 0, posix: bool = False) -> bool:
         Whether it has the lock; False where another holder kept it.
     """
     take = fcntl.lockf if posix else fcntl.flock
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            take(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take(handle, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):  # POSIX allows either
             if time.monotonic() >= deadline:
                 return False

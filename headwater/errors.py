@@ -37,3 +37,10 @@ class PlatformMissingError(HeadwaterError):
 
     code = "HW-U003"
     exit_code = EXIT_MISSING
+
+
+class ViewMovedError(HeadwaterError):
+    """A view was declared for another source, whose rows its table still has."""
+
+    code = "HW-U006"
+    exit_code = EXIT_USAGE

@@ -107,6 +107,12 @@ class DeclarationError(ProjectionError):
     exit_code = EXIT_USAGE
 
 
+class SeveralSourcesError(DeclarationError):
+    """A derived view reads views of more than one source."""
+
+    code = "HW-P154"
+
+
 class PlanError(ProjectionError):
     """A declared view does not fit the tables of the source."""
 

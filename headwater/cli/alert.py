@@ -11,12 +11,16 @@ import typer
 from cdc.postgres import session
 from foundation.errors import EXIT_UNHEALTHY
 from foundation.suggestion import did_you_mean
-from headwater.cli.options import Commands, Json, ProjectOptions
+from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
 from headwater.cli.output import print_rows
+from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from projections.alerting.tables import PendingMessages, Standing
     from projections.definition.alert import Alert
 
 app = Commands(help="Alerts on rows that meet a condition.", no_args_is_help=True)
@@ -27,33 +31,42 @@ Name = Annotated[str, typer.Argument(metavar="ALERT", help="The alert.")]
 @app.command("list")
 def list_alerts(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """List the alerts, with their open rows and the messages that wait to be sent."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415  # as every command that needs it
 
-    platform = options.platform()
-    source = platform.project.source.name
-    with session.connect(platform.source_dsn) as connection:
-        standing = list(alerting_tables.standing(connection, source))
-        waiting = alerting_tables.waiting(connection, source)
-    rows: list[dict[str, Any]] = []
-    for alert in platform.project.declarations.alerts.values():
-        states = [str(each.state) for each in standing if each.alert == alert.name]
-        left = [each for each in waiting if each.alert == alert.name]
-        rows.append(
-            {
-                "alert": alert.name,
-                "view": alert.view,
-                "where": alert.where or "every row",
-                "pending": states.count("pending"),
-                "open": len(states) - states.count("pending"),
-                "waiting": sum(each.messages for each in left),
-                "why": "; ".join(f"{each.channel}: {each.code}" for each in left if each.code),
-            }
-        )
+    def found(platform: Platform) -> list[dict[str, Any]]:
+        source = platform.project.source.name
+        with session.connect(platform.source_dsn) as connection:
+            standing = list(alerting_tables.standing(connection, source))
+            waiting = alerting_tables.waiting(connection, source)
+        return [
+            _row(alert, standing, waiting)
+            for alert in platform.project.declarations.alerts.values()
+        ]
+
+    done = for_each(options.platforms(), found)
+    rows = [row for rows in done.found.values() for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no alert is declared")
+    done.end()
+
+
+def _row(
+    alert: Alert, standing: Sequence[Standing], waiting: Sequence[PendingMessages]
+) -> dict[str, Any]:
+    states = [str(each.state) for each in standing if each.alert == alert.name]
+    left = [each for each in waiting if each.alert == alert.name]
+    return {
+        "alert": alert.name,
+        "view": alert.view,
+        "where": alert.where or "every row",
+        "pending": states.count("pending"),
+        "open": len(states) - states.count("pending"),
+        "waiting": sum(each.messages for each in left),
+        "why": "; ".join(f"{each.channel}: {each.code}" for each in left if each.code),
+    }
 
 
 @app.command("show")
@@ -66,7 +79,7 @@ def show(
     """List the rows that an alert has reported, or will report if they stay unchanged."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415
 
-    platform = options.platform()
+    platform = _platform(options, name)
     alert = _alert(platform, name)
     with session.connect(platform.source_dsn) as connection:
         found = list(alerting_tables.standing(connection, platform.project.source.name))
@@ -88,7 +101,7 @@ def check(
     """List the rows that meet an alert's condition now; send nothing."""
     from projections.alerting import evaluator  # noqa: PLC0415
 
-    platform = options.platform()
+    platform = _platform(options, name)
     alert, spec = _alert(platform, name), platform.alert_spec()
     key = spec.keys().get(alert.view, ())
     met = evaluator.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
@@ -114,7 +127,7 @@ def send_test(
     from projections.alerting import channels  # noqa: PLC0415
     from projections.alerting.channels import Post  # noqa: PLC0415
 
-    platform = options.platform()
+    platform = _platform(options, name)
     alert, spec = _alert(platform, name), platform.alert_spec()
     with closing(Post(spec.bootstrap, spec.secrets)) as post:
         tried = channels.run(post, spec.source, alert)
@@ -122,6 +135,13 @@ def send_test(
     print_rows(rows, as_json=as_json, title="", empty="")
     if any(each.why is not None for each in tried):
         raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _platform(options: ProjectOptions, name: str) -> Platform:
+    """Opens the source of an alert's view."""
+    alert = options.project().declarations.alerts.get(name)
+    # one that is not declared is refused later; any source will do
+    return options.platforms([alert.view] if alert else [])[0]
 
 
 def _alert(platform: Platform, name: str) -> Alert:

@@ -149,7 +149,7 @@ def _reader(
     at_least: AtLeast,
     timeout_s: float,
 ) -> CacheReader:
-    platform = options.platform()
+    platform = options.platform(name)
     from projections.stores.valkey.reader import CacheReader  # noqa: PLC0415  # needs the extra
 
     token.reach(platform, at_least, name, Store.CACHE, timeout_s)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_rows
 
 
 def changes(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """List schema changes of captured tables: log position and effect on each view."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import ProjectOptions
+from headwater.cli.options import SourceOptions
 from headwater.cli.output import stderr
 from headwater.errors import UsageError
 
@@ -30,7 +30,7 @@ def dashboard(
     port: Annotated[
         int, typer.Option("--port", help="Port; 0 selects a free port.", min=0, max=65_535)
     ] = _PORT,
-    options: ProjectOptions,
+    options: SourceOptions,
 ) -> None:
     """Serve the page that `dashboard(...)` declares, until Ctrl-C.
 
@@ -40,7 +40,7 @@ def dashboard(
     from headwater.reading.dashboard.answers import Answers  # noqa: PLC0415  # loads the query engine
     from headwater.reading.dashboard.server import DashboardServer  # noqa: PLC0415
 
-    project = options.project()
+    project = options.part()
     declared = project.declarations.dashboard
     if declared is None:
         raise UsageError(

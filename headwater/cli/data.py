@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.position_token import PositionToken
-from headwater.cli.options import TIMEOUT_S, AtLeast, Json, ProjectOptions, Timeout
+from headwater.cli.options import TIMEOUT_S, AtLeast, Json, SourceOptions, Timeout
 from headwater.cli.output import print_rows, stderr
 from headwater.errors import UsageError
 from headwater.reading import sql as reading_sql
@@ -36,39 +36,54 @@ def query_views(
     ] = None,
     at_least: AtLeast = None,
     timeout_s: Timeout = TIMEOUT_S,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Run a SQL query over all views at one transaction boundary, without a JVM.
 
     Published versions are kept for an hour. For an earlier time, the views of the source that the
-    statement names are computed from the archive; the source must then be available.
+    statement names are computed from the archive; the source must then be available. In a project
+    of several sources, each is read at a boundary of its own; --at-least waits for the views of the
+    token's source, and `changes` needs --source.
 
     Example: headwater query "SELECT status, count(*) FROM orders GROUP BY status"
     """
-    project = options.project()
     if as_of is not None and at_least is not None:
         raise UsageError("--as-of and --at-least exclude each other")
     if at_least is None:
-        root = project.home.root
-        archive = root / "archive" / project.source.name
-        platform = options.platform()
-        with FormerViews(platform) as former:
-            answer = reading_sql.run(
-                sql, root / "tables", as_of, archive=archive, former=former.of_words
-            )
-            if former.reached is not None:
-                stderr.print(f"[dim]told by the archive, as of {former.reached.commit}[/]")
+        answer = _answer(options, sql, as_of)
     else:
         from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-        with Views(options.platform()) as views:
-            wanted = PositionToken.parse(at_least)
+        wanted = PositionToken.parse(at_least)
+        several = options.project().shares_home
+        with Views(options.platform_of(wanted.source) if several else options.platform()) as views:
             answer = views.query(sql, at_least=wanted, timeout_s=timeout_s)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
     print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
     if not as_json and answer.num_rows > _ROWS_SHOWN:
         stderr.print(f"[dim]first {_ROWS_SHOWN} of {answer.num_rows:,} rows; --json shows all[/]")
+
+
+def _answer(options: SourceOptions, sql: str, as_of: str | None) -> pa.Table:
+    words = reading_sql.words(sql)
+    views = [] if options.chosen else [n for n in options.project().views if n.lower() in words]
+    platforms = options.platforms(views)
+    home = platforms[0].project.home.root
+    archive = home / "archive" / platforms[0].project.source.name
+    # the archive of which source is meant is not said where there are several
+    alone = len(options.parts()) == 1
+    with FormerViews(platforms[0]) as former:
+        answer = reading_sql.run(
+            sql,
+            home / "tables",
+            as_of,
+            archive=archive if alone else None,
+            former=former.of_words if len(platforms) == 1 else None,
+        )
+        if former.reached is not None:
+            stderr.print(f"[dim]told by the archive, as of {former.reached.commit}[/]")
+    return answer
 
 
 def _plain(row: dict[str, object]) -> dict[str, object]:

@@ -56,12 +56,13 @@ def diff(
 
     Example: headwater view diff orders 2026-11-21T14:05:00Z
     """
-    project = options.project()
+    platform = options.platform(name)
+    project = platform.project
     tables = project.home.root / "tables"
     views = sql.view_tables(tables)
     from projections.stores.delta.table_diff import ComparedVersion, compare_sides  # noqa: PLC0415  # slow to load
 
-    with FormerViews(options.platform()) as former:
+    with FormerViews(platform) as former:
         try:
             first, second = (_table(tables, views, name, each) for each in (earlier, later))
         except sql.AsOfError:
@@ -82,7 +83,9 @@ def diff(
 def _table(
     tables: Path, views: Mapping[str, Path], name: str, as_of: str | None
 ) -> tuple[Path, int]:
-    table = sql.readable(tables, views, as_of).get(name) if name in views else None
+    table = (
+        sql.readable(tables, views, as_of, frozenset([name])).get(name) if name in views else None
+    )
     if table is None or table.version is None:
         there = "views: " + (", ".join(views) or "none")
         hint = there if name in views else did_you_mean(name, views, there)

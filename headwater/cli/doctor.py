@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from cdc.postgres.check import Check, CheckState
 from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY
 from headwater import runtime
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, stdout
 from headwater.platform.doctor import (
     cache_check,
@@ -28,7 +28,7 @@ from headwater.project.spelling import shown
 from headwater.runtime import Endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _DEPENDENCIES = {"python", "java", "postgres program", "cache program"}
 _MARKS = {
@@ -45,10 +45,10 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
-    """Check this machine and the source, and name the command that repairs each finding.
+    """Check this machine and each source, and name the command that repairs each finding.
 
     Changes nothing. Exits 3 if something must be repaired, and 4 if a program is missing.
     """
@@ -59,13 +59,8 @@ def doctor(
     running = runtime.status(project.settings.home)
     up = running is not None and running.services_ready
     found: Iterable[Check] = machine_checks(project.settings, running=up)
-    if up or project.settings.for_source(project.source.name).dsn is not None:
-        dsn = Platform(project, path).source_dsn
-        # the source alone is looked at: the servers need not run yet
-        spec = capture_spec(project, dsn, Endpoints())
-        here = (project.home.root / "checkpoints" / spec.name).is_dir()
-        checked = source_checks(spec, captured_here=up or here)
-        found = chain(found, checked, secret_checks(spec))
+    parts = project.parts if options.chosen is None else (project.part(options.chosen),)
+    found = chain(found, *(_of_source(Platform(part, path), up=up) for part in parts))
     external = project.settings.services.connect.address
     if external is not None:
         found = chain(found, [converter_check(external.get_secret_value())])
@@ -84,6 +79,24 @@ def doctor(
     failed = {check.name for check in seen if check.state is CheckState.FAIL}
     if failed:
         raise typer.Exit(EXIT_MISSING if failed & _DEPENDENCIES else EXIT_UNHEALTHY)
+
+
+def _of_source(platform: Platform, *, up: bool) -> Iterator[Check]:
+    """Checks a source; of several, each check names its own."""
+    project = platform.project
+    name = project.source.name
+    if not up and project.settings.for_source(name).dsn is None:
+        return
+    # the source alone is looked at: the servers need not run yet
+    spec = capture_spec(project, platform.source_dsn, Endpoints())
+    here = (project.home.root / "checkpoints" / name).is_dir()
+    checks = chain(source_checks(spec, captured_here=up or here), secret_checks(spec))
+    if not project.shares_home:
+        yield from checks
+        return
+    yield from (replace(check, name=f"{check.name} ({name})") for check in checks)
+    if (error := platform.same_database()) is not None:
+        yield Check(f"database ({name})", CheckState.FAIL, error.message, None, error.hint)
 
 
 def _usual(check: Check) -> bool:

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from cdc.table import TableName
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.options import Json, SourceOptions, Yes
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.snapshot import key_of
 from headwater.errors import UsageError
@@ -41,7 +41,7 @@ def forget(
         typer.Option("--row-stays", help="The row was overwritten; keep its present values."),
     ] = False,
     yes: Yes = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Erase past values of rows: archive, topics, all view versions, search, cache, files.

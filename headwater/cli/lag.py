@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_rows, stderr
+from headwater.cli.sources import for_each
 
 if TYPE_CHECKING:
+    from headwater.platform.platform import Platform
     from projections.publishing.read_barrier import Lag
 
 TIMEOUT_S = 30.0
@@ -27,7 +29,7 @@ def lag(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.0, help="Maximum wait in seconds.")
     ] = TIMEOUT_S,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Measure the time from a commit now until each view and store has it.
@@ -39,14 +41,20 @@ def lag(
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-    with Views.open(options.config, home=options.home, profile=options.profile) as views:
-        found = views.lag(names or (), timeout_s)
+    def measured(platform: Platform) -> list[Lag]:
+        own = [name for name in names or () if name in platform.project.views]
+        with Views(platform) as views:
+            return views.lag(own or names or (), timeout_s)
+
+    done = for_each(options.platforms(names or ()), measured)
+    found = [each for lags in done.found.values() for each in lags]
     print_rows([_row(each) for each in found], as_json=as_json, title="", empty="no view is kept")
     late = [each for each in found if each.seconds is None]
     if late:
         if not as_json:
             stderr.print(f"{len(late)} of {len(found)} are behind after {timeout_s:g} s")
         raise typer.Exit(EXIT_UNHEALTHY)
+    done.end()
 
 
 def _row(found: Lag) -> dict[str, Any]:

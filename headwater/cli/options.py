@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headwater.platform.database import Database
     from headwater.platform.platform import Platform
     from headwater.project.project import Project
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProjectOptions:
     """Options that choose a project: a command with a parameter of this type has them all."""
 
@@ -42,29 +42,89 @@ class ProjectOptions:
 
         return settings_file(self.config, home=self.home)
 
+    @property
+    def chosen(self) -> str | None:
+        """Name of the source that an option chooses."""
+        return None
+
     def project(self) -> Project:
-        """Opens the project.
+        """Opens the project with all its sources.
 
         Raises:
             SettingsError: The settings cannot be used.
-            UsageError: The project does not declare one source.
+            UsageError: The project does not declare a source.
         """
+        return self._project
+
+    @cached_property
+    def _project(self) -> Project:
         from headwater.project.project import open_project  # noqa: PLC0415
 
         return open_project(self.config, home=self.home, profile=self.profile)
 
-    def platform(self) -> Platform:
-        """Opens the project with its servers and stores; see `project`."""
+    def parts(self) -> tuple[Project, ...]:
+        """Opens the part of each source; only that of the chosen one if there is one."""
+        return self.project().parts if self.chosen is None else (self.part(),)
+
+    def part(self, view: str | None = None) -> Project:
+        """Opens the part of one source: the chosen one, that of a view, or the only one.
+
+        Raises:
+            UsageError: There are several sources, and none of these says which.
+        """
+        project = self.project()
+        if self.chosen is None and view is not None:
+            return project.part_of(view)
+        return project.part(self.chosen or project.source.name)
+
+    def platform(self, view: str | None = None) -> Platform:
+        """Opens the part of one source with its servers and stores; see `part`."""
         from headwater.platform.platform import Platform  # noqa: PLC0415  # needs the extra
 
-        return Platform(self.project(), self.settings_file())
+        return Platform(self.part(view), self.settings_file())
+
+    def platform_of(self, source: str) -> Platform:
+        """Opens the part of a source with its servers and stores.
+
+        Raises:
+            UsageError: No such source is declared.
+        """
+        from headwater.platform.platform import Platform  # noqa: PLC0415  # needs the extra
+
+        return Platform(self.project().part(source), self.settings_file())
+
+    def platforms(self, views: Iterable[str] = ()) -> list[Platform]:
+        """Opens the parts of all sources, or only those that have one of some views."""
+        from headwater.platform.platform import Platform  # noqa: PLC0415  # needs the extra
+
+        named = {self.part(view).source.name for view in views}
+        return [
+            Platform(part, self.settings_file())
+            for part in self.parts()
+            if not named or part.source.name in named
+        ]
 
     def home_folder(self) -> Path:
         """Returns the folder of all state; opens the project only where no option names it."""
         return self.home or self.project().settings.home
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(ProjectOptions):
+    """Options that choose a project, and a source in it."""
+
+    source: Annotated[
+        str | None,
+        typer.Option("--source", help="One source of a project that has several."),
+    ] = None
+
+    @property
+    def chosen(self) -> str | None:
+        """Name of the source that an option chooses."""
+        return self.source
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatabaseOptions(ProjectOptions):
     """Options that choose a database: by its DSN, or by a project."""
 
@@ -88,13 +148,18 @@ class DatabaseOptions(ProjectOptions):
         return find_store(self.dsn, config=self.config, home=self.home, profile=self.profile)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogOptions(DatabaseOptions):
     """Options that choose the events of a tenant in a database."""
 
     tenant: Annotated[
         str | None, typer.Option("--tenant", help="The tenant; default: from the settings.")
     ] = None
+
+
+def view_of(place: str) -> str:
+    """Returns the name of the view of which a version has a physical name: `orders.v2`."""
+    return place.partition(".")[0]
 
 
 class Commands(typer.Typer):

@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cdc.postgres.check import Check
     from cdc.upkeep.difference import Difference
+    from headwater.cli.sources import PerSource
 
 
 Migration = Annotated[
@@ -40,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     migration: Migration = None,
     as_json: Json = False,
 ) -> None:
@@ -52,25 +55,39 @@ def plan(
     the source on empty copies of the tables, in a transaction that is rolled back. Exits 3 if a
     view would pause.
     """
-    platform = options.platform()
     if migration is not None:
-        _foresee(platform, migration, as_json=as_json)
+        _foresee(options.platform(), migration, as_json=as_json)
         return
-    found, warnings = platform.plan(), platform.warnings()
+    done = for_each(options.platforms(), lambda each: (each.plan(), each.warnings()))
     if as_json:
         print_json(
             {
-                "differences": [asdict(difference) for difference in found],
-                "warnings": [asdict(check) for check in warnings],
+                "differences": _documents(done, 0),
+                "warnings": _documents(done, 1),
             }
         )
     else:
-        show(found)
-        for check in warnings:
-            told = f"{check.name}: {check.message}" + (f"; {check.detail}" if check.detail else "")
-            stderr.print(f"[yellow]warning[/] {escape(told)}", soft_wrap=True)
-    if found:
-        raise typer.Exit(EXIT_UNHEALTHY)
+        for source, (found, warnings) in done.found.items():
+            done.heading(source)
+            show(found)
+            for check in warnings:
+                _warn(check)
+    different = any(found for found, _ in done.found.values())
+    done.end(EXIT_UNHEALTHY if different else 0)
+
+
+def _warn(check: Check) -> None:
+    told = f"{check.name}: {check.message}" + (f"; {check.detail}" if check.detail else "")
+    stderr.print(f"[yellow]warning[/] {escape(told)}", soft_wrap=True)
+
+
+def _documents(done: PerSource[Any], place: int) -> list[dict[str, Any]]:
+    """The JSON form of one part of what was found for each source."""
+    return [
+        {**done.named(source), **asdict(each)}
+        for source, found in done.found.items()
+        for each in found[place]
+    ]
 
 
 def _foresee(platform: Platform, migration: Path, *, as_json: bool) -> None:
@@ -104,26 +121,26 @@ def _text(file: Path) -> str:
 
 def apply(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
-    """Apply the differences that `headwater plan` shows to the capture of the source.
+    """Apply the differences that `headwater plan` shows to the capture of each source.
 
     Changes nothing else. Exits 3 if a difference remains that another command repairs.
     """
-    platform = options.platform()
-    changes = platform.apply()
-    left = platform.plan()
+    done = for_each(options.platforms(), lambda each: (each.apply(), each.plan()))
     if as_json:
-        print_json({"changes": changes, "left": [asdict(difference) for difference in left]})
+        changes = [change for changes, _ in done.found.values() for change in changes]
+        print_json({"changes": changes, "left": _documents(done, 1)})
     else:
-        for change in changes:
-            stdout().print(change, markup=False, soft_wrap=True)
-        if not changes:
-            stderr.print("nothing to change")
-        show(left)
-    if left:
-        raise typer.Exit(EXIT_UNHEALTHY)
+        for source, (changes, left) in done.found.items():
+            done.heading(source)
+            for change in changes:
+                stdout().print(change, markup=False, soft_wrap=True)
+            if not changes:
+                stderr.print("nothing to change")
+            show(left)
+    done.end(EXIT_UNHEALTHY if any(left for _, left in done.found.values()) else 0)
 
 
 def show(found: Sequence[Difference]) -> None:

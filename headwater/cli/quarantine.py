@@ -11,17 +11,20 @@ import typer
 
 from cdc.postgres import session
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Commands, Json, ProjectOptions, Yes
+from headwater.cli.options import Commands, Json, SourceOptions, Yes, view_of
 from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.quarantine.admin import Picked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from psycopg import Connection
+
+    from projections.changes.quarantine.admin import WaitingKey
 
 app = Commands(help="Quarantined records.", no_args_is_help=True)
 
@@ -45,14 +48,19 @@ def list_keys(
     store: InStore = None,
     key: Key = None,
     code: Code = None,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """List quarantined keys, each with the cause of its first record."""
-    with _opened(options) as (connection, source, _):
-        found = quarantine_admin.keys(connection, source, Picked(view, store, key, code))
-    rows = [_shown(asdict(each), as_json=as_json) for each in found]
+    picked = Picked(view, store, key, code)
+    done = for_each(_platforms(options, view), lambda each: _keys(each, picked))
+    rows = [
+        {**done.named(source), **_shown(asdict(each), as_json=as_json)}
+        for source, found in done.found.items()
+        for each in found
+    ]
     print_rows(rows, as_json=as_json, title="", empty="nothing waits")
+    done.end()
 
 
 @app.command("show")
@@ -65,11 +73,11 @@ def show(
     values: Annotated[
         bool, typer.Option("--values", help="Also print the records with their rows.")
     ] = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Show each quarantined record: its log position, its cause and, on request, its content."""
-    with _opened(options) as (connection, source, _):
+    with _opened(options, view) as (connection, source, _):
         found = quarantine_admin.records(connection, source, Picked(view, store, key, code))
     rows = [_record(asdict(each), values=values) for each in found]
     if as_json or not rows:
@@ -88,12 +96,12 @@ def retry(
     key: Key = None,
     code: Code = None,
     everything: Every = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Let the job retry quarantined keys, and report the result. Exits 3 if some remain."""
     picked = _narrowed(Picked(view, store, key, code), everything=everything)
-    with _opened(options) as (connection, source, platform):
+    with _opened(options, view) as (connection, source, platform):
         places = quarantine_admin.retry(connection, source, picked)
         runs = platform.job_runs()
         untried, in_vain = places, set[quarantine_admin.Place]()
@@ -122,7 +130,7 @@ def drop(
     code: Code = None,
     everything: Every = False,
     yes: Yes = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Discard failed records, and apply the records behind them.
@@ -136,7 +144,7 @@ def drop(
             "the view will differ from its source",
             hint=("add --yes to confirm; retry keeps the records"),
         )
-    with _opened(options) as (connection, source, _):
+    with _opened(options, view) as (connection, source, _):
         dropped, released = quarantine_admin.drop(connection, source, picked)
     if as_json:
         print_json({"dropped": dropped, "released": released})
@@ -144,9 +152,20 @@ def drop(
         stderr.print(f"{dropped:,} records given up, {released:,} behind them are to be applied")
 
 
+def _keys(platform: Platform, picked: Picked) -> Sequence[WaitingKey]:
+    with session.connect(platform.source_dsn) as connection:
+        return quarantine_admin.keys(connection, platform.project.source.name, picked)
+
+
+def _platforms(options: SourceOptions, view: str | None) -> list[Platform]:
+    return options.platforms([] if view is None else [view_of(view)])
+
+
 @contextmanager
-def _opened(options: ProjectOptions) -> Iterator[tuple[Connection[Any], str, Platform]]:
-    platform = options.platform()
+def _opened(
+    options: SourceOptions, view: str | None
+) -> Iterator[tuple[Connection[Any], str, Platform]]:
+    platform = options.platform(None if view is None else view_of(view))
     with session.connect(platform.source_dsn) as connection:
         yield connection, platform.project.source.name, platform
 

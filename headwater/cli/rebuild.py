@@ -111,7 +111,7 @@ def rebuild(
                 "omit --from-source and --cutover, or omit the selection to rebuild the whole view"
             ),
         )
-    versions = opened(options)
+    versions = opened(options, name)
     origin: Origin = "source" if from_source else "archive"
     planned = (
         versions.plan(name, origin, share=share)

@@ -7,14 +7,14 @@ from rich.markup import escape
 
 from cdc import source as capture
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.options import Json, SourceOptions, Yes
 from headwater.cli.output import print_json, stderr
 
 
 def repair(
     *,
     yes: Yes = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Recover from lost changes: recreate the slot, start a new epoch, snapshot every table.

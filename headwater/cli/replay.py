@@ -56,7 +56,7 @@ def replay(
 
     Example: headwater view replay sales_by_status --compare
     """
-    platform = options.platform()
+    platform = options.platform(name)
     done = replay_view(platform, name, until, compare=compare, to=to)
     if as_json:
         print_json(_document(done, to))

@@ -10,9 +10,8 @@ import typer
 from cdc.upkeep.retention import ReaderState, lasts_s
 from cdc.upkeep.tail import WINDOW_S, look
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
-from headwater.platform.specs import capture_spec
 from projections.common.spark_checkpoint import positions
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def retention(
         float,
         typer.Option("--window-s", min=0, max=600, help="Duration of the measurement in seconds."),
     ] = WINDOW_S,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Show the retention of each topic, and each reader's distance to its end.
@@ -65,9 +64,9 @@ def retention(
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _look(options: ProjectOptions, window_s: float) -> Tail:
+def _look(options: SourceOptions, window_s: float) -> Tail:
     platform = options.platform()
-    spec = capture_spec(platform.project, platform.source_dsn, platform.endpoints)
+    spec = platform.capture_spec()
     return look(spec, positions(platform.project.settings.home, spec.name), window_s)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.options import ProjectOptions
+from headwater.cli.options import SourceOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
     app.command("run")(run)
 
 
-def run(options: ProjectOptions) -> None:
+def run(options: SourceOptions) -> None:
     """Run the job in the foreground until it is stopped.
 
     `headwater up` runs this beside the servers. Run it by hand if the servers run elsewhere.

@@ -95,7 +95,7 @@ def search_view(
         syntax,
         _HTML if as_json else _MARKS,
     )
-    platform = options.platform()
+    platform = options.platform(view)
     reached = token.reach(platform, at_least, view, Store.SEARCH, timeout_s)
     with Searcher(platform.endpoints.search_url) as searcher:
         if reached is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,14 +18,16 @@ from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime
 from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.sources import for_each
 from headwater.errors import HeadwaterError, UsageError
 from headwater.platform.platform import Platform
 from projections.errors import ProjectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cdc.snapshot.report import ReadReport
+    from headwater.cli.sources import PerSource
     from headwater.project.project import Project
     from headwater.runtime import RuntimeStatus, ServiceStatus, StatusEvent
 
@@ -55,12 +57,14 @@ def up(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Start the missing servers, the capture of the source, and the job.
+    """Start the missing servers, the capture of each source, and its job.
 
-    Returns when the job maintains the views; everything then runs in the background until
-    `headwater down`. A second `up` in the same folder joins the running services.
+    Returns when the jobs maintain the views; everything then runs in the background until
+    `headwater down`. A second `up` in the same folder joins the running services. If one of several
+    sources cannot be captured, its error is shown and the others are started.
     """
-    platform = options.platform()
+    platforms = options.platforms()
+    platform = platforms[0]  # servers and home folder are those of all
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -69,7 +73,7 @@ def up(
     ran_before = platform.running()
     try:
         platform.start(lambda event: _announce(event, say))
-        _derive(platform, say)
+        done = _derive(platforms, say)
     except KeyboardInterrupt:
         if not ran_before:
             stderr.print("interrupted: stopping everything")
@@ -81,6 +85,7 @@ def up(
         raise
     if as_json:
         print_json(_status_document(platform.status()))
+    done.end()
 
 
 def down(options: ProjectOptions) -> None:
@@ -96,7 +101,8 @@ def down(options: ProjectOptions) -> None:
         project = options.project()
     except (HeadwaterError, CdcError, ProjectionError, EventStoreError):
         return  # what runs can be stopped whatever its views say
-    _show_cost(project)
+    for part in project.parts:
+        _show_cost(part)
 
 
 def _show_cost(project: Project) -> None:
@@ -155,17 +161,35 @@ def logs(
     typer.echo("\n".join(tail))
 
 
-def _derive(platform: Platform, say: Callable[[str], None]) -> None:
+def _derive(platforms: Sequence[Platform], say: Callable[[str], None]) -> PerSource[None]:
+    """Starts every capture before any is waited for."""
+    applied = for_each(platforms, lambda each: _apply(each, say))
+    begun = [each for each in platforms if each.project.source.name in applied.found]
+    kept = for_each(begun, lambda each: _await_views(each, say)) if begun else applied
+    return replace(kept, failed={**applied.failed, **kept.failed})
+
+
+def _apply(platform: Platform, say: Callable[[str], None]) -> None:
     for change in platform.apply():
-        say(f"[cyan]source[/]   {escape(change)}")
+        say(f"[cyan]source[/]   {_of(platform)}{escape(change)}")
+
+
+def _await_views(platform: Platform, say: Callable[[str], None]) -> None:
     first = platform.first_change(_FIRST_CHANGE_S)
     if first is None:
-        say("[cyan]captured[/] no row and no change so far")
+        say(f"[cyan]captured[/] {_of(platform)}no row and no change so far")
     else:
         what = "snapshot row" if first.snapshot else first.operation.name.lower()
-        say(f"[cyan]captured[/] first change event: {what} of {escape(str(first.table))}")
+        text = f"first change event: {what} of {escape(str(first.table))}"
+        say(f"[cyan]captured[/] {_of(platform)}{text}")
     platform.await_job(_JOB_READY_S, _teller(say))
-    say("[green]views are being kept[/]; headwater view status shows how far")
+    say(f"[green]views are being kept[/]; {_of(platform)}headwater view status shows how far")
+
+
+def _of(platform: Platform) -> str:
+    """Names the source in a line about it, if there are several."""
+    project = platform.project
+    return f"{project.source.name}: " if project.shares_home else ""
 
 
 def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:

@@ -14,7 +14,7 @@ from cdc import source as capture
 from cdc.postgres import captures, pressure, session
 from cdc.postgres.pressure import Level, Pressure
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def slot(
             help="Size of the disk with the source's log, if it cannot be read from here.",
         ),
     ] = None,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Show how much log the slot retains, how fast the log grows, and when the disk would be full.

@@ -11,10 +11,9 @@ from rich.markup import escape
 
 from cdc.snapshot import report, request
 from cdc.table import TableName
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
-from headwater.platform.specs import capture_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +50,7 @@ def resnapshot(
         int | None,
         typer.Option("--cancel", metavar="ID", help="Cancel the snapshot with this number."),
     ] = None,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Take a new snapshot of a captured table, or of some of its rows, while streaming continues.
@@ -152,6 +151,6 @@ def _duration(seconds: float | None) -> str | None:
     return f"{seconds / _HOUR_S:.1f} h"
 
 
-def _spec(options: ProjectOptions) -> CaptureSpec:
+def _spec(options: SourceOptions) -> CaptureSpec:
     platform = options.platform()
-    return capture_spec(platform.project, platform.source_dsn, platform.endpoints)
+    return platform.capture_spec()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -19,7 +19,7 @@ from cdc.upkeep.hiding import columns_read
 from cdc.upkeep.role import ROLE, statements
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.changes import changes
-from headwater.cli.options import Commands, Json, ProjectOptions
+from headwater.cli.options import Commands, Json, SourceOptions
 from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from headwater.cli.plan import show
 from headwater.cli.repair import repair
@@ -27,8 +27,13 @@ from headwater.cli.retention import retention
 from headwater.cli.slot import slot
 from headwater.cli.snapshot import documents, print_reads, resnapshot
 from headwater.cli.source_remove import remove
+from headwater.cli.sources import for_each
 from headwater.platform.specs import capture_spec
 from headwater.runtime import Endpoints
+
+if TYPE_CHECKING:
+    from cdc.snapshot.report import ReadReport
+    from headwater.platform.platform import Platform
 
 app = Commands(help="The capture of the source.", no_args_is_help=True)
 app.command("retention")(retention)
@@ -42,15 +47,17 @@ app.command("changes")(changes)
 @app.command("list")
 def list_sources(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
-    """List the declared source and its tables."""
-    project = options.project()
-    source = project.source
-    topics = TopicNames(source.name, source.escaped_topics)
+    """List the declared sources and their tables."""
     rows = [
-        {"source": source.name, "table": str(table), "topic": topics.of(table)}
+        {
+            "source": source.name,
+            "table": str(table),
+            "topic": TopicNames(source.name, source.escaped_topics).of(table),
+        }
+        for source in (part.source for part in options.parts())
         for table in source.tables
     ]
     print_rows(rows, as_json=as_json, title="", empty="no source is declared")
@@ -59,53 +66,65 @@ def list_sources(
 @app.command("status")
 def status(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
-    """Show the state of the capture: flow of changes, connector, slot, topics, drift.
+    """Show the state of each capture: flow of changes, connector, slot, topics, drift.
 
     STALLED means that the connector reports that it runs, but heartbeats do not arrive in their
     topic. Exits 3 if the capture has stopped, or differs from its applied state.
     """
-    spec = _spec(options)
-    found, tables = capture.status(spec), reads(spec)
+    done = for_each(options.platforms(), _looked)
     if as_json:
-        topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
-        lost = None if found.loss is None else found.loss.document()
-        about = {"end_offsets": topics, "tables": documents(tables), "loss": lost}
-        print_json({**asdict(found), **about})
+        found = [{**done.named(source), **_document(*seen)} for source, seen in done.found.items()]
+        print_json(found if done.several else found[0])
     else:
-        out = stdout()
-        if found.loss is not None:
-            stderr.print(
-                f"[bold red]lost[/] [dim]{found.loss.code}[/] {escape(found.loss.message)}"
-            )
-            stderr.print("  [dim]repair[/] headwater source repair --yes")
-        _print_flow(found.flow)
-        out.print(f"connector  {found.connector_state}, task {found.task_state}")
-        if found.failure:
-            out.print(f"failure    {escape(found.failure)}", soft_wrap=True)
-        if found.slot is not None:
-            out.print(f"slot       {_slot_line(found.slot)}")
-        rows = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
-        print_rows(rows, as_json=False, title="", empty="no topic yet")
-        print_reads(tables)
-        if found.drift:
-            stderr.print("not as it was applied; headwater apply makes it so again:")
-            show(found.drift)
-    if not found.healthy:
-        raise typer.Exit(EXIT_UNHEALTHY)
+        for source, seen in done.found.items():
+            done.heading(source)
+            _print_status(*seen)
+    healthy = all(found.healthy for found, _ in done.found.values())
+    done.end(0 if healthy else EXIT_UNHEALTHY)
+
+
+def _looked(platform: Platform) -> tuple[capture.SourceStatus, list[ReadReport]]:
+    spec = platform.capture_spec()
+    return capture.status(spec), reads(spec)
+
+
+def _document(found: capture.SourceStatus, tables: list[ReadReport]) -> dict[str, object]:
+    topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
+    lost = None if found.loss is None else found.loss.document()
+    return {**asdict(found), "end_offsets": topics, "tables": documents(tables), "loss": lost}
+
+
+def _print_status(found: capture.SourceStatus, tables: list[ReadReport]) -> None:
+    out = stdout()
+    if found.loss is not None:
+        stderr.print(f"[bold red]lost[/] [dim]{found.loss.code}[/] {escape(found.loss.message)}")
+        stderr.print("  [dim]repair[/] headwater source repair --yes")
+    _print_flow(found.flow)
+    out.print(f"connector  {found.connector_state}, task {found.task_state}")
+    if found.failure:
+        out.print(f"failure    {escape(found.failure)}", soft_wrap=True)
+    if found.slot is not None:
+        out.print(f"slot       {_slot_line(found.slot)}")
+    rows = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
+    print_rows(rows, as_json=False, title="", empty="no topic yet")
+    print_reads(tables)
+    if found.drift:
+        stderr.print("not as it was applied; headwater apply makes it so again:")
+        show(found.drift)
 
 
 @app.command("pause")
-def pause(options: ProjectOptions) -> None:
+def pause(options: SourceOptions) -> None:
     """Pause the capture. Until `source resume` the slot retains the log, which takes disk space."""
     capture.pause(_spec(options))
     stderr.print("paused; the source keeps its log until headwater source resume")
 
 
 @app.command("resume")
-def resume(options: ProjectOptions) -> None:
+def resume(options: SourceOptions) -> None:
     """Resume a capture that `source pause` stopped."""
     capture.resume(_spec(options))
     stderr.print("capturing")
@@ -122,7 +141,7 @@ def role(
             help="The role also stores the state of the capture, so it can be used in `dsn`.",
         ),
     ] = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     r"""Print SQL for a role that can capture the source and nothing else. Changes nothing.
@@ -145,7 +164,7 @@ def role(
 
 
 @app.command("watch", hidden=True)
-def watch(options: ProjectOptions) -> None:
+def watch(options: SourceOptions) -> None:
     """Watch the connector: restart it after a failure or stall, and log drift; `up` runs this."""
     try:
         options.platform().watch()
@@ -154,9 +173,8 @@ def watch(options: ProjectOptions) -> None:
         raise typer.Exit(EXIT_UNHEALTHY) from None
 
 
-def _spec(options: ProjectOptions) -> capture.CaptureSpec:
-    platform = options.platform()
-    return capture_spec(platform.project, platform.source_dsn, platform.endpoints)
+def _spec(options: SourceOptions) -> capture.CaptureSpec:
+    return options.platform().capture_spec()
 
 
 def _print_flow(flow: capture.Flow) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from cdc.postgres import session
+from cdc.upkeep import traces
 from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headwater.operations.remove_source import CapturePart
+    from headwater.platform.platform import Platform
 
 _PARTS = ", ".join(PARTS)
 _CELL = 60
@@ -79,11 +82,36 @@ def _removal(
         if name is None:
             raise UsageError("no source is named", hint="use --source NAME with --dsn")
         return Removal(dsn, name, wanted=wanted)
-    platform = options.platform()
+    platform = _platform(options, name)
     project = platform.project
     external = project.settings.for_source(project.source.name).dsn
     address = external.get_secret_value() if external else ""
     return Removal(address, name or project.source.name, platform, wanted)
+
+
+def _platform(options: ProjectOptions, name: str | None) -> Platform:
+    """The source of that name, or the one whose database has traces of it.
+
+    Raises:
+        UsageError: Several sources are declared, and it is not known which is meant.
+    """
+    project = options.project()
+    if not project.shares_home or name is None:
+        return options.platform()
+    if name in project.sources:
+        return options.platform_of(name)
+    found = [each for each in options.platforms() if _traces(each, name)]
+    if len(found) != 1:
+        raise UsageError(
+            f"{len(found)} databases of the project have traces of source {name[:80]}",
+            hint="name the database: --dsn postgresql://user:password@host/name",
+        )
+    return found[0]
+
+
+def _traces(platform: Platform, name: str) -> bool:
+    with session.connect(platform.source_dsn) as connection:
+        return bool(traces.find(connection, name))
 
 
 def _wanted(only: Sequence[str] | None, keep: Sequence[str] | None) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headwater.cli.options import Json, ProjectOptions
+from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, print_rows
 from headwater.platform.job_status import JobReport
+from headwater.platform.specs import job_folder
 from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _MIB = 1024 * 1024
 
 def state(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Show the state of each view: rows, files, their size, and the times that they cover.
@@ -32,15 +33,15 @@ def state(
     """
     from projections.stores.delta.table_stats import states  # noqa: PLC0415  # loads the tables' engine
 
-    project = options.project()
-    tables = project.home.root / "tables"
-    published = Published(tables, project.source.name)
-    version = published.latest()
     found: list[ViewState] = []
-    if version is not None:
-        views = {**project.declarations.views, **project.declarations.derived}
-        said = JobReport(project.home.run).derived()
-        found = states(tables, version, published.current(), views, said)
+    for part in options.parts():
+        tables = part.home.root / "tables"
+        published = Published(tables, part.source.name)
+        version = published.latest()
+        if version is not None:
+            views = {**part.declarations.views, **part.declarations.derived}
+            said = JobReport(job_folder(part)).derived()
+            found += states(tables, version, published.current(), views, said)
     if as_json:
         print_json([asdict(each) for each in found])
         return

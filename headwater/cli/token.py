@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.position_token import PositionToken
-from headwater.cli.options import TIMEOUT_S, Json, ProjectOptions
+from headwater.cli.options import TIMEOUT_S, Json, ProjectOptions, SourceOptions
 from headwater.cli.output import print_json, stderr
 from projections.definition.views import Store
 
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def token(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Print a position token that covers everything committed at the source.
@@ -31,7 +31,7 @@ def token(
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-    with Views.open(options.config, home=options.home, profile=options.profile) as views:
+    with Views(options.platform()) as views:
         found = views.token()
     if as_json:
         said = {"token": str(found), "source": found.source, "epoch": found.epoch}
@@ -79,7 +79,7 @@ def wait(
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
     wanted = PositionToken.parse(token)
-    with Views.open(options.config, home=options.home, profile=options.profile) as views:
+    with Views(options.platform(name)) as views:
         views[name].wait_for(wanted, stores=to or (), timeout_s=timeout_s)
     if as_json:
         print_json({"view": name, "reached": token})

@@ -32,7 +32,7 @@ def trace_row(
 
     Exits 3 if a store does not have the newest change. Example: headwater trace orders 17
     """
-    found = options.platform().views.trace(view, key, last)
+    found = options.platform(view).views.trace(view, key, last)
     changes = [_change(each) for each in found.changes]
     stores = [_store(each) for each in found.stores]
     if as_json:

@@ -10,8 +10,9 @@ from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
 from foundation.suggestion import did_you_mean
-from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.options import Json, ProjectOptions, SourceOptions, Yes
 from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.sources import for_each
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform.platform import Platform
 from projections.definition.views import Store, kept_in
@@ -58,7 +59,7 @@ def verify(
             "--budget", min=0.01, max=1, help="Share of the time that verification may use."
         ),
     ] = _BUDGET,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Compare views in their stores with the source. Exits 3 if anything differs.
@@ -69,8 +70,23 @@ def verify(
     leaderboards are compared as well. If a store does not answer, this is reported and the other
     stores are compared.
     """
-    platform = options.platform()
-    present(gather(platform, names or [], store, budget=budget), as_json=as_json)
+    wanted = names or []
+    refuse_unknown({n: v for part in options.parts() for n, v in part.views.items()}, wanted, store)
+
+    def compared(platform: Platform) -> VerificationReport:
+        project = platform.project
+        own = [name for name in wanted if name in project.views]
+        return gather(platform, own, store, budget=budget)
+
+    done = for_each(options.platforms(wanted), compared)
+    reports = list(done.found.values())
+    whole = VerificationReport(
+        [each for report in reports for each in report.reports],
+        [each for report in reports for each in report.left_out],
+        [each for report in reports for each in report.paused],
+    )
+    present(whole, as_json=as_json)
+    done.end()
 
 
 def gather(
@@ -153,7 +169,7 @@ def repair(
     written. If a table has two rows of one key, the older one is removed first. The running job
     recomputes a derived view as a whole and writes it to its stores again.
     """
-    platform = options.platform()
+    platform = options.platform(name)
     _check(platform, [name], store)
     reports = platform.views.verify([name], [store] if store else [])
     wrong = [report for report in reports if not report.equal]
@@ -190,8 +206,7 @@ def tell_paused(faults: Iterable[Fault]) -> None:
 
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
     """Refuses what cannot be verified; returns why views stand still that were asked for."""
-    declarations = platform.project.declarations
-    refuse_unknown({**declarations.views, **declarations.derived}, names, store)
+    refuse_unknown(platform.project.views, names, store)
     if not platform.captured():
         raise UnhealthyError(
             f"source {platform.project.source.name} was never captured",

@@ -8,12 +8,13 @@ import typer
 
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.difference import show
-from headwater.cli.options import Json, ProjectOptions, Yes
+from headwater.cli.options import Json, ProjectOptions, SourceOptions, Yes
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:
     from headwater.operations.versions import Switched, Versions
+    from headwater.platform.platform import Platform
     from projections.versions.compare import VersionDifference
     from projections.versions.version import ViewVersion
 
@@ -42,7 +43,7 @@ def compare(
 
     Excludes what the changed definition explains. Exits 3 if anything else differs.
     """
-    found = opened(options).compare(name, number)
+    found = opened(options, name).compare(name, number)
     if as_json:
         print_json(compared(found))
     else:
@@ -72,7 +73,7 @@ def cutover(
     version is kept up to date until it is dropped, and headwater view rollback makes it active
     again.
     """
-    versions = opened(options)
+    versions = opened(options, name)
     _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
 
 
@@ -86,7 +87,7 @@ def rollback(
 
     Names derived views that do not fit that version; they pause.
     """
-    _told(opened(options).rollback(name), as_json=as_json)
+    _told(opened(options, name).rollback(name), as_json=as_json)
 
 
 def drop(
@@ -100,7 +101,7 @@ def drop(
     ] = None,
     *,
     yes: Yes = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Remove an inactive or incomplete version from every store.
@@ -108,7 +109,7 @@ def drop(
     Without a number, removes the whole view, including the active version. This is refused while
     the view is declared. A view that is declared again later is built again.
     """
-    versions = opened(options)
+    versions = opened(options, name)
     what = f"view {name}" if number is None else f"version {number} of view {name}"
     if not yes:
         raise UsageError(f"{what} would be removed from every store", hint="--yes")
@@ -228,8 +229,13 @@ def compared(found: VersionDifference) -> dict[str, Any]:
     }
 
 
-def opened(options: ProjectOptions) -> Versions:
-    """Opens the versions of a project's views."""
+def opened(options: ProjectOptions, view: str) -> Versions:
+    """Opens the versions of the views of a view's source."""
+    return versions_of(options.platform(view))
+
+
+def versions_of(platform: Platform) -> Versions:
+    """Opens the versions of a source's views."""
     from headwater.operations.versions import Versions  # noqa: PLC0415  # half a second of import
 
-    return Versions(options.platform())
+    return Versions(platform)

@@ -10,13 +10,17 @@ import typer
 from rich.markup import escape
 
 from headwater.cli import difference, rebuild, replay, state, token, verification, version
-from headwater.cli.options import Commands, Json, ProjectOptions
+from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
 from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.sources import for_each
+from projections.definition.views import DerivedView
 from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headwater.platform.platform import Platform
+    from projections.common.fault import Fault
     from projections.verification.results_table import Verified
 
 app = Commands(help="Views: status, versions, verification.", no_args_is_help=True)
@@ -39,22 +43,31 @@ def list_views(
         bool,
         typer.Option("--versions", help="List all versions, and which one is active."),
     ] = False,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """List the declared views and their stores."""
     if versions:
         shown = version.row_of if as_json else version.line_of
-        rows = [shown(each) for each in version.opened(options).all()]
+        done = for_each(options.platforms(), lambda each: version.versions_of(each).all())
+        rows = [
+            {**done.named(source), **shown(each)}
+            for source, found in done.found.items()
+            for each in found
+        ]
         print_rows(rows, as_json=as_json, title="", empty="the job has kept no view yet")
+        done.end()
         return
-    project = options.project()
+    parts = options.parts()
     rows = [
-        {"view": view.name, "table": str(view.table), "stores": ", ".join(sorted(view.to))}
-        for view in project.declarations.views.values()
-    ] + [
-        {"view": view.name, "table": ", ".join(view.inputs), "stores": ", ".join(sorted(view.to))}
-        for view in project.declarations.derived.values()
+        {
+            **({"source": part.source.name} if part.shares_home else {}),
+            "view": view.name,
+            "table": ", ".join(view.inputs) if isinstance(view, DerivedView) else str(view.table),
+            "stores": ", ".join(sorted(view.to)),
+        }
+        for part in parts
+        for view in part.views.values()
     ]
     print_rows(rows, as_json=as_json, title="", empty="no view is declared")
 
@@ -62,7 +75,7 @@ def list_views(
 @app.command("status")
 def status(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """Show the position of each view in each store, and the outcome of its records.
@@ -74,7 +87,21 @@ def status(
     Views are verified in the background: the listing shows the position through which each was last
     found equal to its source, and how many rows were wrong at the last comparison.
     """
-    platform = options.platform()
+    done = for_each(options.platforms(), _status)
+    rows = [
+        {**done.named(source), **row} for source, (found, _) in done.found.items() for row in found
+    ]
+    if not as_json:
+        columns = dict.fromkeys(name for row in rows for name in row)
+        rows = [{**columns, **row, "unexpected": _counts(row["unexpected"])} for row in rows]
+    print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
+    for _, paused in done.found.values():
+        verification.tell_paused(paused)
+    done.end()
+
+
+def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault]]:
+    """Rows of the listing, and why views are paused."""
     paused = {view.name: view.fault for view in platform.views.bound().paused}
     told, waiting = platform.told, platform.views.waiting()
     records, unexpected = told.records(), told.unexpected()
@@ -123,10 +150,7 @@ def status(
         for (view, store), code in apart.items()
         if (view, store) not in shown and view not in paused  # never there, or lost
     ]
-    if not as_json:
-        rows = [{**row, "unexpected": _counts(row["unexpected"])} for row in rows]
-    print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
-    verification.tell_paused(paused.values())
+    return rows, list(paused.values())
 
 
 @app.command("explain")
@@ -137,7 +161,7 @@ def explain_view(
     as_json: Json = False,
 ) -> None:
     """Show how a view is maintained: its tables, keys, method and stores."""
-    found = asdict(options.platform().views.explain(name))
+    found = asdict(options.platform(name).views.explain(name))
     if as_json:
         print_json(found)
         return
@@ -155,16 +179,16 @@ def explain_view(
 @app.command("versions")
 def versions(
     *,
-    options: ProjectOptions,
+    options: SourceOptions,
     as_json: Json = False,
 ) -> None:
     """List the published versions that can be read, each at one transaction boundary.
 
     Example: headwater query "SELECT count(*) FROM orders" --as-of 0/1A2B3C
     """
-    project = options.project()
     rows = [
         {
+            **({"source": part.source.name} if part.shares_home else {}),
             "version": version.number,
             "applied_through": str(version.applied_through),
             "published_at": _time(version.published_at_us),
@@ -173,7 +197,8 @@ def versions(
                 for table in version.views.values()
             ),
         }
-        for version in Published(project.home.root / "tables", project.source.name).all()
+        for part in options.parts()
+        for version in Published(part.home.root / "tables", part.source.name).all()
     ]
     print_rows(rows, as_json=as_json, title="", empty="nothing is published yet")
 
@@ -189,7 +214,7 @@ def resume(
     Use it for a view that is paused because its table has changed, or one that keeps its columns
     (`quarantine`, `ignore`). Rows that no longer exist are removed after the snapshot.
     """
-    plan = options.platform().views.resume(name)
+    plan = options.platform(name).views.resume(name)
     columns = ", ".join(column.name for column in plan.schema.columns)
     stderr.print(f"{name} goes on with {escape(columns)}; {plan.schema.table} is to be read")
 

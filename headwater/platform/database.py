@@ -71,7 +71,7 @@ def find_database(
         dsn = settings.eventstore.dsn.get_secret_value()
     if dsn is None:
         project = open_project(config, home=home, profile=profile)
-        dsn = _source_dsn(project, path)
+        dsn = _source_dsn(_with_event_store(project), path)
     return Database(dsn, settings.eventstore, settings.root)
 
 
@@ -92,6 +92,21 @@ def find_home(config: Path | None, *, home: Path | None, profile: str | None) ->
     if home is None:
         raise UsageError("no home folder is given", hint="use --home FOLDER, or a settings file")
     return home
+
+
+def _with_event_store(project: Project) -> Project:
+    """The part of the source with the event store.
+
+    Raises:
+        UsageError: Several sources have one, or none of several.
+    """
+    found = [part for part in project.parts if part.source.eventstore]
+    if len(project.parts) == 1 or len(found) == 1:
+        return (found or project.parts)[0]
+    raise UsageError(
+        f"{len(found)} of {len(project.parts)} sources have an event store",
+        hint="--dsn postgresql://user:password@host/name, or eventstore.dsn in the settings",
+    )
 
 
 def _source_dsn(project: Project, path: Path) -> str:

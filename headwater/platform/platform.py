@@ -22,6 +22,7 @@ from cdc.upkeep.keeper import keep
 from foundation.waiting import looks
 from headwater import runtime
 from headwater.errors import UnhealthyError
+from headwater.platform import others
 from headwater.platform.deployment import Site
 from headwater.platform.impact import Impact
 from headwater.platform.job_status import JobReport
@@ -30,6 +31,8 @@ from headwater.platform.specs import (
     WATCH,
     alert_spec,
     applied_file,
+    command_name,
+    job_folder,
     job_spec,
     ready_file,
     runtime_spec,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from cdc.upkeep.difference import Difference
     from headwater.platform.impact import Effect
     from headwater.project.project import Project
+    from headwater.project.settings.errors import ConflictingSettingsError
     from headwater.runtime import Endpoints, RuntimeStatus, StatusEvent
     from projections.alerting.watcher import AlertSpec
     from projections.definition.views import Store
@@ -90,7 +94,7 @@ class Platform:
         self._config = config
         self._spec = runtime_spec(project, config, lifeline=lifeline)
         self._site = Site(project, self._spec)
-        self.told = JobReport(project.home.run)
+        self.told = JobReport(job_folder(project))
         self.views = KeptViews(self._site, self.told)
 
     def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
@@ -98,7 +102,8 @@ class Platform:
         self.project.home.create()
         if not self.running():
             # job and watch wait until this start has looked at the source: it may refuse to go on
-            applied_file(self.project).unlink(missing_ok=True)
+            for part in self.project.parts:
+                applied_file(part).unlink(missing_ok=True)
         remember(self.project, self._config)
         endpoints = runtime.up(self._spec, on_event=on_event, await_commands=False)
         self.ensure_database()
@@ -120,21 +125,30 @@ class Platform:
         return self._site.source_dsn
 
     def ensure_database(self) -> None:
-        """Creates the source's database if the local Postgres is to hold it and does not yet."""
-        name = self.project.source.name
-        if self.project.settings.for_source(name).dsn is not None:
-            return
-        with psycopg.connect(self.endpoints.postgres_dsn or "", autocommit=True) as connection:
-            found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
-            if found.fetchone() is None:
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        """Creates the databases that the local Postgres is to hold and does not yet."""
+        settings = self.project.settings
+        for name in self.project.sources:
+            if settings.for_source(name).dsn is not None:
+                continue
+            with psycopg.connect(self.endpoints.postgres_dsn or "", autocommit=True) as connection:
+                query = "SELECT 1 FROM pg_database WHERE datname = %s"
+                if connection.execute(query, (name,)).fetchone() is None:
+                    create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+                    connection.execute(create)
+
+    def same_database(self) -> ConflictingSettingsError | None:
+        """Says that an earlier source is the same database; one that is down is not compared."""
+        return others.same_database(self._site)
 
     def apply(self) -> list[str]:
         """Makes the source be captured; returns what had to be changed for that."""
+        others.refuse_moved(self.project)
+        if (error := self.same_database()) is not None:
+            raise error
         self.views.plans()  # a view that does not fit is refused before anything is changed
         changes = capture.apply(self.capture_spec())
         self.project.home.create()  # servers of somebody else need no `up` before
-        applied_file(self.project).touch()
+        self._note_applied()
         return changes
 
     def capture_spec(self) -> CaptureSpec:
@@ -148,8 +162,13 @@ class Platform:
     def repair(self, say: Callable[[str], None]) -> list[str]:
         """Captures anew what has lost changes; says each step, and returns all of them."""
         done = capture.repair(self.capture_spec(), say)
-        applied_file(self.project).touch()  # job and watch may have waited for it
+        self._note_applied()  # job and watch may have waited for it
         return done
+
+    def _note_applied(self) -> None:
+        path = applied_file(self.project)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
     def first_change(self, deadline_s: float) -> ChangeEvent | None:
         """Returns the first captured change; None if none comes in time, or all was empty."""
@@ -398,7 +417,7 @@ class Platform:
 
     def _job_ready(self) -> bool:
         found = self.status()
-        job = found.service(JOB) if found else None
+        job = found.service(command_name(self.project, JOB)) if found else None
         return job is not None and job.state is runtime.ServiceState.READY
 
     def _await_capture(self) -> None:
@@ -412,18 +431,25 @@ class Platform:
             if reached():
                 return
             self._check_failed()
-        log = runtime.log_path(self.project.settings.home, JOB)
+        log = runtime.log_path(self.project.settings.home, command_name(self.project, JOB))
         raise UnhealthyError(otherwise, detail=f"after {deadline_s:.0f} s", hint=f"see {log}")
 
     def _check_failed(self, but: Collection[str] = ()) -> None:
         found = self.status()
+        beside = self._beside()
         for service in found.failed if found else ():
-            if service.name in but:
+            if service.name in but or service.name in beside:
                 continue
             log = runtime.log_path(self.project.settings.home, service.name)
-            detail = self.told.error if service.name == JOB else None
+            detail = self.told.error if service.name == command_name(self.project, JOB) else None
             raise UnhealthyError(
                 f"{service.name} has failed",
                 detail=str(detail or service.last_error),
                 hint=f"see {log}",
             )
+
+    def _beside(self) -> set[str]:
+        """Names of the supervised programs of other sources."""
+        own = self.project.source.name
+        beside = [part for part in self.project.parts if part.source.name != own]
+        return {command_name(part, each) for part in beside for each in (JOB, WATCH)}

@@ -23,7 +23,7 @@ from headwater.runtime.spec import (
 )
 from projections.definition.alert import Webhook
 from projections.definition.views import OUTBOX, EventsView
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_spec import JobSpec, run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,18 +54,29 @@ _HOUR_MS = 3_600_000
 _COMMAND_START_S = 300.0
 
 
+def command_name(project: Project, command: str) -> str:
+    """Returns the name of the job or the watch of a project's source among supervised programs."""
+    return f"{command}.{project.source.name}" if project.shares_home else command
+
+
 def ready_file(project: Project, command: str) -> Path:
     """Written by a supervised program of ours once it does its work."""
-    return project.home.run / f"{command}.ready"
+    return project.home.run / f"{command_name(project, command)}.ready"
+
+
+def job_folder(project: Project) -> Path:
+    """Where the job of a project's source reports how it is."""
+    source = project.source.name if project.shares_home else None
+    return run_folder(project.settings.home, source)
 
 
 def applied_file(project: Project) -> Path:
     """Written once the source is captured as declared, which the job waits for."""
-    return project.home.run / "applied"
+    return job_folder(project) / "applied"
 
 
 def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSpec:
-    """Says what the supervisor of this project runs.
+    """Says what the supervisor of the whole project runs.
 
     Args:
         project: The project.
@@ -74,21 +85,24 @@ def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSp
     """
     settings = project.settings
     services = settings.services
-    source_is_external = settings.for_source(project.source.name).dsn is not None
+    sources_are_external = all(
+        settings.for_source(name).dsn is not None for name in project.sources
+    )
     wanted: dict[ServiceName, External | Spawned] = {
         ServiceName.KAFKA: _service(services.kafka),
         ServiceName.CONNECT: _service(services.connect),
         ServiceName.SEARCH: _service(services.search),
         ServiceName.CACHE: _service(services.cache),
     }
-    if not source_is_external:
+    if not sources_are_external:
         wanted[ServiceName.POSTGRES] = _service(services.postgres)
     return RuntimeSpec(
         home=settings.home,
         services=wanted,
-        commands=(
-            _command(project, config, JOB, "run"),
-            _command(project, config, WATCH, "source", "watch"),
+        commands=tuple(
+            _command(part, config, *command)
+            for part in project.parts
+            for command in ((JOB, "run"), (WATCH, "source", "watch"))
         ),
         spark=_cluster(settings.spark),
         java_home=str(settings.java_home) if settings.java_home else None,
@@ -171,6 +185,7 @@ def job_spec(
         derived=tuple(project.declarations.derived.values()),
         declared_derived=tuple(project.declarations.derived.values()),
         hiding=capture_spec(project, dsn, endpoints).hiding,
+        shares_home=project.shares_home,
     )
 
 
@@ -291,10 +306,12 @@ def _command(project: Project, config: Path, name: str, *words: str) -> CommandS
     place = ["--config", str(config.resolve()), "--home", str(project.settings.home)]
     if project.profile is not None:
         place += ["--profile", project.profile]
+    if project.shares_home:
+        place += ["--source", project.source.name]
     cluster = _cluster(project.settings.spark)
     executors = cluster.worker_names if name == JOB and cluster else ()
     return CommandSpec(
-        name=name,
+        name=command_name(project, name),
         argv=(sys.executable, "-m", "headwater", *words, *place),
         # after the servers: on two cores a Spark that starts beside them doubles their start
         depends_on=(ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE, *executors),

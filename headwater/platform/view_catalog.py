@@ -115,7 +115,8 @@ class KeptViews:
         with self._site.connect() as connection:
             name = self._site.source
             declared = (*self._declared(), *self._declared_derived())
-            with function_store.noting(connection, name, self._functions, declared):
+            shared = self._site.project.shares_home
+            with function_store.noting(connection, name, self._functions, declared, shared=shared):
                 differing = registry.register(connection, name, declared)
         for view, said in sorted(differing.items()):
             _log.warning(

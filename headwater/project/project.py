@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foundation.atomic_file import write_atomically
+from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from headwater.project.settings import DEFAULT_FILE, HOME_FOLDER, load
+from headwater.project.sources import check
 from headwater.runtime.home import Home, read_json
 from projections.definition.registry import load as load_declarations
 
 if TYPE_CHECKING:
     from headwater.project.settings import Settings
     from projections.definition.registry import Declarations
-    from projections.definition.views import Source
+    from projections.definition.views import DerivedView, Source, View
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "globalshop" / DEFAULT_FILE
 """GlobalShop, which ships with the package."""
@@ -30,13 +32,15 @@ class Project:
 
     Attributes:
         settings: What `headwater.toml` says.
-        declarations: What its module of views says.
+        declarations: What its module of views says; of a part, what it says of one source.
         profile: Profile of the settings that was asked for.
+        whole: The project that this is a part of; None of a whole project.
     """
 
     settings: Settings
     declarations: Declarations
     profile: str | None = None
+    whole: Project | None = None
 
     @property
     def home(self) -> Home:
@@ -45,8 +49,74 @@ class Project:
 
     @property
     def source(self) -> Source:
-        """The project's source: one Postgres is the system of record."""
-        return next(iter(self.declarations.sources.values()))
+        """The one source.
+
+        Raises:
+            UsageError: The project has several sources, and this is no part of it.
+        """
+        found = self.declarations.sources
+        if len(found) > 1:
+            raise UsageError(
+                f"the project has {len(found)} sources: {', '.join(found)}",
+                hint=f"choose one: --source {next(iter(found))}",
+            )
+        return next(iter(found.values()))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of all sources of the whole project, in the order of their declarations."""
+        return tuple((self.whole or self).declarations.sources)
+
+    @property
+    def views(self) -> dict[str, View | DerivedView]:
+        """All declared views by name."""
+        return {**self.declarations.views, **self.declarations.derived}
+
+    @property
+    def shares_home(self) -> bool:
+        """Whether the home folder has the views of several sources."""
+        return len(self.sources) > 1
+
+    @property
+    def parts(self) -> tuple[Project, ...]:
+        """The part of each source; a project of one source is its own part."""
+        whole = self.whole or self
+        if not whole.shares_home:
+            return (whole,)
+        return tuple(map(whole.part, whole.sources))
+
+    def part(self, source: str) -> Project:
+        """Returns the part of one source.
+
+        Raises:
+            UsageError: No such source is declared.
+        """
+        whole = self.whole or self
+        if source not in whole.sources:
+            known = "sources: " + ", ".join(whole.sources)
+            raise UsageError(
+                f"no source is named {source[:80]}",
+                hint=did_you_mean(source, whole.sources, known),
+            )
+        if not whole.shares_home:
+            return whole
+        return replace(whole, declarations=whole.declarations.of_source(source), whole=whole)
+
+    def part_of(self, view: str) -> Project:
+        """Returns the part with a declared view.
+
+        Raises:
+            UsageError: The project has several sources, and none has the view.
+        """
+        whole = self.whole or self
+        if not whole.shares_home:
+            return whole
+        if view not in whole.views:
+            raise UsageError(
+                f"no view named {view[:80]} is declared",
+                hint=did_you_mean(view, whole.views, "headwater view list"),
+            )
+        return whole.part(whole.declarations.source_of(view))
 
 
 def open_project(
@@ -63,16 +133,16 @@ def open_project(
     Raises:
         SettingsError: There is no settings file or it cannot be used.
         DeclarationError: The views are declared wrongly.
-        UsageError: The project does not have exactly one source.
+        UsageError: The project has no source, or the settings name one that it does not have.
+        ConflictingSettingsError: Its sources cannot be kept apart.
     """
     path = settings_file(config, home=home)
     if config is None and path != Path(DEFAULT_FILE):
         home = home or Path(HOME_FOLDER)
     settings = load(path, home=home, profile=profile)
     declarations = load_declarations(settings.views_path, settings.root)
-    project = Project(settings, declarations, profile)
-    _check_sources(project)
-    return project
+    check(settings, declarations)
+    return Project(settings, declarations, profile)
 
 
 def settings_file(config: Path | None = None, *, home: Path | None = None) -> Path:
@@ -88,19 +158,3 @@ def remember(project: Project, settings_file: Path) -> None:
     """Writes into the home which settings it belongs to, so that later commands find them."""
     text = json.dumps({"settings": str(settings_file.resolve())})
     write_atomically(project.home.root / _REMEMBERED, text, mode=0o600)
-
-
-def _check_sources(project: Project) -> None:
-    sources = project.declarations.sources
-    if len(sources) != 1:
-        raise UsageError(
-            f"a project needs one source, this one declares {len(sources)}",
-            detail=str(project.settings.views_path),
-            hint='declare one source: source("shop", tables=["public.orders"])',
-        )
-    unknown = project.settings.source.keys() - sources.keys()
-    if unknown:
-        raise UsageError(
-            f"the settings name a source {min(unknown)} that is not declared",
-            hint="declared: " + ", ".join(sources),
-        )

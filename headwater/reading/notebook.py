@@ -1,6 +1,7 @@
 """Spark for notebooks: every view under its name, all of them at one transaction boundary.
 
-The archived change events are there as `changes`, unless a view has that name.
+The archived change events of a project with one source are there as `changes`, unless a view has
+that name.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def spark(
     if not views:
         hint = "headwater up (or headwater demo) builds them"
         raise sql.NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
-    spec = job_spec(project, (), "", Endpoints())
+    spec = job_spec(project.parts[0], (), "", Endpoints())
     chosen = sql.readable(tables, views, as_of)
-    if CHANGES not in views and (spec.archive / "_delta_log").is_dir():
+    if CHANGES not in views and not project.shares_home and (spec.archive / "_delta_log").is_dir():
         chosen[CHANGES] = sql.ReadTable(spec.archive, None)
     return registered(spec, chosen)

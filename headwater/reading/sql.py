@@ -224,7 +224,8 @@ def readable(
         views: Folder of each view's table; see `view_tables`.
         as_of: As `run` takes it.
         words: Words of the query. Derived views that are not among them are not waited for, and are
-            left out if they are behind. None for all views.
+            left out if they are behind. As of then, sources without a view among them are left out.
+            None for all views.
 
     Returns:
         By view; one that has no version yet is left out. As of then, a view is read where it was
@@ -238,6 +239,8 @@ def readable(
         if as_of is not None:
             raise AsOfError("nothing is published yet", hint="headwater view status")
         return {name: ReadTable(path, None) for name, path in views.items()}
+    if as_of is not None:
+        groups = _told_apart(groups, as_of, words)
     found: dict[str, ReadTable] = {}
     for group in groups:
         then = _newest(group, words) if as_of is None else _as_of(group, as_of)
@@ -252,6 +255,33 @@ def readable(
                     detail=f"its table then, {place}, was removed",
                 )
     return found
+
+
+def _told_apart(
+    groups: list[Published], as_of: str, words: frozenset[str] | None
+) -> list[Published]:
+    """The sources that are read as of then: a position or a number means something in one only.
+
+    Raises:
+        AsOfError: The query names views of several sources.
+    """
+    if len(groups) == 1:
+        return groups
+    if words is not None:
+        groups = [group for group in groups if words & _names(group)] or groups
+    if len(groups) > 1 and not isinstance(moment(as_of), datetime):
+        raise AsOfError(
+            "a position or a version is of one source, and the views are of several",
+            detail=", ".join(group.folder.name for group in groups),
+            hint="use a time: --as-of 2026-11-21T14:05:00Z",
+        )
+    return groups
+
+
+def _names(group: Published) -> set[str]:
+    newest = group.newest()
+    views = set() if newest is None else set(newest.views)
+    return {name.partition(".")[0].lower() for name in (*views, *group.current())}
 
 
 def _newest(

@@ -61,20 +61,17 @@ Other = TypeVar("Other")
 
 
 class Views:
-    """A project's views.
+    """The views of one source.
 
     Threads may share one. Sessions with the source and the stores are opened when they are needed.
 
     Args:
-        platform: The project, and where its servers are.
+        platform: The source, and where its servers are.
     """
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._declared: Mapping[str, View | DerivedView] = {
-            **platform.project.declarations.views,
-            **platform.project.declarations.derived,
-        }
+        self._declared: Mapping[str, View | DerivedView] = platform.project.views
         self._idle: list[psycopg.Connection[Any]] = []
         self._readers: dict[str, CacheReader] = {}
         self._searcher: Searcher | None = None
@@ -82,11 +79,27 @@ class Views:
 
     @classmethod
     def open(
-        cls, config: Path | None = None, *, home: Path | None = None, profile: str | None = None
+        cls,
+        config: Path | None = None,
+        *,
+        home: Path | None = None,
+        profile: str | None = None,
+        source: str | None = None,
     ) -> Self:
-        """Opens the views of a project; see `headwater.project.project.open_project`."""
+        """Opens the views of a source; see `headwater.project.project.open_project`.
+
+        Args:
+            config: See there.
+            home: See there.
+            profile: See there.
+            source: The source; default: the only one.
+
+        Raises:
+            UsageError: The project has several sources, and none or no such one is named.
+        """
         project = open_project(config, home=home, profile=profile)
-        return cls(Platform(project, settings_file(config, home=home)))
+        part = project.part(source or project.source.name)
+        return cls(Platform(part, settings_file(config, home=home)))
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +119,7 @@ class Views:
 
     @property
     def source(self) -> str:
-        """Name of the project's source."""
+        """Name of the source."""
         return self._platform.project.source.name
 
     def token(self, written: Token | psycopg.Connection[Any] | None = None) -> PositionToken:

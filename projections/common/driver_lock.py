@@ -15,6 +15,11 @@ A new driver has to get all three, the last one exclusively, before it puts a ne
 and is refused with the number of the process that is in its way. Once it has them, whatever is
 left of the older one is not writing; to write again it needs the shared lock, finds under it a
 token that is not its own, and is refused. No clock and no lease is part of this.
+
+A project of several sources has a driver for each, in one home folder. Such a driver holds the
+home's folder shared, and has locks and a token of its own in `.writer/sources/<source>/`, whose
+folder it holds exclusively. A driver also takes over the folders of those that it excludes: the
+driver of a source that of a home without sources beside it, and the latter those of all sources.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +42,7 @@ TAKE_OVER_WAIT_S: Final = 30.0
 """How long what an ended driver left behind may take to end, too."""
 
 _FOLDER: Final = ".writer"
+_SOURCES: Final = "sources"
 _TENURE: Final = "tenure"
 _JVM: Final = "jvm"
 _TOKEN_BYTES: Final = 16
@@ -99,26 +105,39 @@ class Tenure:
 
 
 @contextmanager
-def taken(home: Path, wait_s: float = TAKE_OVER_WAIT_S) -> Iterator[Tenure]:
-    """Makes this process the one driver of a home.
+def taken(
+    home: Path, source: str | None = None, wait_s: float = TAKE_OVER_WAIT_S
+) -> Iterator[Tenure]:
+    """Makes this process the one driver of a home, or of one of its sources.
 
     Args:
         home: Folder of all state.
+        source: The source, if drivers of other sources use the same home.
         wait_s: How long processes that an ended driver left may take to end.
 
     Raises:
         WriterLockedError: Another driver lives, or something of one that might still write.
     """
     folder = home / _FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    # no file: a lock that someone can delete is lost without notice
-    holder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not file_lock.try_lock(holder):
-            raise _locked(home, "another driver maintains these views")
-        yield _take_over(folder, time.monotonic() + wait_s)
-    finally:
-        os.close(holder)
+    own = folder if source is None else folder / _SOURCES / source
+    own.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        # no file: a lock that someone can delete is lost without notice
+        _hold(held, home, shared=source is not None)
+        if source is None:
+            for other in sorted((folder / _SOURCES).glob("*/")):
+                _take_over(other, time.monotonic() + wait_s)
+        else:
+            _hold(held, own)
+            _take_over(folder, time.monotonic() + wait_s)
+        yield _take_over(own, time.monotonic() + wait_s)
+
+
+def _hold(held: ExitStack, folder: Path, *, shared: bool = False) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, handle)
+    if not file_lock.try_lock(handle, shared=shared):
+        raise _locked(folder, "another driver maintains these views")
 
 
 def _take_over(folder: Path, deadline: float) -> Tenure:

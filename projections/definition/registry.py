@@ -11,7 +11,7 @@ import runpy
 import sys
 import traceback
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
@@ -59,6 +59,22 @@ class Declarations:
         """
         if name in self.views or name in self.derived:
             raise DeclarationError(f"two views have the name {name}")
+
+    def source_of(self, view: str) -> str:
+        """Returns the name of the source that a declared view is maintained from."""
+        if view in self.views:
+            return self.views[view].source
+        return self.source_of(self.derived[view].inputs[0])  # all its inputs have one source
+
+    def of_source(self, source: str) -> Declarations:
+        """Returns what concerns one source; a dashboard may read views of every source."""
+        views = {name: view for name, view in self.views.items() if view.source == source}
+        derived = {n: view for n, view in self.derived.items() if self.source_of(n) == source}
+        alerts = {
+            name: alert for name, alert in self.alerts.items() if alert.view in {**views, **derived}
+        }
+        sources = {source: self.sources[source]}
+        return replace(self, sources=sources, views=views, derived=derived, alerts=alerts)
 
 
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)

@@ -27,7 +27,7 @@ from projections.erasure.certificate import Erased
 from projections.erasure.residue import expunge, forget_past, write_anew
 from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
-from projections.publishing.published_versions import Published, promised
+from projections.publishing.published_versions import Published, places_of_others, promised
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.factory import open_sink
@@ -197,13 +197,16 @@ class Erasure:
         root = self._spec.addresses.tables
         published = Published(root, self._spec.source)
         published.forget_former()
-        shown = sorted((root.parent / "views").glob("[!.]*"))
+        others = places_of_others(root, self._spec.source)
+        readable = sorted((root.parent / "views").glob("[!.]*"))
+        shown = [path for path in readable if path.name not in {_view(each) for each in others}]
         try:
             for path in shown:
                 stable = StableTable(root, path.name)
                 stable.follow(published)
                 stable.clean(0)
-            tables = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
+            found = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
+            tables = [path for path in found if _place(path.name) not in others]
             for path in tables:
                 with WriterLock(root / f".{_place(path.name)}.lock", wait=True):
                     if _is_table(path):  # a version may have been dropped meanwhile

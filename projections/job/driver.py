@@ -71,7 +71,7 @@ def run(spec: JobSpec) -> int:
             might still write.
         ClusterError: The cluster cannot be used.
     """
-    with taken(spec.home) as tenure:
+    with taken(spec.home, spec.source if spec.shares_home else None) as tenure:
         spec.derived_file.unlink(missing_ok=True)  # of the job before, which may have kept others
         return _Job(replace(spec, tenure=tenure)).run()
 

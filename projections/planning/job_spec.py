@@ -122,6 +122,7 @@ class JobSpec:
         archive_interval_s: Seconds between two writes to the archive.
         tenure: The right to write, which a driver has while it is the only one; None of those who
             only read.
+        shares_home: Jobs of other sources use the same home folder.
     """
 
     source: str
@@ -154,6 +155,7 @@ class JobSpec:
     archive_days: int | None = None
     archive_interval_s: float = 15.0
     tenure: Tenure | None = None
+    shares_home: bool = False
 
     @classmethod
     def of_tables(cls, source: str, home: Path, jars: tuple[Path, ...], **settings: Any) -> JobSpec:
@@ -192,14 +194,19 @@ class JobSpec:
         return self.home / FUNCTIONS
 
     @property
+    def run(self) -> Path:
+        """Folder of what the job reports."""
+        return run_folder(self.home, self.source if self.shares_home else None)
+
+    @property
     def status_file(self) -> Path:
         """Where the job says how it is."""
-        return self.home / "run" / "job.json"
+        return self.run / "job.json"
 
     @property
     def derived_file(self) -> Path:
         """Where the job says how each derived view is kept."""
-        return self.home / "run" / "derived.json"
+        return self.run / "derived.json"
 
     def checkpoint(self, query: str) -> Path:
         """Folder of a query's checkpoint."""
@@ -225,6 +232,16 @@ class JobSpec:
         if store is Store.TABLE:
             read.add(self.heartbeat_topic)  # its transactions show where the tables are whole
         return frozenset(read).union(*(view.topics for view in self.paused if store in view.to))
+
+
+def run_folder(home: Path, source: str | None) -> Path:
+    """Returns the folder of what a job reports.
+
+    Args:
+        home: The home folder.
+        source: The job's source, if jobs of other sources use the same home folder.
+    """
+    return home / "run" if source is None else home / "run" / "sources" / source
 
 
 def writing(tenure: Tenure | None) -> AbstractContextManager[None]:

@@ -175,6 +175,20 @@ def sources(tables: Path) -> list[Published]:
     return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
 
 
+def places_of_others(tables: Path, source: str) -> frozenset[str]:
+    """Returns the physical names of views that other sources have published.
+
+    Args:
+        tables: Folder of the tables.
+        source: The source that is left out.
+    """
+    found: set[str] = set()
+    for group in sources(tables):
+        newest = None if group.folder.name == source else group.newest()
+        found.update(() if newest is None else newest.views)
+    return frozenset(found)
+
+
 def promised(tables: Path, view: str) -> list[int]:
     """Returns the versions of a view's table that have to stay readable, however old they are.
 

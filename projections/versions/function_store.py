@@ -130,7 +130,12 @@ def in_place(declared: DerivedView) -> str:
 
 @contextmanager
 def noting(
-    connection: Connection, source: str, folder: Path, declared: Iterable[AnyView]
+    connection: Connection,
+    source: str,
+    folder: Path,
+    declared: Iterable[AnyView],
+    *,
+    shared: bool = False,
 ) -> Iterator[None]:
     """Keeps the functions of views, of which versions are noted meanwhile.
 
@@ -142,6 +147,7 @@ def noting(
         source: Its name.
         folder: Where functions are kept.
         declared: The views as they are declared.
+        shared: Versions of other sources name files of the folder too, so none is removed.
 
     Raises:
         OSError: The folder cannot be written.
@@ -154,16 +160,20 @@ def noting(
                     told = view.text, source, view.name, view.function.former
                     connection.execute(_TOLD_ANEW, told)
         yield
-        _tidy(connection, folder)
+        if not shared:
+            _tidy(connection, folder)
 
 
-def tidy(connection: Connection, folder: Path) -> None:
+def tidy(connection: Connection, folder: Path, *, shared: bool = False) -> None:
     """Removes what was kept of functions that no version names any more.
 
     Args:
         connection: To the source, in autocommit.
         folder: Where functions are kept.
+        shared: Versions of other sources name files of the folder too, so none is removed.
     """
+    if shared:
+        return
     with _alone(connection):
         _tidy(connection, folder)
 

@@ -262,7 +262,7 @@ class Approach:
 
 
 def _path(spec: JobSpec) -> Path:
-    return spec.home / "run" / _FILE
+    return spec.run / _FILE
 
 
 def _size(path: Path) -> int:

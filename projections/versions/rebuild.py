@@ -256,7 +256,8 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         )
     refuse_small(view, planned.disk_bytes, planned.disk_free_bytes, spare_bytes)
     _refuse_full(view, planned.stores)
-    with function_store.noting(connection, spec.source, spec.functions, [view]):
+    shared = spec.shares_home
+    with function_store.noting(connection, spec.source, spec.functions, [view], shared=shared):
         if not own:  # the job has not noted it yet
             registry.register(connection, spec.source, [view])
         number = registry.add(connection, spec.source, view, reasons=planned.differs)
@@ -476,7 +477,7 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     TopicCopy(spec, version.place).remove()
     BulkRequests(spec).forget(version.place)
     registry.forget(connection, spec.source, version.place)
-    function_store.tidy(connection, spec.functions)
+    function_store.tidy(connection, spec.functions, shared=spec.shares_home)
 
 
 def _same(version: ViewVersion, view: AnyView) -> bool:

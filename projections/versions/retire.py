@@ -67,7 +67,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         TopicCopy(spec, each.place).remove()
         BulkRequests(spec).forget(each.place)
         registry.forget(connection, spec.source, each.place)
-    function_store.tidy(connection, spec.functions)
+    function_store.tidy(connection, spec.functions, shared=spec.shares_home)
     return tuple(versions)
 
 

@@ -20,7 +20,7 @@ from projections.definition.operators.time_bounds import MATCH_START, of_pattern
 from projections.definition.operators.windows import END, START, keys_of
 from projections.definition.registry import checked, collected
 from projections.definition.views import DerivedView, EventsView, MirrorView, Store
-from projections.errors import DeclarationError
+from projections.errors import DeclarationError, SeveralSourcesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -435,6 +435,13 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
             raise DeclarationError(
                 f"view {name} reads {each}, which has no table", hint='use to=["table", ...]'
             )
+    sources = {each: known.source_of(each) for each in inputs}
+    if len(set(sources.values())) > 1:
+        raise SeveralSourcesError(
+            f"view {name} reads views of two sources",
+            detail=", ".join(f"{each} of {source}" for each, source in sources.items()),
+            hint="declare a view for each source, and join them where you read: headwater query",
+        )
 
 
 def _text(name: str, query: str) -> str:

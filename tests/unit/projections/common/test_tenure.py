@@ -166,6 +166,47 @@ def test_nobody_takes_over_while_something_of_an_ended_driver_may_still_write(
     new.check()  # what it was is nobody's affair until another comes
 
 
+def test_drivers_of_two_sources_write_side_by_side_and_one_source_has_one(tmp_path: Path) -> None:
+    with taken(tmp_path, "shop") as shop, taken(tmp_path, "billing") as billing:
+        shop.check()
+        billing.check()
+        assert shop.folder != billing.folder
+        with pytest.raises(WriterLockedError, match="another driver"), taken(tmp_path, "shop"):
+            pytest.fail("two drivers of one source")
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "shop"), ("shop", None)])
+def test_a_driver_of_a_source_and_one_of_the_whole_home_exclude_each_other(
+    tmp_path: Path, first: str | None, second: str | None
+) -> None:
+    with (
+        taken(tmp_path, first),
+        pytest.raises(WriterLockedError, match="another driver"),
+        taken(tmp_path, second, wait_s=0),
+    ):
+        pytest.fail("two drivers keep the views of one source")
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "shop"), ("shop", None)])
+def test_what_an_ended_driver_left_behind_is_fenced_when_sources_come_or_go(
+    tmp_path: Path,
+    process: Callable[..., subprocess.Popen[str]],
+    first: str | None,
+    second: str | None,
+) -> None:
+    folder = ".writer" if first is None else f".writer/sources/{first}"
+    with taken(tmp_path, first) as old:
+        left = process(JVM.replace('".writer"', repr(folder)))
+        assert "there" == _said(left)
+
+    with pytest.raises(WriterLockedError, match="JVM"), taken(tmp_path, second, wait_s=0):
+        pytest.fail("its JVM still writes checkpoints")
+    left.kill()
+    left.wait()
+    with taken(tmp_path, second, wait_s=0), pytest.raises(WriterFencedError):
+        old.check()
+
+
 def test_several_may_write_at_a_time_for_one_driver(tmp_path: Path) -> None:
     with taken(tmp_path) as tenure, tenure.writing(), tenure.writing():
         assert Tenure(tmp_path / ".writer", tenure.token) == tenure

@@ -1,0 +1,80 @@
+"""Commands on several sources: what fails for one source is reported, and the others go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import typer
+from rich.markup import escape
+
+from foundation.errors import PlatformError
+from headwater.cli.output import print_error, stderr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headwater.platform.platform import Platform
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PerSource(Generic[T]):
+    """What a command has found for each source.
+
+    Attributes:
+        several: Whether it works on more than one source; listings then name them.
+        found: By the source's name; without those that failed.
+        failed: Errors by the source's name; each was printed.
+    """
+
+    several: bool
+    found: dict[str, T] = field(default_factory=dict)
+    failed: dict[str, PlatformError] = field(default_factory=dict)
+
+    def named(self, source: str) -> dict[str, str]:
+        """Returns the column of a listing that names the source; none if there is only one."""
+        return {"source": source} if self.several else {}
+
+    def heading(self, source: str) -> None:
+        """Prints the source's name above what follows of it, if there are several."""
+        if self.several:
+            stderr.print(f"[bold]source {escape(source)}[/]")
+
+    def end(self, code: int = 0) -> None:
+        """Ends the command.
+
+        Args:
+            code: Exit code, if no source failed.
+
+        Raises:
+            Exit: With that code, or with that of the first failure.
+        """
+        code = next((error.exit_code for error in self.failed.values()), code)
+        if code:
+            raise typer.Exit(code)
+
+
+def for_each(platforms: Sequence[Platform], work: Callable[[Platform], T]) -> PerSource[T]:
+    """Does something for each source.
+
+    Args:
+        platforms: The sources.
+        work: What is done.
+
+    Raises:
+        PlatformError: It fails for the only source.
+    """
+    done = PerSource[T](several=len(platforms) > 1)
+    for platform in platforms:
+        source = platform.project.source.name
+        try:
+            done.found[source] = work(platform)
+        except PlatformError as error:
+            if not done.several:
+                raise
+            done.failed[source] = error
+            stderr.print(f"[bold]source {escape(source)}[/]")
+            print_error(error, as_json=False)
+    return done

@@ -1,0 +1,206 @@
+"""Two databases in one project: each with its own capture, job and failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from fix_services import fresh_database
+from fix_shell import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.soak(minutes=4),
+    pytest.mark.timeout(1800),
+]
+
+ORDERS = """
+CREATE TABLE orders (id bigint PRIMARY KEY, status text NOT NULL);
+INSERT INTO orders SELECT i, 'new' FROM generate_series(1, 200) i;
+"""
+INVOICES = """
+CREATE TABLE invoices (order_id bigint PRIMARY KEY, total numeric(12, 2) NOT NULL);
+INSERT INTO invoices SELECT i, i / 7.0 FROM generate_series(1, 100) i;
+"""
+VIEWS = """
+from headwater import source, view
+
+till = source("till", tables=["orders"])
+view.mirror("orders", till.orders)
+view.sql("by_status", "SELECT status, count(*) AS n FROM orders GROUP BY status", keys=["status"])
+
+ledger = source("ledger", tables=["invoices"])
+view.mirror("invoices", ledger.invoices)
+"""
+BOTH = (
+    'view.sql("paid", "SELECT o.id FROM orders o JOIN invoices i ON i.order_id = o.id", ["id"])\n'
+)
+JOIN = "SELECT count(*) AS n FROM orders o JOIN invoices i ON i.order_id = o.id"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project of two sources that runs.
+
+    Attributes:
+        shell: Its command line.
+        till: DSN of the first source.
+        ledger: DSN of the second.
+        server: DSN of their server, with a role that may do everything.
+    """
+
+    shell: Shell
+    till: str
+    ledger: str
+    server: str
+
+    def verified(self, *options: str) -> dict[str, int]:
+        """Asserts that every view equals its source; returns the rows of each."""
+        reports = self.shell.json("view", "verify", *options)
+        assert [] == [r for r in reports if r["missing"] or r["extra"] or r["different"]]
+        return {report["view"]: report["rows"] for report in reports}
+
+
+def execute(dsn: str, statement: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="module")
+def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    folder = tmp_path_factory.mktemp("project")
+    with fresh_database(postgres_dsn) as till, fresh_database(postgres_dsn) as ledger:
+        execute(till, ORDERS)
+        execute(ledger, INVOICES)
+        made = Project(Shell(folder), till, ledger, postgres_dsn)
+        made.shell("init", ".", "--dsn", till, "--name", "till")
+        with (folder / "headwater.toml").open("a") as settings:
+            settings.write('\n[source.ledger]\ndsn = "${LEDGER_DSN}"\n')
+        with (folder / ".env").open("a") as environment:
+            environment.write(f"LEDGER_DSN={ledger}\n")
+        (folder / "views.py").write_text(VIEWS)
+        try:
+            checks = {check["name"]: check["state"] for check in made.shell.json("doctor")}
+            assert "fail" not in checks.values()
+            assert {"source connection (till)", "source connection (ledger)"} <= checks.keys()
+            made.shell("up")
+            yield made
+        finally:
+            made.shell("down")
+
+
+def test_views_of_two_databases_equal_their_sources_and_are_queried_together(
+    project: Project,
+) -> None:
+    execute(project.till, "UPDATE orders SET status = 'paid' WHERE id <= 50")
+    execute(project.ledger, "DELETE FROM invoices WHERE order_id > 90")
+    tokens = {
+        name: project.shell("token", "--source", name).stdout.strip() for name in ("till", "ledger")
+    }
+
+    for view, source in (("orders", "till"), ("by_status", "till"), ("invoices", "ledger")):
+        project.shell("view", "wait", view, tokens[source], "--timeout", "60")
+    refused = project.shell("view", "wait", "invoices", tokens["till"], code=2).stderr
+
+    assert "till" in refused
+    assert {"orders": 200, "by_status": 2, "invoices": 90} == project.verified()
+    assert [{"n": 90}] == project.shell.json("query", JOIN)
+    assert [{"n": 90}] == project.shell.json(
+        "query", "SELECT count(*) AS n FROM invoices", "--at-least", tokens["ledger"]
+    )
+    assert [("till", True), ("ledger", True)] == [
+        (each["source"], each["slot"]["active"]) for each in project.shell.json("source", "status")
+    ]
+    assert [] == project.shell.json("plan")["differences"]
+    rows = project.shell.json("view", "status")
+    assert {"till", "ledger"} == {row["source"] for row in rows}
+    assert {""} == {row["state"] for row in rows}
+
+
+def test_a_derived_view_of_both_is_refused_and_changes_nothing(project: Project) -> None:
+    (project.shell.folder / "views.py").write_text(VIEWS + BOTH)
+    error = project.shell.json("plan", code=2)["error"]
+    (project.shell.folder / "views.py").write_text(VIEWS)
+
+    assert "HW-P154" == error["code"]
+    assert "headwater query" in error["hint"]
+    assert [] == project.shell.json("plan")["differences"]
+
+
+def test_a_view_is_rebuilt_beside_the_other_source(project: Project) -> None:
+    project.shell("view", "rebuild", "invoices", "--from-source", "--cutover", "when-explained")
+
+    assert {"orders", "by_status", "invoices"} == {
+        view.partition(".")[0] for view in project.verified()
+    }
+    assert [{"n": 90}] == project.shell.json("query", JOIN)
+
+
+def test_a_database_that_is_down_stops_its_own_views_only(project: Project) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(project.ledger)["dbname"]
+    execute(project.server, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+    execute(
+        project.server,
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'",
+    )
+    try:
+        execute(project.till, "INSERT INTO orders VALUES (1001, 'new')")
+        token = project.shell("token", "--source", "till").stdout.strip()
+        project.shell("view", "wait", "orders", token, "--timeout", "60")
+        failed = project.shell("view", "verify", code=3)
+
+        assert 201 == project.verified("--source", "till")["orders"]
+        assert "source ledger" in failed.stderr
+    finally:
+        execute(project.server, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    execute(project.ledger, "INSERT INTO invoices VALUES (1001, 7)")
+    token = project.shell("token", "--source", "ledger").stdout.strip()
+    project.shell("view", "wait", "invoices", token, "--timeout", "120")
+    assert 91 == max(rows for view, rows in project.verified().items() if "invoices" in view)
+
+
+def test_a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project: Project) -> None:
+    project.shell("source", "pause", "--source", "ledger")
+    execute(project.server, "SELECT pg_drop_replication_slot('headwater_ledger')")
+    execute(project.ledger, "UPDATE invoices SET total = total + 1 WHERE order_id <= 20")
+    project.shell("down")
+    execute(project.till, "DELETE FROM orders WHERE id = 1001")
+
+    refused = project.shell("up", code=3).stderr
+    assert "HW-C070" in refused
+    assert 200 == project.verified("--source", "till")["orders"]
+    losses = {
+        each["source"]: each["loss"] and each["loss"]["code"]
+        for each in project.shell.json("source", "status", code=3)
+    }
+    assert {"till": None, "ledger": "HW-C070"} == losses
+
+    project.shell("source", "repair", "--yes", "--source", "ledger")
+    rows = project.verified()
+    assert (200, 91) == (
+        rows["orders"],
+        max(found for view, found in rows.items() if "invoices" in view),
+    )
+
+
+def test_one_source_is_removed_and_the_other_goes_on(project: Project) -> None:
+    shown = project.shell.json("source", "remove", "--source", "ledger")
+    project.shell("source", "remove", "--source", "ledger", "--yes")
+    (project.shell.folder / "views.py").write_text(VIEWS.partition("ledger =")[0])
+    settings = project.shell.folder / "headwater.toml"
+    settings.write_text(settings.read_text().partition("\n[source.ledger]")[0] + "\n")
+
+    assert {"slot headwater_ledger", "slot headwater_till"} - {
+        f"{item['part']} {item['name']}" for item in shown["items"] if item["goes"]
+    } == {"slot headwater_till"}
+    project.shell("up")
+    execute(project.till, "INSERT INTO orders VALUES (1002, 'new')")
+    assert 201 == project.verified()["orders"]
+    assert [{"n": 91}] == project.shell.json("query", "SELECT count(*) AS n FROM invoices")

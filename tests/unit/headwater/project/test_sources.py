@@ -1,0 +1,224 @@
+"""Several sources in a project: what is refused, and how each is told from the others."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from headwater.cli import main
+from headwater.errors import UsageError, ViewMovedError
+from headwater.platform.others import refuse_moved
+from headwater.platform.specs import job_folder, job_spec, ready_file, runtime_spec
+from headwater.project.project import Project, open_project
+from headwater.project.settings.errors import ConflictingSettingsError
+from headwater.reading import sql
+from headwater.runtime import Endpoints
+from projections.errors import DeclarationError, SeveralSourcesError
+from projections.publishing.published_versions import Published, places_of_others
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHOP = """
+from headwater import source, view
+shop = source("shop", tables=["orders"])
+orders = view.mirror("orders", shop.orders)
+view.sql("by_status", "SELECT status, count(*) AS n FROM orders GROUP BY status", keys=["status"])
+"""
+BILLING = """
+billing = source("billing", tables=["invoices"])
+invoices = view.mirror("invoices", billing.invoices)
+"""
+DSNS = """
+[source.shop]
+dsn = "postgresql://u@db/shop"
+[source.billing]
+dsn = "postgresql://u@db/billing"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _path_as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("HEADWATER_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def project(folder: Path, views: str = SHOP + BILLING, settings: str = DSNS) -> Project:
+    (folder / "views.py").write_text(views, encoding="utf-8")
+    (folder / "headwater.toml").write_text(settings, encoding="utf-8")
+    return open_project(folder / "headwater.toml")
+
+
+def test_each_source_is_a_part_with_its_own_views(tmp_path: Path) -> None:
+    parts = {part.source.name: sorted(part.views) for part in project(tmp_path).parts}
+
+    assert {"shop": ["by_status", "orders"], "billing": ["invoices"]} == parts
+
+
+def test_a_project_of_one_source_keeps_all_its_names(tmp_path: Path) -> None:
+    alone = project(tmp_path, SHOP, "")
+    home = alone.settings.home
+    spec = job_spec(alone, (), "", Endpoints())
+    commands = runtime_spec(alone, tmp_path / "headwater.toml", lifeline=False).commands
+
+    assert (alone,) == alone.parts
+    assert [home / "run" / "job.json", home / "run" / "derived.json"] == [
+        spec.status_file,
+        spec.derived_file,
+    ]
+    assert (home / "run", home / "run" / "projections.ready") == (
+        job_folder(alone),
+        ready_file(alone, "projections"),
+    )
+    assert ["projections", "capture"] == [command.name for command in commands]
+    assert not any("--source" in command.argv for command in commands)
+
+
+def test_each_of_several_sources_has_its_own_programs_and_reports(tmp_path: Path) -> None:
+    whole = project(tmp_path)
+    commands = runtime_spec(whole.parts[1], tmp_path / "headwater.toml", lifeline=False).commands
+    specs = [job_spec(part, (), "", Endpoints()) for part in whole.parts]
+
+    assert ["projections.shop", "capture.shop", "projections.billing", "capture.billing"] == [
+        command.name for command in commands
+    ]
+    assert ("--source", "billing") == commands[2].argv[-2:]
+    assert 2 == len({spec.status_file for spec in specs})
+    assert 4 == len({command.ready_file for command in commands})
+    assert 1 == len({spec.addresses.tables for spec in specs})
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ('source("shop", tables=["x"])', "two sources have the name shop"),
+        ('source("Billing", tables=["x"])', "source name is invalid"),
+        ('source("bill.ing", tables=["x"])', "source name is invalid"),
+        ('source("b" * 64, tables=["x"])', "source name is invalid"),
+        ('view.mirror("orders", source("b", ["orders"]).orders)', "two views have the name orders"),
+    ],
+)
+def test_names_that_cannot_be_told_apart_or_used_are_refused(
+    tmp_path: Path, declared: str, said: str
+) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        project(tmp_path, SHOP + declared + "\n", "")
+
+
+def test_settings_of_a_source_that_is_not_declared_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="biling") as refused:
+        project(tmp_path, settings=DSNS.replace("billing]", "biling]"))
+
+    assert "billing" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    "same",
+    ["postgresql://o@db:5432/shop?sslmode=require", "host=db dbname=shop"],
+)
+def test_one_database_under_two_names_is_refused(tmp_path: Path, same: str) -> None:
+    with pytest.raises(ConflictingSettingsError, match="shop and billing are the same database"):
+        project(tmp_path, settings=DSNS.replace("postgresql://u@db/billing", same))
+
+
+def test_topics_that_kafka_takes_for_one_are_refused(tmp_path: Path) -> None:
+    views = """
+from headwater import source
+source("shop", tables=["eu_public.orders"])
+source("shop_eu", tables=["public.orders"])
+"""
+    with pytest.raises(ConflictingSettingsError, match="Kafka"):
+        project(tmp_path, views, "")
+
+
+def test_a_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConflictingSettingsError, match="on this machine"):
+        project(tmp_path, settings=DSNS + "[spark]\nworkers = 2\n")
+
+
+@pytest.mark.parametrize(
+    "derived",
+    [
+        'view.sql("both", "SELECT o.id FROM orders o JOIN invoices i ON i.id = o.id", ["id"])',
+        'view.sql("both", "SELECT s.n AS id FROM by_status s JOIN invoices i USING (id)", ["id"])',
+    ],
+)
+def test_a_derived_view_of_two_sources_is_refused(tmp_path: Path, derived: str) -> None:
+    with pytest.raises(
+        SeveralSourcesError, match="view both reads views of two sources"
+    ) as refused:
+        project(tmp_path, SHOP + BILLING + derived + "\n")
+
+    assert "invoices of billing" in str(refused.value.detail)
+    assert refused.value.hint
+
+
+def test_commands_ask_for_a_source_where_several_could_be_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(tmp_path)
+
+    assert 2 == main(["token"])
+    assert "--source shop" in capsys.readouterr().err
+    assert 2 == main(["token", "--source", "shpo"])
+    assert "shop" in capsys.readouterr().err
+
+
+def test_lists_name_the_source_of_each_view(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(tmp_path)
+
+    assert 0 == main(["view", "list", "--json"])
+    every = json.loads(capsys.readouterr().out)
+    assert 0 == main(["view", "list", "--json", "--source", "billing"])
+    of_one = json.loads(capsys.readouterr().out)
+
+    assert {("shop", "orders"), ("shop", "by_status"), ("billing", "invoices")} == {
+        (row["source"], row["view"]) for row in every
+    }
+    assert ["invoices"] == [row["view"] for row in of_one]
+
+
+def published(tables: Path) -> None:
+    """Two sources with a view each, at boundaries of their own."""
+    for source, view, lsn in (("shop", "orders", 0x10), ("billing", "invoices", 0x900)):
+        write_deltalake(str(tables / view), pa.table({"id": [1, 2]}))
+        Published(tables, source).publish(1, lsn, {view: 0})
+
+
+def test_a_query_joins_views_of_two_sources_each_at_its_own_boundary(tmp_path: Path) -> None:
+    published(tmp_path)
+
+    found = sql.run("SELECT o.id FROM orders o JOIN invoices i ON i.id = o.id", tmp_path)
+
+    assert 2 == found.num_rows
+
+
+def test_a_position_is_read_in_the_one_source_whose_views_are_named(tmp_path: Path) -> None:
+    published(tmp_path)
+
+    assert 2 == sql.run("SELECT id FROM orders", tmp_path, "0/10").num_rows
+    with pytest.raises(sql.AsOfError, match="of one source"):
+        sql.run("SELECT o.id FROM orders o JOIN invoices i ON i.id = o.id", tmp_path, "0/900")
+
+
+def test_a_view_with_the_rows_of_another_source_is_refused(tmp_path: Path) -> None:
+    whole = project(tmp_path)
+    tables = whole.settings.home / "tables"
+    write_deltalake(str(tables / "invoices"), pa.table({"id": [1]}))
+    shop = Published(tables, "shop")
+    shop.publish(1, 0x10, {"invoices": 0})
+
+    refuse_moved(whole.part("shop"))
+    with pytest.raises(ViewMovedError, match="invoices has the rows of source shop"):
+        refuse_moved(whole.part("billing"))
+    assert {"invoices"} == places_of_others(tables, "billing")
+    shop.withdraw("invoices")
+    refuse_moved(whole.part("billing"))
