@@ -105,7 +105,14 @@ class Platform:
             for part in self.project.parts:
                 applied_file(part).unlink(missing_ok=True)
         remember(self.project, self._config)
-        endpoints = runtime.up(self._spec, on_event=on_event, await_commands=False)
+        # of several sources, one whose job gave up does not keep the others from starting
+        names = [command.name for command in self._spec.commands]
+        endpoints = runtime.up(
+            self._spec,
+            on_event=on_event,
+            await_commands=False,
+            may_fail=names if self.project.shares_home else (),
+        )
         self.ensure_database()
         return endpoints
 
@@ -183,6 +190,7 @@ class Platform:
 
     def plan(self) -> list[Difference]:
         """Returns what differs from what is declared; changes nothing."""
+        others.refuse_moved(self.project)
         self.views.plans()
         spec = self.capture_spec()
         return [
@@ -277,6 +285,7 @@ class Platform:
         endpoints = self.endpoints if self._spec.spark else runtime.Endpoints()
         job.begin(job_spec(self.project, (), "", endpoints))
         self._await_capture()
+        others.refuse_moved(self.project)
         self.views.register()
         return job.run(self._site.job_spec(self.views.plans()))
 

@@ -26,7 +26,7 @@ from headwater.runtime.status import RuntimeStatus, ServiceStatus, StatusEvent
 from headwater.runtime.supervisor.spawn import SupervisorHandle, spawn_supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from headwater.runtime.endpoints import Endpoints
@@ -65,13 +65,14 @@ def _ignore(event: StatusEvent) -> None:
     del event
 
 
-def up(
+def up(  # noqa: PLR0913  # what a caller may wish of a start
     spec: RuntimeSpec,
     *,
     on_event: Callable[[StatusEvent], None] = _ignore,
     timeout_s: float = UP_TIMEOUT_S,
     progress: bool = True,
     await_commands: bool = True,
+    may_fail: Collection[str] = (),
 ) -> Endpoints:
     """Start what the spec names, or join what already runs; return when everything is ready.
 
@@ -84,6 +85,7 @@ def up(
         progress: Show downloads on stderr.
         await_commands: Wait for the commands too, not only for the services; a command that
             needs the caller's next step to become ready must not be waited for here.
+        may_fail: Commands that may have given up: the rest is of use without them.
 
     Raises:
         SettingsDifferError: Other settings already run in this folder.
@@ -97,9 +99,8 @@ def up(
     home = Home(spec.home.resolve())
     home.create()
     deadline = time.monotonic() + timeout_s
-    awaited = _Awaited(
-        on_event, timeout_s, deadline, frozenset(spec.fingerprints()), commands=await_commands
-    )
+    parts = frozenset(spec.fingerprints()) - frozenset(may_fail)
+    awaited = _Awaited(on_event, timeout_s, deadline, parts, commands=await_commands)
     while True:
         with _exclusive(home) as lock:
             if lock is not None:
