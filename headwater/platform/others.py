@@ -62,9 +62,11 @@ def refuse_moved(project: Project) -> None:
         newest = None if source == project.source.name else group.newest()
         kept = set() if newest is None else set(newest.by_view(group.current()))
         if moved := sorted(kept & project.views.keys()):
+            drop = f"headwater view drop {moved[0]} --source {source} --yes"
+            if source not in project.sources:
+                drop = f"declare source {source} again, and {drop}"
             raise ViewMovedError(
                 f"view {moved[0]} has the rows of source {source}",
                 detail=f"it is now declared for source {project.source.name}",
-                hint="give the view another name; or declare it no more, remove it by headwater "
-                f"view drop {moved[0]} --source {source} --yes, and declare it again",
+                hint=f"give the view another name; or remove the rows: {drop}",
             )

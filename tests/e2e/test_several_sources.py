@@ -9,9 +9,12 @@ import psycopg
 import pytest
 from fix_services import fresh_database
 from fix_shell import Shell
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.integration,
@@ -38,6 +41,7 @@ view.sql("by_status", "SELECT status, count(*) AS n FROM orders GROUP BY status"
 
 ledger = source("ledger", tables=["invoices"])
 view.mirror("invoices", ledger.invoices)
+view.sql("billed", "SELECT 1 AS id, sum(total) AS total FROM invoices", keys=["id"])
 """
 BOTH = (
     'view.sql("paid", "SELECT o.id FROM orders o JOIN invoices i ON i.order_id = o.id", ["id"])\n'
@@ -73,9 +77,9 @@ def execute(dsn: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
-@pytest.fixture(scope="module")
-def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    folder = tmp_path_factory.mktemp("project")
+@pytest.fixture
+def project(postgres_dsn: str, tmp_path: Path) -> Iterator[Project]:
+    folder = tmp_path
     with fresh_database(postgres_dsn) as till, fresh_database(postgres_dsn) as ledger:
         execute(till, ORDERS)
         execute(ledger, INVOICES)
@@ -96,21 +100,30 @@ def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
             made.shell("down")
 
 
-def test_views_of_two_databases_equal_their_sources_and_are_queried_together(
+def test_sources_are_captured_disturbed_repaired_and_removed_independently(
     project: Project,
 ) -> None:
+    _views_equal_their_sources_and_are_queried_together(project)
+    _a_derived_view_of_both_is_refused(project)
+    _a_view_is_rebuilt_beside_the_other_source(project)
+    _a_database_that_is_down_stops_its_own_views_only(project)
+    _a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project)
+    _one_source_is_removed_and_the_other_goes_on(project)
+
+
+def _views_equal_their_sources_and_are_queried_together(project: Project) -> None:
     execute(project.till, "UPDATE orders SET status = 'paid' WHERE id <= 50")
     execute(project.ledger, "DELETE FROM invoices WHERE order_id > 90")
     tokens = {
         name: project.shell("token", "--source", name).stdout.strip() for name in ("till", "ledger")
     }
 
-    for view, source in (("orders", "till"), ("by_status", "till"), ("invoices", "ledger")):
+    for view, source in (("orders", "till"), ("billed", "ledger"), ("invoices", "ledger")):
         project.shell("view", "wait", view, tokens[source], "--timeout", "60")
     refused = project.shell("view", "wait", "invoices", tokens["till"], code=2).stderr
 
     assert "till" in refused
-    assert {"orders": 200, "by_status": 2, "invoices": 90} == project.verified()
+    assert {"orders": 200, "by_status": 2, "invoices": 90, "billed": 1} == project.verified()
     assert [{"n": 90}] == project.shell.json("query", JOIN)
     assert [{"n": 90}] == project.shell.json(
         "query", "SELECT count(*) AS n FROM invoices", "--at-least", tokens["ledger"]
@@ -124,7 +137,7 @@ def test_views_of_two_databases_equal_their_sources_and_are_queried_together(
     assert {""} == {row["state"] for row in rows}
 
 
-def test_a_derived_view_of_both_is_refused_and_changes_nothing(project: Project) -> None:
+def _a_derived_view_of_both_is_refused(project: Project) -> None:
     (project.shell.folder / "views.py").write_text(VIEWS + BOTH)
     error = project.shell.json("plan", code=2)["error"]
     (project.shell.folder / "views.py").write_text(VIEWS)
@@ -134,22 +147,17 @@ def test_a_derived_view_of_both_is_refused_and_changes_nothing(project: Project)
     assert [] == project.shell.json("plan")["differences"]
 
 
-def test_a_view_is_rebuilt_beside_the_other_source(project: Project) -> None:
+def _a_view_is_rebuilt_beside_the_other_source(project: Project) -> None:
     project.shell("view", "rebuild", "invoices", "--from-source", "--cutover", "when-explained")
 
-    assert {"orders", "by_status", "invoices"} == {
+    assert {"orders", "by_status", "invoices", "billed"} == {
         view.partition(".")[0] for view in project.verified()
     }
     assert [{"n": 90}] == project.shell.json("query", JOIN)
 
 
-def test_a_database_that_is_down_stops_its_own_views_only(project: Project) -> None:
-    name = psycopg.conninfo.conninfo_to_dict(project.ledger)["dbname"]
-    execute(project.server, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-    execute(
-        project.server,
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'",
-    )
+def _a_database_that_is_down_stops_its_own_views_only(project: Project) -> None:
+    _allow_connections(project, allowed=False)
     try:
         execute(project.till, "INSERT INTO orders VALUES (1001, 'new')")
         token = project.shell("token", "--source", "till").stdout.strip()
@@ -159,14 +167,25 @@ def test_a_database_that_is_down_stops_its_own_views_only(project: Project) -> N
         assert 201 == project.verified("--source", "till")["orders"]
         assert "source ledger" in failed.stderr
     finally:
-        execute(project.server, f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+        _allow_connections(project, allowed=True)
     execute(project.ledger, "INSERT INTO invoices VALUES (1001, 7)")
     token = project.shell("token", "--source", "ledger").stdout.strip()
     project.shell("view", "wait", "invoices", token, "--timeout", "120")
     assert 91 == max(rows for view, rows in project.verified().items() if "invoices" in view)
 
 
-def test_a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project: Project) -> None:
+def _allow_connections(project: Project, *, allowed: bool) -> None:
+    """Takes the second database away, with all its sessions, or gives it back."""
+    name = str(conninfo_to_dict(project.ledger)["dbname"])
+    query = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+    with psycopg.connect(project.server, autocommit=True) as admin:
+        admin.execute(query.format(sql.Identifier(name), sql.Literal(allowed)))
+        if not allowed:
+            admin.execute(end, [name])
+
+
+def _a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project: Project) -> None:
     project.shell("source", "pause", "--source", "ledger")
     execute(project.server, "SELECT pg_drop_replication_slot('headwater_ledger')")
     execute(project.ledger, "UPDATE invoices SET total = total + 1 WHERE order_id <= 20")
@@ -190,7 +209,7 @@ def test_a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project: Pr
     )
 
 
-def test_one_source_is_removed_and_the_other_goes_on(project: Project) -> None:
+def _one_source_is_removed_and_the_other_goes_on(project: Project) -> None:
     shown = project.shell.json("source", "remove", "--source", "ledger")
     project.shell("source", "remove", "--source", "ledger", "--yes")
     (project.shell.folder / "views.py").write_text(VIEWS.partition("ledger =")[0])
