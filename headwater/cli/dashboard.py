@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.options import SourceOptions
+from headwater.cli.options import ProjectOptions
 from headwater.cli.output import stderr
 from headwater.errors import UsageError
 
@@ -30,17 +30,17 @@ def dashboard(
     port: Annotated[
         int, typer.Option("--port", help="Port; 0 selects a free port.", min=0, max=65_535)
     ] = _PORT,
-    options: SourceOptions,
+    options: ProjectOptions,
 ) -> None:
     """Serve the page that `dashboard(...)` declares, until Ctrl-C.
 
     The page reads only the views' tables, so no server needs to run. All panels show the same
-    transaction boundary and follow a newer one within a second.
+    transaction boundary and follow a newer one within a second; of several sources, each has one.
     """
     from headwater.reading.dashboard.answers import Answers  # noqa: PLC0415  # loads the query engine
     from headwater.reading.dashboard.server import DashboardServer  # noqa: PLC0415
 
-    project = options.part()
+    project = options.project()
     declared = project.declarations.dashboard
     if declared is None:
         raise UsageError(
@@ -48,7 +48,8 @@ def dashboard(
             detail=str(project.settings.views_path),
             hint='dashboard("Shop", [Number("Orders", "SELECT count(*) FROM orders")])',
         )
-    answers = Answers(declared, project.home.root / "tables", project.source.name)
+    source, *beside = project.sources
+    answers = Answers(declared, project.home.root / "tables", source, tuple(beside))
     with DashboardServer(answers, host, port) as server:
         stderr.print(f"{declared.title}: {server.url}  (Ctrl-C ends it)", markup=False)
         with suppress(KeyboardInterrupt):

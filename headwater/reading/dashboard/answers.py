@@ -58,46 +58,54 @@ class Answers:
         dashboard: What is asked.
         tables: Folder of the views' tables.
         source: Name of the source.
+        beside: Names of further sources, each of which is shown at a boundary of its own.
     """
 
     dashboard: Dashboard
     tables: Path
     source: str
+    beside: tuple[str, ...] = ()
     _last: Answer | None = None
     _answering: threading.Lock = field(default_factory=threading.Lock)
 
     def newest(self) -> Answer:
         """Returns the answer as of the newest boundary at which all views are complete."""
         with self._answering:
-            published = Published(self.tables, self.source)
-            places, version = published.current(), published.latest()
+            groups = [Published(self.tables, name) for name in (self.source, *self.beside)]
+            found = [(group.current(), group.latest()) for group in groups]
+            places = sorted(place for of_group, _ in found for place in of_group.items())
+            called = "-".join(_called(version) for _, version in found)
             # a switch shows another table at the same boundary
-            etag = f'"{_called(version)}-{zlib.crc32(orjson.dumps(sorted(places.items()))):x}"'
+            etag = f'"{called}-{zlib.crc32(orjson.dumps(places)):x}"'
             if self._last is None or self._last.etag != etag:
-                self._last = Answer(etag, self._answered(version, places))
+                published = [(at, version) for at, version in found if version is not None]
+                self._last = Answer(etag, self._answered(published))
             return self._last
 
-    def _answered(self, version: PublishedVersion | None, places: Mapping[str, str]) -> bytes:
+    def _answered(self, found: Sequence[tuple[Mapping[str, str], PublishedVersion]]) -> bytes:
         panels = self.dashboard.panels
-        if version is None:
+        if not found:
             waiting = {"error": {"message": "no view has been built yet", "hint": "headwater up"}}
             shown = [_said(panel) | waiting for panel in panels]
             return orjson.dumps({"title": self.dashboard.title, "panels": shown})
         views = {
             name: ReadTable(self.tables / place, table.version)
+            for places, version in found
             for name, (place, table) in version.by_view(places).items()
         }
-        found = _asked([panel.sql for panel in panels], views)
-        at = datetime.fromtimestamp(version.published_at_us / 1_000_000, UTC)
+        answers = _asked([panel.sql for panel in panels], views)
+        versions = [version for _, version in found]
+        oldest_us = min(version.published_at_us for version in versions)
+        at = datetime.fromtimestamp(oldest_us / 1_000_000, UTC)
         return orjson.dumps(
             {
                 "title": self.dashboard.title,
-                "version": version.number,
-                "applied_through": str(version.applied_through),
+                "version": max(version.number for version in versions),
+                "applied_through": ", ".join(str(v.applied_through) for v in versions),
                 "published_at": at.isoformat(timespec="milliseconds"),
                 "panels": [
                     _said(panel) | _shown(answer)
-                    for panel, answer in zip(panels, found, strict=True)
+                    for panel, answer in zip(panels, answers, strict=True)
                 ],
             }
         )

@@ -151,6 +151,22 @@ def test_what_is_not_published_is_not_shown_and_nobody_asks_twice(warehouse: War
     assert [[3]] == told(answers)["Orders"]["rows"]
 
 
+def test_views_of_two_sources_are_shown_each_at_its_own_boundary(warehouse: Warehouse) -> None:
+    asked = Dashboard(
+        "Both",
+        (Number("Bills", "SELECT count(*) FROM orders o JOIN bills b ON b.order_id = o.id"),),
+    )
+    answers = Answers(asked, warehouse.tables, "shop", ("billing",))
+    first = answers.newest()
+    assert "HW-Q001" == told(answers)["Bills"]["error"]["code"]
+
+    warehouse.write("bills", order_id=[2])
+    Published(warehouse.tables, "billing").publish(1, 77, {"bills": 0})
+
+    assert first.etag != answers.newest().etag
+    assert [[1]] == told(answers)["Bills"]["rows"]
+
+
 def test_a_switch_at_the_same_boundary_is_another_answer(warehouse: Warehouse) -> None:
     warehouse.write("orders.2", id=[7], total=[Decimal("1.00")])
     versions = {"orders": 0, "sums": 0, "orders.2": 0}
