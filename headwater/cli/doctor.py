@@ -17,6 +17,7 @@ from headwater.cli.output import print_json, stdout
 from headwater.platform.doctor import (
     cache_check,
     converter_check,
+    former_sources,
     machine_checks,
     secret_checks,
     source_checks,
@@ -61,6 +62,7 @@ def doctor(
     found: Iterable[Check] = machine_checks(project.settings, running=up)
     parts = project.parts if options.chosen is None else (project.part(options.chosen),)
     found = chain(found, *(_of_source(Platform(part, path), up=up) for part in parts))
+    found = chain(found, former_sources(project))
     external = project.settings.services.connect.address
     if external is not None:
         found = chain(found, [converter_check(external.get_secret_value())])

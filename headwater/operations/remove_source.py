@@ -246,10 +246,14 @@ class Removal:
 
 def _spec(platform: Platform, dsn: str, source: str) -> CaptureSpec:
     project = platform.project
-    if project.settings.for_source(project.source.name).dsn is None:
+    name = project.source.name
+    if project.settings.for_source(name).dsn is None:
+        alone = f"headwater down && rm -r {project.home.root}"
+        drop = f"SELECT pg_drop_replication_slot('headwater_{name}')"  # a hint
+        beside = f"take source {name} out of the views module, headwater up, then in psql: {drop}"
         raise UsageError(
-            "the source is the local Postgres of this folder",
-            hint=f"headwater down && rm -r {project.home.root}",
+            "the source is in the local Postgres of this folder",
+            hint=beside if project.shares_home else alone,
         )
     services = project.settings.services
     if platform.running():

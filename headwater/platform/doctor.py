@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from cdc.capture import CaptureSpec
+    from headwater.project.project import Project
     from headwater.project.settings import Settings
 
 _GIB = 1024**3
@@ -96,6 +97,21 @@ def _left_behind(connection: Connection[Any], name: str, *, captured_here: bool)
         message = f"of source {other}, which is no longer captured"
         hint = f"headwater source remove --source {other}  unless another project needs it"
         yield Check("left behind", CheckState.WARN, message, detail, hint)
+
+
+def former_sources(project: Project) -> Iterator[Check]:
+    """Warns of sources that this folder has captured and that are declared no more."""
+    folder = project.home.root / "checkpoints"
+    names = {path.name for path in folder.glob("[!.]*/")} if folder.is_dir() else set()
+    for name in sorted(names - set(project.sources)):
+        yield Check(
+            "former source",
+            CheckState.WARN,
+            f"source {name} was captured from this folder, and is no longer declared",
+            "as long as its slot exists, its database retains log",
+            f"headwater source remove --source {name} --dsn postgresql://…, "
+            f"then remove the folder {folder / name}",
+        )
 
 
 def secret_checks(spec: CaptureSpec) -> Iterator[Check]:

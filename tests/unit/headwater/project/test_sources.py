@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from headwater.cli import main
 from headwater.errors import UsageError, ViewMovedError
+from headwater.platform.doctor import former_sources
 from headwater.platform.others import refuse_moved
 from headwater.platform.specs import job_folder, job_spec, ready_file, runtime_spec
 from headwater.project.project import Project, open_project
@@ -184,6 +185,17 @@ def test_lists_name_the_source_of_each_view(
         (row["source"], row["view"]) for row in every
     }
     assert ["invoices"] == [row["view"] for row in of_one]
+
+
+def test_doctor_warns_of_a_source_that_is_declared_no_more(tmp_path: Path) -> None:
+    alone = project(tmp_path, SHOP, "")
+    for name in ("shop", "billing", ".aside"):
+        (alone.settings.home / "checkpoints" / name).mkdir(parents=True)
+
+    found = list(former_sources(alone))
+
+    assert ["source billing was captured"] == [each.message[:27] for each in found]
+    assert "--source billing" in str(found[0].hint)
 
 
 def published(tables: Path) -> None:
