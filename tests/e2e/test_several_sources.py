@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 from fix_services import fresh_database
 from fix_shell import Shell
 from psycopg import sql
@@ -32,17 +33,19 @@ INVOICES = """
 CREATE TABLE invoices (order_id bigint PRIMARY KEY, total numeric(12, 2) NOT NULL);
 INSERT INTO invoices SELECT i, i / 7.0 FROM generate_series(1, 100) i;
 """
-VIEWS = """
+ALONE = """
 from headwater import source, view
 
 till = source("till", tables=["orders"])
 view.mirror("orders", till.orders)
 view.sql("by_status", "SELECT status, count(*) AS n FROM orders GROUP BY status", keys=["status"])
-
+"""
+LEDGER = """
 ledger = source("ledger", tables=["invoices"])
 view.mirror("invoices", ledger.invoices)
 view.sql("billed", "SELECT 1 AS id, sum(total) AS total FROM invoices", keys=["id"])
 """
+VIEWS = ALONE + LEDGER
 BOTH = (
     'view.sql("paid", "SELECT o.id FROM orders o JOIN invoices i ON i.order_id = o.id", ["id"])\n'
 )
@@ -77,6 +80,12 @@ def execute(dsn: str, statement: str) -> None:
         connection.execute(statement.encode())
 
 
+def table_id(project: Project, view: str) -> str:
+    """What tells a view's Delta table from one that is made anew."""
+    tables = project.shell.folder / ".headwater" / "tables"
+    return str(DeltaTable(str(tables / view)).metadata().id)
+
+
 @pytest.fixture
 def project(postgres_dsn: str, tmp_path: Path) -> Iterator[Project]:
     folder = tmp_path
@@ -85,16 +94,21 @@ def project(postgres_dsn: str, tmp_path: Path) -> Iterator[Project]:
         execute(ledger, INVOICES)
         made = Project(Shell(folder), till, ledger, postgres_dsn)
         made.shell("init", ".", "--dsn", till, "--name", "till")
-        with (folder / "headwater.toml").open("a") as settings:
-            settings.write('\n[source.ledger]\ndsn = "${LEDGER_DSN}"\n')
-        with (folder / ".env").open("a") as environment:
-            environment.write(f"LEDGER_DSN={ledger}\n")
-        (folder / "views.py").write_text(VIEWS)
+        (folder / "views.py").write_text(ALONE)
         try:
+            made.shell("up")
+            kept = table_id(made, "orders")
+            made.shell("down")
+            with (folder / "headwater.toml").open("a") as settings:
+                settings.write('\n[source.ledger]\ndsn = "${LEDGER_DSN}"\n')
+            with (folder / ".env").open("a") as environment:
+                environment.write(f"LEDGER_DSN={ledger}\n")
+            (folder / "views.py").write_text(VIEWS)
             checks = {check["name"]: check["state"] for check in made.shell.json("doctor")}
             assert "fail" not in checks.values()
             assert {"source connection (till)", "source connection (ledger)"} <= checks.keys()
             made.shell("up")
+            assert kept == table_id(made, "orders")
             yield made
         finally:
             made.shell("down")
@@ -212,7 +226,7 @@ def _a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project: Projec
 def _one_source_is_removed_and_the_other_goes_on(project: Project) -> None:
     shown = project.shell.json("source", "remove", "--source", "ledger")
     project.shell("source", "remove", "--source", "ledger", "--yes")
-    (project.shell.folder / "views.py").write_text(VIEWS.partition("ledger =")[0])
+    (project.shell.folder / "views.py").write_text(ALONE)
     settings = project.shell.folder / "headwater.toml"
     settings.write_text(settings.read_text().partition("\n[source.ledger]")[0] + "\n")
 
