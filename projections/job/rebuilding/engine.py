@@ -27,7 +27,7 @@ from projections.archive.fold_entries import folded_rows, read_entries, row_numb
 from projections.common.file_lock import WriterLock
 from projections.errors import ReplayStoppedError, SinkUnavailableError
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
-from projections.job.rebuilding.fold_tasks import DONE, FOLDED_DDL, PACKED_DDL, FoldBlocks, FoldKeys
+from projections.job.rebuilding.fold_tasks import DONE, FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.stores.delta.table_sink import COMPACTED_BYTES, HOOKS
 from projections.stores.delta.untouched import untouched
 
@@ -122,16 +122,19 @@ class SparkEngine:
         blocks = FoldBlocks(
             scan, what.topic, what.left_to_read, what.taken, groups, parts, folder, what.share
         )
-        keys = FoldKeys(folder, what.named)
 
-        def work() -> pa.Table:
+        def work() -> list[str]:
             numbers = self._numbers(len(groups), what.share)
-            keyed = numbers.mapInArrow(blocks.run, PACKED_DDL).repartition(parts, "bucket")
-            return keyed.mapInArrow(keys.run, FOLDED_DDL).toArrow()
+            made = _names(numbers.mapInArrow(blocks.run, FOLDED_DDL))
+            keys = FoldKeys(folder, tuple(made), what.named)
+            found = _names(self._numbers(parts, what.share).mapInArrow(keys.run, FOLDED_DDL))
+            for name in made:
+                (folder / name).unlink()
+            return found
 
         rows = scan.rows if what.named is None else 0
         found = self._watched(work, partial(_done, folder, len(groups)), done, rows)
-        return [folder / name for name in found["file"].to_pylist()]
+        return [folder / name for name in found]
 
     def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
         """Writes newest records; deletes first, as every writer does; see `BulkEngine`."""
@@ -241,6 +244,11 @@ def _cancel(context: Any, group: str, under_way: Any) -> None:
         with suppress(Py4JError):
             context.cancelJobGroup(group)
         ended.wait(_POLL_S)
+
+
+def _names(files: DataFrame) -> list[str]:
+    found: list[str] = files.toArrow()["file"].to_pylist()
+    return found
 
 
 def _done(folder: Path, parts: int) -> float:

@@ -25,7 +25,8 @@ from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
 from projections.errors import ProjectionError
-from projections.job.rebuilding.fold_tasks import mark_done
+from projections.job.rebuilding.columnar_rows import ColumnarDecoder
+from projections.job.rebuilding.fold_tasks import mark_done, pooled_memory
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class FillRows:
         """Does the tasks named by number."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                said = self._task(self.rows[self.cuts[number] : self.cuts[number + 1]])
+                with pooled_memory():
+                    said = self._task(self.rows[self.cuts[number] : self.cuts[number + 1]])
                 mark_done(self.folder, number)
                 yield pa.RecordBatch.from_pylist([said], FILLED)
 
@@ -127,6 +129,7 @@ class FillRows:
         files = [self.folder / f"{uuid4()}.arrow" for _ in range(2)]
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         counts = [0, 0]
+        columnar = ColumnarDecoder.of(self.plan, self.topic, self.held)
         with ExitStack() as stack:
             writers = [
                 stack.enter_context(pa.ipc.new_file(str(path), schema, options=_CODEC))
@@ -134,19 +137,35 @@ class FillRows:
             ]
             done = 0
             for _, found in self.scan.chosen(_READ, rows):
-                for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
-                    piece = found.slice(start, _TAKEN_AT_ONCE)
-                    own = rows[done : done + piece.num_rows]
-                    done += piece.num_rows
-                    for part in self._taken(piece, own, left):
-                        for number, table in enumerate(part):
-                            writers[number].write_table(table)
-                            counts[number] += table.num_rows
+                own = rows[done : done + found.num_rows]
+                done += found.num_rows
+                for part in self._parts(columnar, found, own, left):
+                    for number, table in enumerate(part):
+                        writers[number].write_table(table)
+                        counts[number] += table.num_rows
                     throttle.step()
         names = [path.name for path in files]
         return dict(
             zip(FILLED.names, [names[0], counts[0], names[1], counts[1], left], strict=True)
         )
+
+    def _parts(
+        self,
+        columnar: ColumnarDecoder | None,
+        found: pa.RecordBatch,
+        rows: Integers,
+        left: list[int],
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Decodes records by columns where that is exact, and all others by the reducer."""
+        if columnar is not None:
+            upserts, deletes, exact = columnar.decode(found)
+            yield upserts, deletes
+            if exact.all():
+                return
+            found, rows = found.filter(pa.array(~exact)), rows[~exact]
+        for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
+            piece = found.slice(start, _TAKEN_AT_ONCE)
+            yield from self._taken(piece, rows[start : start + piece.num_rows], left)
 
     def _taken(
         self, piece: pa.RecordBatch, rows: Integers, left: list[int]

@@ -1,14 +1,15 @@
 """Fold in tasks: the newest record of each key among some blocks, then among all of its records.
 
-The first task folds the records of its blocks and gives one entry for each key; Spark brings the
-entries of a key together; the second task folds these. Both fold with `Fold`, so of equal versions
-the first record in the topic wins, as in live delivery.
+The first task folds the records of its blocks and writes one entry for each key, by the hash of the
+key; the second task folds all entries of some hashes. They go from one to the other in files of the
+folder that both share: through Spark's shuffle they would go into the JVM and out of it twice. Both
+fold with `Fold`, so of equal versions the first record in the topic wins, as in live delivery.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 from zlib import crc32
@@ -29,14 +30,9 @@ if TYPE_CHECKING:
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
 
-PACKED: Final = pa.schema([("bucket", pa.int32()), ("entries", pa.binary())])
-PACKED_DDL: Final = "bucket int, entries binary"
-"""Entries of keys with the same hash, thousands at once: Spark moves them, and looks at none."""
-
 FOLDED: Final = pa.schema([("file", pa.string())])
 FOLDED_DDL: Final = "file string"
 DONE: Final = ".done"
-_PACKED_ROWS: Final = 500_000
 _CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -51,7 +47,7 @@ class FoldBlocks:
         taken: Which records are taken.
         groups: Numbers of the first block of each task, and of the one after its last.
         buckets: Into how many parts keys are divided by their hash.
-        folder: Where it marks what is done.
+        folder: Where it writes entries, and marks what is done.
         share: Of its time, how much the task takes at most.
     """
 
@@ -65,24 +61,38 @@ class FoldBlocks:
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Folds the groups that it is given by number."""
+        """Folds the groups that it is given by number; says how the file of each is called."""
         throttle = Throttle(self.share)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 first, end = self.groups[number]
-                yield from self._group(first, end, throttle)
+                with pooled_memory():
+                    name = self._group(first, end, throttle)
                 mark_done(self.folder, number)
+                yield pa.RecordBatch.from_pydict({"file": [name]}, FOLDED)
 
-    def _group(self, first: int, end: int, throttle: Throttle) -> Iterator[pa.RecordBatch]:
+    def _group(self, first: int, end: int, throttle: Throttle) -> str:
         key = self.topic, self.left_to_read
         survey = ArchiveSurvey(self.scan, [key], self.taken, [self.topic])
         blocks = list(enumerate(self.scan.blocks))[first:end]
         survey.look(blocks, lambda _: throttle.step())
         made = entries(survey.own[key])
-        hashes = [0 if key is None else crc32(key.encode()) for key in made["key"].to_pylist()]
-        of_bucket = np.asarray(hashes, np.int64) % self.buckets
-        for bucket in range(self.buckets):
-            yield from _packed(bucket, made.filter(pa.array(of_bucket == bucket)))
+        if self.buckets > 1:
+            keys = made["key"].cast(pa.binary()).fill_null(b"").to_pylist()
+            of_bucket = np.fromiter(map(crc32, keys), np.int64, len(keys)) % self.buckets
+            order = np.argsort(of_bucket, kind="stable")
+            made = made.take(pa.array(order))
+            ends = np.searchsorted(of_bucket[order], np.arange(1, self.buckets + 1))
+        else:
+            ends = np.array([made.num_rows])
+        path = self.folder / f"{uuid4()}.arrow"  # a task that is retried makes another
+        with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
+            begin = 0
+            for end_row in ends.tolist():  # one batch for each bucket, whether or not it has keys
+                part = made.slice(begin, end_row - begin).combine_chunks()
+                file.write_batch(_one_batch(part))
+                begin = end_row
+        return path.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +101,33 @@ class FoldKeys:
 
     Attributes:
         folder: Where the files are written.
+        files: Names of those that `FoldBlocks` has written.
         named: Keys of which the entries are wanted, and no others; None for all entries, with the
             keys of those that keep values.
     """
 
     folder: Path
+    files: tuple[str, ...]
     named: frozenset[str] | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Folds all that it is given; says how its file is called."""
-        made = self._folded(batches)
-        if not made.num_rows:
-            return
-        path = self.folder / f"{uuid4()}.arrow"  # a task that is retried makes another
-        with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
-            file.write_table(made)
-        yield pa.RecordBatch.from_pydict({"file": [path.name]}, FOLDED)
+        """Folds the buckets that it is given by number; says how the file of each is called."""
+        for batch in batches:
+            for bucket in batch.column(0).to_pylist():
+                with pooled_memory():
+                    made = self._folded(bucket)
+                if not made.num_rows:
+                    continue
+                path = self.folder / f"{uuid4()}.arrow"
+                with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
+                    file.write_table(made)
+                yield pa.RecordBatch.from_pydict({"file": [path.name]}, FOLDED)
 
-    def _folded(self, batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    def _folded(self, bucket: int) -> pa.Table:
         fold, others = Fold(), []
-        for batch in chain.from_iterable(map(_unpacked, batches)):
+        for name in self.files:
+            with pa.ipc.open_file(str(self.folder / name)) as file:
+                batch = file.get_batch(bucket)
             kinds = batch.column("kind").to_numpy(zero_copy_only=False)
             others.append(batch.filter(pa.array(kinds != CHANGE)))
             fold.add(_changes(batch.filter(pa.array(kinds == CHANGE))))
@@ -126,6 +143,25 @@ class FoldKeys:
         offsets = pa.nulls(made.num_rows, pa.int64())
         made = made.set_column(3, ENTRY.field("offset"), offsets)
         return pa.concat_tables([made, rest])
+
+
+@contextmanager
+def pooled_memory() -> Iterator[None]:
+    """Keeps what Arrow frees for what it needs next, until the end.
+
+    Workers give all that they free back to the system at once, so that live batches keep little;
+    over millions of rows, a sixth of the time would go to getting it again.
+    """
+    if "mimalloc" not in pa.supported_memory_backends():
+        yield
+        return
+    before, pool = pa.default_memory_pool(), pa.mimalloc_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+        pool.release_unused()
 
 
 def mark_done(folder: Path, number: int) -> None:
@@ -175,17 +211,6 @@ def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:
     return pa.table({**blank, **columns}, ENTRY)
 
 
-def _unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for packed in batch.column("entries"):
-        yield pa.ipc.open_stream(packed.as_buffer()).read_next_batch()
-
-
-def _packed(bucket: int, entries: pa.Table) -> Iterator[pa.RecordBatch]:
-    for batch in entries.combine_chunks().to_batches(max_chunksize=_PACKED_ROWS):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, ENTRY, options=_CODEC) as stream:
-            stream.write_batch(batch)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([bucket], pa.int32()), pa.array([sink.getvalue().to_pybytes()], pa.binary())],
-            schema=PACKED,
-        )
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    found = table.to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], ENTRY)
