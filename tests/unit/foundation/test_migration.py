@@ -21,7 +21,7 @@ RELEASED = {
     ("eventstore", "0005_mark"): "8d4b1033d02ab2f5",
     ("eventstore", "0006_reactors"): "b8c1609559b6ef04",
 }
-"""The beginning of each digest. Databases record them: an edit is a new migration, and a line here."""
+"""How each digest begins. Databases record them: an edit is a new migration, with a line here."""
 
 
 def test_a_migration_that_was_released_is_as_it_was() -> None:
