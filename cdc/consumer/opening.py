@@ -77,8 +77,6 @@ def changes(  # noqa: PLR0913
         rules = dict(kafka.columns)
         options = {"escaped_topics": kafka.escaped_topics, **options}
         kafka = kafka.kafka_bootstrap
-    elif dsn is not None and source is not None and "escaped_topics" not in options:
-        options["escaped_topics"] = _escaped(dsn, source)
     if source is None or tables is None:
         raise ConsumerSpecError("a consumer needs a source name and tables")
     if (dsn is None) == (schemas is None):
@@ -86,6 +84,8 @@ def changes(  # noqa: PLR0913
             "a consumer needs either dsn or schemas, for typed values",
             hint="schemas={} leaves values in their wire format",
         )
+    if dsn is not None and "escaped_topics" not in options:
+        options["escaped_topics"] = _escaped(dsn, source)
     spec = ConsumerSpec(
         kafka_bootstrap=kafka,
         source=source,
