@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 
 def folder() -> Path:
-    """Returns where the migrations are: in the installed package, or in the repository."""
-    packaged = Path(__file__).parents[1] / "_migrations"
-    root = packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
-    return root / "sql"
+    """Returns where the migrations are."""
+    return Path(__file__).parents[1] / "migrations"
 
 
 def _names() -> list[str]:

@@ -125,7 +125,7 @@ NOT_STORED = {
 def stored_names() -> set[str]:
     """Tables, and constants that name a property, a key, a header, a lock or a file."""
     files = [p for package in PACKAGES[:4] for p in sorted((ROOT / package).rglob("*.py"))]
-    for package in ("cdc", "migrations", "projections"):
+    for package in ("cdc", "eventstore", "projections"):
         files += sorted((ROOT / package).rglob("*.sql"))
     texts = [path.read_text() for path in files]
     tables = {name.removeprefix("headwater.") for text in texts for name in TABLE.findall(text)}
