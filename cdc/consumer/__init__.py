@@ -9,11 +9,15 @@ from cdc.consumer.errors import (
     ConsumerError,
     ConsumerSpecError,
     GroupActiveError,
+    GroupUnknownError,
+    PauseTimeoutError,
     RecordsGoneError,
     TooManyParkedError,
     TopicRecreatedError,
 )
 from cdc.consumer.opening import changes
+from cdc.consumer.pausing import pause, paused_at, resume
+from cdc.consumer.reading import read_changes
 from cdc.consumer.retry import ConsumerRetryPolicy
 from cdc.consumer.retry import ConsumerRetryPolicy as RetryPolicy
 from cdc.consumer.shelf import ParkedKey
@@ -30,8 +34,10 @@ __all__ = [
     "ConsumerSpecError",
     "GroupActiveError",
     "GroupStart",
+    "GroupUnknownError",
     "ParkedKey",
     "PartitionLag",
+    "PauseTimeoutError",
     "RecordsGoneError",
     "RetryPolicy",
     "Start",
@@ -42,5 +48,9 @@ __all__ = [
     "lag",
     "move",
     "parked",
+    "pause",
+    "paused_at",
+    "read_changes",
+    "resume",
     "retry",
 ]

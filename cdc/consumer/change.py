@@ -31,6 +31,10 @@ class Acknowledger(Protocol):
         """See `Change.park`."""
         ...
 
+    def put_back(self) -> bool:
+        """See `Change.put_back`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Change:
@@ -108,6 +112,10 @@ class Change:
     def park(self, error: BaseException) -> bool:
         """Parks its key without another attempt; see `fail`."""
         return self._outcome.park(error)
+
+    def put_back(self) -> bool:
+        """Hands it back untried: it is delivered again, and no attempt is counted; see `ack`."""
+        return self._outcome.put_back()
 
     def __repr__(self) -> str:
         """Says where it is, and nothing of what is in it."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from cdc.consumer.change import Acknowledger
     from cdc.consumer.control import PartitionLag
     from cdc.consumer.desk import DispatchedWork
     from cdc.consumer.place_queue import QueuedRecord
     from cdc.consumer.rows import RowDecoder
     from cdc.consumer.shelf import ParkedKey
     from cdc.consumer.spec import ConsumerSpec
+    from cdc.table import TableName
 
 _JOIN_S = 0.25
 
@@ -159,6 +162,11 @@ class Changes:
         """Whether it was stopped, by `stop` or by SIGTERM, so that `take` returns None for good."""
         return self._desk.stopping
 
+    @property
+    def paused(self) -> bool:
+        """Whether an operator has paused the group; `take` waits meanwhile."""
+        return self._desk.paused
+
     def lag(self) -> list[PartitionLag]:
         """Returns how far the whole group is behind, by partition."""
         spec = self.spec
@@ -246,27 +254,9 @@ class Changes:
             return None
 
     def _decoded(self, item: QueuedRecord, delivery: ChangeDelivery) -> Change:
-        record = item.record
-        event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
-        if self.spec.topics.get(record.topic) != event.table:
-            raise EnvelopeError("the record's table is not that of its topic")
-        return Change(
-            table=event.table,
-            operation=event.operation,
-            key=self._rows.row(event.table, event.key, event.position),
-            before=self._rows.row(event.table, event.before, event.position),
-            after=self._rows.row(event.table, event.after, event.position),
-            position=event.position,
-            transaction_id=event.transaction_id,
-            committed_at=instant(event.committed_at_us),
-            snapshot=event.snapshot or event.transaction_id is None,
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            attempt=item.attempts + 1,
-            parked=item.shelved,
-            _outcome=delivery,
-        )
+        table = self.spec.topics.get(item.record.topic)
+        change = decoded(item.record, table, self._rows, delivery)
+        return replace(change, attempt=item.attempts + 1, parked=item.shelved)
 
     def acked(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
         """Takes an acknowledgement; see `Change.ack`."""
@@ -287,6 +277,10 @@ class Changes:
             attempts=failure.attempts,
         )
         return self._desk.failed(taken, item, wait_s)
+
+    def put_back(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
+        """Takes a change back; see `Change.put_back`."""
+        return self._desk.put_back(taken, item)
 
     def park(self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure) -> bool:
         """Parks a change's key; see `Change.park`."""
@@ -329,6 +323,43 @@ class Changes:
         self._before_sigterm = signal.signal(signal.SIGTERM, heed)
 
 
+def decoded(
+    record: Any, table: TableName | None, rows: RowDecoder, outcome: Acknowledger
+) -> Change:
+    """Returns the change of a record.
+
+    Args:
+        record: As Kafka delivered it.
+        table: The table of its topic.
+        rows: Decodes its rows.
+        outcome: Takes what becomes of it.
+
+    Raises:
+        EnvelopeError: It is no change of the table.
+        ValueDecodeError: A value is beyond Python's range.
+    """
+    event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
+    if table != event.table:
+        raise EnvelopeError("the record's table is not that of its topic")
+    return Change(
+        table=event.table,
+        operation=event.operation,
+        key=rows.row(event.table, event.key, event.position),
+        before=rows.row(event.table, event.before, event.position),
+        after=rows.row(event.table, event.after, event.position),
+        position=event.position,
+        transaction_id=event.transaction_id,
+        committed_at=instant(event.committed_at_us),
+        snapshot=event.snapshot or event.transaction_id is None,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        attempt=1,
+        parked=False,
+        _outcome=outcome,
+    )
+
+
 class ChangeDelivery:
     """What becomes of one change that was handed out; the first outcome counts."""
 
@@ -345,6 +376,10 @@ class ChangeDelivery:
     def fail(self, error: BaseException) -> bool:
         """See `Change.fail`."""
         return self._first() and self._changes.failed(self._taken, self._item, error)
+
+    def put_back(self) -> bool:
+        """See `Change.put_back`."""
+        return self._first() and self._changes.put_back(self._taken, self._item)
 
     def park(self, error: BaseException) -> bool:
         """See `Change.park`."""

@@ -60,6 +60,7 @@ class Desk:
         self._failure: BaseException | None = None
         self._stopping = False
         self._closed = False
+        self._paused = False
 
     # -- the reader's side
 
@@ -101,6 +102,13 @@ class Desk:
         with self._changed:
             fresh, self._fresh = self._fresh, set()
             return fresh
+
+    def pause(self, *, paused: bool) -> set[Place]:
+        """Hands out nothing while paused; returns the partitions of which nothing is in hand."""
+        with self._changed:
+            self._paused = paused
+            self._changed.notify_all()
+            return {place for place, queue in self._queues.items() if not queue.busy}
 
     # -- the port of the group's member
 
@@ -159,11 +167,13 @@ class Desk:
                 if self._stopping:
                     return None
                 now = time.monotonic()
-                taken = self._next(now)
+                taken = None if self._paused else self._next(now)
                 if taken is not None:
                     return taken
                 waits = [_LOOK_S]
-                waits += [due - now for queue in self._queues.values() if (due := queue.wake_at)]
+                if not self._paused:
+                    dues = (queue.wake_at for queue in self._queues.values())
+                    waits += [due - now for due in dues if due]
                 if deadline is not None:
                     if now >= deadline:
                         return None
@@ -185,6 +195,13 @@ class Desk:
             if not self._mine(taken):
                 return False
             done = taken.queue.failed(item, time.monotonic() + wait_s)
+            self._changed.notify_all()
+            return done
+
+    def put_back(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
+        """Notes that a change was not handled, and that this is no failed attempt."""
+        with self._changed:
+            done = self._mine(taken) and taken.queue.put_back(item, time.monotonic())
             self._changed.notify_all()
             return done
 
@@ -245,6 +262,11 @@ class Desk:
             return sum(len(queue.shelf) for queue in self._queues.values())
 
     # -- the end
+
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused, so that nothing is handed out."""
+        return self._paused
 
     @property
     def stopping(self) -> bool:

@@ -6,7 +6,9 @@ ConsumerError (CdcError)
 ├── TopicRecreatedError  HW-C042  a topic is not the one that the group has read
 ├── TooManyParkedError   HW-C043  more keys would be parked than may be
 ├── GroupActiveError     HW-C044  a group has members that would undo what is asked
-└── TableUndescribedError HW-C045 the source cannot be asked for the columns of a table
+├── TableUndescribedError HW-C045 the source cannot be asked for the columns of a table
+├── GroupUnknownError    HW-C046  there is no such group
+└── PauseTimeoutError    HW-C047  members have not confirmed a pause in time
 """
 
 from __future__ import annotations
@@ -55,4 +57,17 @@ class TableUndescribedError(ConsumerError):
     """A record does not fit what is known of its table, and the source cannot be asked now."""
 
     code = "HW-C045"
+    retriable = True
+
+
+class GroupUnknownError(ConsumerError):
+    """The group has never read the source."""
+
+    code = "HW-C046"
+
+
+class PauseTimeoutError(ConsumerError):
+    """The group is paused, but a member has not confirmed in time that nothing is in hand."""
+
+    code = "HW-C047"
     retriable = True

@@ -15,7 +15,7 @@ import structlog
 from cdc.broker.group.member import Committed, GroupMember, topic_ids
 from cdc.broker.group.position_search import SearchedPartition, searching
 from cdc.consumer.errors import RecordsGoneError, TopicRecreatedError
-from cdc.consumer.parking import forgotten_note, settled_note
+from cdc.consumer.parking import forgotten_note, idle_note, settled_note
 from cdc.consumer.start import locate
 from cdc.errors import CdcError
 
@@ -70,6 +70,7 @@ class Feed:
         self._committed: dict[Place, int] = {}
         self._commit_at = 0.0
         self._under_way: dict[tuple[Place, Key], int] = {}
+        self._idle: dict[Place, int] = {}
         self._thread = threading.Thread(target=self._run, name="changes-feed", daemon=True)
 
     def start(self) -> None:
@@ -102,6 +103,7 @@ class Feed:
             time.sleep(_PAUSE_S)
             return
         self._shelf.look()
+        self._follow_pause()
         self._begin_requests()
         self._end_requests()
         if time.monotonic() >= self._commit_at:
@@ -132,6 +134,7 @@ class Feed:
             self._refuse_out_of(bounds[place], place, kept[place].offset)
         new = self._begin(sorted(fresh - kept.keys()))
         self._shelf.catch_up()
+        self._follow_pause()  # before anything of them is handed out
         for place, start in {**kept, **new}.items():
             if self._member.place_at(place, start):
                 self._desk.open(place, start.offset, self._shelf.of(place))
@@ -199,6 +202,17 @@ class Feed:
                 done = self._desk.retry(place, key)
             if done:
                 self._under_way[what] = request.at
+
+    def _follow_pause(self) -> None:
+        """Hands out nothing while the group is paused, and notes which partitions are idle."""
+        pause = self._shelf.pause()
+        idle = self._desk.pause(paused=pause is not None)
+        if pause is None:
+            return
+        for place in idle:
+            if self._idle.get(place) != pause.at:
+                self._idle[place] = pause.at
+                self._shelf.write(idle_note(place, pause))
 
     def _asked(self, place: Place) -> Iterable[Request]:
         return self._shelf.requests(place)

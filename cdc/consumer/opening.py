@@ -69,6 +69,22 @@ def changes(  # noqa: PLR0913
         BrokerUnreachableError: No broker answers.
         TopicMissingError: A table has no topic.
     """
+    spec, rows = opened(kafka, group, source, tables, start, dsn, schemas, columns, options)
+    return Changes(spec, rows)
+
+
+def opened(  # noqa: PLR0913, PLR0917  # the parameters of `changes`
+    kafka: str | CaptureSpec,
+    group: str,
+    source: str | None,
+    tables: Iterable[str | TableName] | None,
+    start: GroupStart,
+    dsn: str | None,
+    schemas: Mapping[TableName, TableSchema] | None,
+    columns: Mapping[str, ColumnRules] | None,
+    options: Mapping[str, Any],
+) -> tuple[ConsumerSpec, RowDecoder]:
+    """Returns what the arguments of `changes` mean; see there."""
     rules: dict[TableName, ColumnRules] = {}
     if isinstance(kafka, CaptureSpec):
         source = source or kafka.name
@@ -95,7 +111,7 @@ def changes(  # noqa: PLR0913
         **options,
     )
     rules |= {table_name(table): rule for table, rule in (columns or {}).items()}
-    return Changes(spec, _rows(spec, dsn, schemas, rules))
+    return spec, _rows(spec, dsn, schemas, rules)
 
 
 def _escaped(dsn: str, source: str) -> frozenset[TableName]:

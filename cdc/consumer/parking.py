@@ -35,6 +35,9 @@ Note: TypeAlias = tuple[bytes, bytes | None, "Sequence[tuple[str, bytes]]"]
 
 _PARKED: Final = "parked"
 _ASKED: Final = "asked"
+_PAUSED: Final = "paused"
+_IDLE: Final = "idle"
+_PAUSE_KEY: Final = orjson.dumps([_PAUSED, "", 0, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,30 @@ class Request:
     everything: bool
     offset: int
     at: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """An operator has paused the group.
+
+    Attributes:
+        at: Offset of the note in the parked topic: it tells one pause from another.
+        paused_at_ms: When, milliseconds since 1970.
+    """
+
+    at: int
+    paused_at_ms: int
+
+
+def pause_note(paused_at_ms: int | None) -> Note:
+    """Returns the note that pauses the group; None resumes it."""
+    value = None if paused_at_ms is None else orjson.dumps({"paused_at_ms": paused_at_ms})
+    return _PAUSE_KEY, value, ()
+
+
+def idle_note(place: Place, pause: Pause) -> Note:
+    """Returns the note that none of a partition's changes is in hand, because of a pause."""
+    return orjson.dumps([_IDLE, *place, None]), orjson.dumps({"pause": pause.at}), ()
 
 
 def parked_note(record: Any, entry: ParkedRecord) -> Note:
@@ -124,6 +151,8 @@ class ParkedNotes:
     def __init__(self) -> None:
         self.entries: dict[Place, dict[int, tuple[Key, ParkedRecord]]] = defaultdict(dict)
         self.requests: dict[Place, dict[Key, Request]] = defaultdict(dict)
+        self.pause: Pause | None = None
+        self.idle: dict[Place, int] = {}
 
     def take(self, note: Any) -> None:
         """Takes the next note in."""
@@ -131,6 +160,10 @@ class ParkedNotes:
         place = (topic, partition)
         if kind == _ASKED:
             self._take_request(place, _bytes(what), note)
+        elif kind == _PAUSED:
+            self._take_pause(note)
+        elif kind == _IDLE:
+            self.idle[place] = -1 if note.value is None else orjson.loads(note.value)["pause"]
         elif note.value is None:
             self.entries[place].pop(what, None)
         else:
@@ -152,6 +185,12 @@ class ParkedNotes:
         for key, entry in self.entries.get(place, {}).values():
             shelf[key].append(replace(entry))
         return {key: sorted(entries) for key, entries in shelf.items()}
+
+    def _take_pause(self, note: Any) -> None:
+        if note.value is None:
+            self.pause = None
+        else:
+            self.pause = Pause(note.offset, orjson.loads(note.value)["paused_at_ms"])
 
     def _take_request(self, place: Place, key: Key, note: Any) -> None:
         if note.value is None:

@@ -195,6 +195,13 @@ class PlaceQueue:
         heapq.heappush(self._due, (due, next(self._number), item.key, item))
         return True
 
+    def put_back(self, item: QueuedRecord, now: float) -> bool:
+        """Notes that a change was not tried; it is handed out again. False if not in hand."""
+        if not self._is_front(item.key, item):
+            return False
+        heapq.heappush(self._due, (now, next(self._number), item.key, item))
+        return True
+
     def park(self, item: QueuedRecord, failure: ChangeFailure) -> Shelve | None:
         """Parks the key of a change that is in hand; None if it was not.
 

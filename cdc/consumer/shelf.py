@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cdc.broker.errors import RecordRefusedError
     from cdc.broker.group.member import Place
-    from cdc.consumer.parking import Note, Request
+    from cdc.consumer.parking import Note, Pause, Request
     from cdc.consumer.place_queue import Key, ParkedRecord
 
 
@@ -93,6 +93,11 @@ class Shelf:
         """Returns what is asked for of a partition."""
         with self._guard:
             return list(self._notes.requests.get(place, {}).values())
+
+    def pause(self) -> Pause | None:
+        """Returns the pause of the group; None if it is not paused."""
+        with self._guard:
+            return self._notes.pause
 
     def keys(self) -> list[ParkedKey]:
         """Returns the parked keys of all partitions, as the notes taken in so far have them."""

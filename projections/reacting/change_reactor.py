@@ -21,9 +21,13 @@ from eventstore.model.callables import check_result
 from eventstore.model.query import EVERYTHING
 from eventstore.process import Dispatch
 from eventstore.reactor.limit import EffectLimit
+from projections.definition.views import DerivedView, EventsView, MirrorView
 from projections.errors import DeclarationError, EffectKeyError, ProjectionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cdc import TableName
     from cdc.consumer import Change
     from eventstore.reactor import Effect, Reactor
     from eventstore.store import EventStore
@@ -43,11 +47,15 @@ def reactor_changes(
         kafka: See `cdc.changes`.
         reactor: Its `react` takes a `Change`.
         start: Where the group begins; by default what happened before has no effects.
-        options: `source`, `tables`, `dsn` and other options of `cdc.changes`.
+        options: `source`, `tables`, `dsn` and other options of `cdc.changes`. A mirror in `tables`
+            stands for its table.
 
     Raises:
         CdcError: See `cdc.changes`.
+        DeclarationError: One of `tables` is a view without positions of its own.
     """
+    if options.get("tables") is not None:
+        options["tables"] = tables_of(options["tables"])
     retry = ConsumerRetryPolicy(
         attempts_max=reactor.retry.attempts_max,
         wait_initial_s=reactor.retry.wait_initial_s,
@@ -57,6 +65,34 @@ def reactor_changes(
         permanent=reactor.retry.permanent,
     )
     return changes(kafka, group=reactor.name, start=start, retry=retry, **options)
+
+
+def tables_of(tables: Iterable[str | TableName | MirrorView]) -> list[str | TableName]:
+    """Returns the tables whose changes a reactor receives.
+
+    Raises:
+        DeclarationError: One of them is a derived view, or a view of events.
+    """
+    return [_table_of(each) for each in tables]
+
+
+def _table_of(table: Any) -> str | TableName:
+    if isinstance(table, MirrorView):
+        return table.table
+    if isinstance(table, DerivedView):
+        raise DeclarationError(
+            f"view {table.name} is derived, so a reactor cannot receive its changes",
+            detail="its rows have no positions that a rebuild would repeat, so their effects would"
+            " have no stable keys",
+            hint="declare an alert on the view, or a reactor of the tables that it reads",
+        )
+    if isinstance(table, EventsView):
+        raise DeclarationError(
+            f"view {table.name} consists of events",
+            hint="declare a reactor of the events: eventstore.reactor.runner.ReactorRunner",
+        )
+    name: str | TableName = table
+    return name
 
 
 class ChangeReactorRunner:
@@ -95,6 +131,10 @@ class ChangeReactorRunner:
             ConsumerError: Reading has failed; see `cdc.consumer.Changes`.
         """
         while not self._changes.stopping:
+            if self._changes.paused:
+                self._put_back()
+                self._pause.wait(_LOOK_S)
+                continue
             wait_s = self._limit.wait_s()
             if wait_s > 0:
                 self._pause.wait(min(wait_s, _LOOK_S))
@@ -107,6 +147,11 @@ class ChangeReactorRunner:
         """Ends `run` after the effect under way; may be called from a signal handler."""
         self._changes.stop()
         self._pause.set()
+
+    def _put_back(self) -> None:
+        """Hands back what waits for the dependency, so that nothing is in hand during a pause."""
+        while self._held:
+            self._held.popleft().put_back()
 
     def _next(self) -> Change | None:
         """The next change; as a probe, one that was not tried before, if there is one."""

@@ -128,6 +128,15 @@ class Partition(RuleBasedStateMachine):
         item = self.in_hand.pop(number % len(self.in_hand))
         assert self.queue.failed(item, self.clock + wait)
 
+    @precondition(lambda self: self.in_hand)
+    @rule(number=st.integers(0, 3))
+    def it_is_put_back(self, number):
+        item = self.in_hand.pop(number % len(self.in_hand))
+        attempts = item.attempts
+        assert self.queue.put_back(item, self.clock)
+        assert attempts == item.attempts
+        assert not self.in_hand or self.queue.busy
+
     @rule(seconds=st.floats(0, 3))
     def time_passes(self, seconds):
         self.clock += seconds

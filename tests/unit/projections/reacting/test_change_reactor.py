@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from types import SimpleNamespace
 
 import pytest
-from fix_reactor import ORDERS, SendLetter, store_on
+from fix_reactor import ORDERS, SendLetter, store_on, types
 
 from cdc import Change, ChangePosition, Lsn, Operation, TableName
 from eventstore.memory import MemoryEventLog
 from eventstore.process import Dispatch
 from eventstore.reactor import BreakerPolicy, Invoke, Reactor
+from projections.definition.views import DerivedView, EventsRef, EventsView, MirrorView, Store
 from projections.errors import DeclarationError, EffectKeyError
-from projections.reacting.change_reactor import ChangeReactorRunner, change_key
+from projections.reacting.change_reactor import (
+    ChangeReactorRunner,
+    change_key,
+    reactor_changes,
+    tables_of,
+)
+from projections.reacting.dry_run import dry_run_changes
+from tests.waiting import wait_until
 
 TABLE = TableName("public", "orders")
 QUICK = BreakerPolicy(failures_max=2, open_s=0.01, open_max_s=0.02)
@@ -31,6 +40,11 @@ class Outcomes:
         self.changes.failed.append((self.id, type(error).__name__))
         return True
 
+    def put_back(self):
+        self.changes.put_back.append(self.id)
+        self.changes.queue.append(self.change)
+        return True
+
     def park(self, error):
         self.changes.parked.append((self.id, type(error).__name__))
         return True
@@ -42,18 +56,20 @@ class MadeChanges:
     def __init__(self):
         self.spec = SimpleNamespace(source="shop")
         self.queue = deque()
-        self.acked, self.failed, self.parked = [], [], []
-        self.stopping = False
+        self.acked, self.failed, self.parked, self.put_back = [], [], [], []
+        self.stopping = self.paused = False
         self.wanted = 0
 
     def add(self, lsn, key=1, *, snapshot=False, operation=Operation.UPDATE):
         self.wanted += 1
+        outcomes = Outcomes(self, lsn)
         change = Change(
             *(TABLE, operation, None if key is None else {"id": key}, None, {"id": key}),
             ChangePosition(1, Lsn(1), Lsn(lsn), 1),
             *(7, None, snapshot, "shop.public.orders", 0, lsn, 1, False),
-            _outcome=Outcomes(self, lsn),
+            _outcome=outcomes,
         )
+        outcomes.change = change
         self.queue.append(change)
         return change
 
@@ -162,6 +178,29 @@ def test_what_cannot_succeed_parks_its_key_and_the_rest_is_retried():
     assert [(3, "KeyError")] == changes.failed
 
 
+def test_a_pause_hands_back_what_waits_for_the_dependency_and_makes_no_effect():
+    changes, calls = MadeChanges(), []
+    for lsn in (1, 2):
+        changes.add(lsn, lsn)
+
+    def send(key):
+        calls.append(key)
+        changes.paused = True
+        raise ConnectionError
+
+    far = BreakerPolicy(failures_max=1, open_s=60)
+    runner = ChangeReactorRunner(changes, reactor(lambda _: Invoke(send), breaker=far))
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    wait_until(lambda: changes.put_back)
+    runner.stop()
+    thread.join()
+
+    assert [1] == changes.put_back
+    assert 1 == len(calls)
+    assert [] == changes.failed
+
+
 def test_a_command_is_done_once_however_often_its_change_comes():
     store = store_on(MemoryEventLog())
     react = lambda change: Dispatch(SendLetter("1", change.offset))  # noqa: E731
@@ -180,6 +219,20 @@ def test_without_a_store_a_command_parks_its_key():
     ChangeReactorRunner(changes, reactor(lambda _: Dispatch(SendLetter("1", 1)))).run()
 
     assert [(1, "DeclarationError")] == changes.parked
+
+
+def test_a_mirror_stands_for_its_table_and_other_views_are_refused():
+    to = frozenset({Store.WAREHOUSE})
+    mirror = MirrorView("orders", "shop", TABLE, (), to)
+    derived = DerivedView("daily", ("day",), to, ("orders",), "SELECT 1")
+    events = EventsView("placed", "shop", EventsRef("shop", (), types), to)
+
+    assert [TABLE, "public.items"] == tables_of([mirror, "public.items"])
+    with pytest.raises(DeclarationError, match="daily is derived") as refused:
+        reactor_changes("kafka:1", reactor(lambda _: None), source="shop", tables=[derived])
+    assert "alert" in (refused.value.hint or "")
+    with pytest.raises(DeclarationError, match="consists of events"):
+        list(dry_run_changes("kafka:1", reactor(lambda _: None), source="shop", tables=[events]))
 
 
 @pytest.mark.parametrize("options", [{"query": ORDERS}, {"partitions": 2}])

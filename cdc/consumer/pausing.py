@@ -1,0 +1,137 @@
+"""Pauses a group, in all its processes, until it is resumed.
+
+The pause is a note in the group's parked topic, so it survives restarts and needs no database. Each
+member follows the notes: it hands out nothing more, and writes a note for each of its partitions
+once none of its changes is in hand. A member that starts reads the notes before it hands out
+anything.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.broker.client.admin import admin
+from cdc.broker.group.key_value_topic import Notebook, notes_of
+from cdc.broker.group.lag import commits
+from cdc.consumer.change import instant
+from cdc.consumer.errors import GroupUnknownError, PauseTimeoutError
+from cdc.consumer.parking import ParkedNotes, pause_note
+from cdc.consumer.spec import parked_topic
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cdc.broker.errors import RecordRefusedError
+    from cdc.broker.group.member import Place
+    from cdc.consumer.parking import Note
+
+PAUSE_TIMEOUT_S: Final = 60.0
+"""Longer than `SESSION_TIMEOUT_S`: the partitions of a killed member belong to it until then."""
+
+_LOOK_S: Final = 0.2
+_STABLE: Final = "Stable"
+_NO_MEMBERS: Final = ("Empty", "Dead")
+
+
+def pause(
+    kafka_bootstrap: str, *, source: str, group: str, timeout_s: float = PAUSE_TIMEOUT_S
+) -> None:
+    """Pauses a group. Once this returns, no member handles a change until `resume`.
+
+    A member that lost its partition to another one, because its handler took longer than
+    `handover_s` while the partition moved, is not waited for.
+
+    Args:
+        kafka_bootstrap: Kafka's address.
+        source: The source.
+        group: The group.
+        timeout_s: How long to wait for the changes in hand, in seconds.
+
+    Raises:
+        GroupUnknownError: The group has never read the source.
+        PauseTimeoutError: A member has not confirmed it in time. The group stays paused.
+        RecordRefusedError: Kafka does not take the note.
+    """
+    _check(kafka_bootstrap, source, group)
+    deadline = time.monotonic() + timeout_s
+    notes = ParkedNotes()
+    with closing(Notebook(kafka_bootstrap, parked_topic(source, group))) as notebook:
+        _take(notes, notebook)
+        if notes.pause is None:
+            _write(notebook, pause_note(time.time_ns() // 1_000_000))
+        while True:
+            places = assigned(kafka_bootstrap, group)
+            _take(notes, notebook)
+            at = -1 if notes.pause is None else notes.pause.at
+            if places is not None and all(notes.idle.get(place) == at for place in places):
+                return
+            if time.monotonic() > deadline:
+                raise PauseTimeoutError(
+                    f"group {group} is paused, and a member has not confirmed it",
+                    detail=f"after {timeout_s:.0f} s",
+                    hint="a handler still runs, or a member is of an earlier release: wait for it,"
+                    " or stop it",
+                )
+            time.sleep(_LOOK_S)
+
+
+def resume(kafka_bootstrap: str, *, source: str, group: str) -> None:
+    """Lets a paused group go on where it was.
+
+    Raises:
+        GroupUnknownError: The group has never read the source.
+        RecordRefusedError: Kafka does not take the note.
+    """
+    _check(kafka_bootstrap, source, group)
+    with closing(Notebook(kafka_bootstrap, parked_topic(source, group))) as notebook:
+        _write(notebook, pause_note(None))
+
+
+def paused_at(kafka_bootstrap: str, *, source: str, group: str) -> datetime | None:
+    """Returns since when a group is paused; None if it is not."""
+    notes = ParkedNotes()
+    for note in notes_of(kafka_bootstrap, parked_topic(source, group)):
+        notes.take(note)
+    return None if notes.pause is None else instant(notes.pause.paused_at_ms * 1_000)
+
+
+def assigned(kafka_bootstrap: str, group: str) -> set[Place] | None:
+    """Returns the partitions that members of a group have; None while they are dealt out."""
+    with admin(kafka_bootstrap) as client:
+        described = client.describe_groups([group])[group]
+    state = described["group_state"]
+    if state in _NO_MEMBERS:
+        return set()
+    if state != _STABLE:
+        return None
+    return {place for member in described["members"] for place in _places(member)}
+
+
+def _places(member: dict[str, Any]) -> list[Place]:
+    topics = member["member_assignment"]["assigned_partitions"]
+    return [(each["topic"], number) for each in topics for number in each["partitions"]]
+
+
+def _check(kafka_bootstrap: str, source: str, group: str) -> None:
+    prefix = f"{source}."
+    if not any(topic.startswith(prefix) for topic, _ in commits(kafka_bootstrap, group)):
+        raise GroupUnknownError(
+            f"group {group} has never read source {source}",
+            hint="check both names; a group exists once its first member has run",
+        )
+
+
+def _take(notes: ParkedNotes, notebook: Notebook) -> None:
+    for note in notebook.catch_up():
+        notes.take(note)
+
+
+def _write(notebook: Notebook, note: Note) -> None:
+    refused: list[RecordRefusedError] = []
+    key, value, headers = note
+    notebook.write(key, value, headers, lambda _: None, refused.append)
+    notebook.flush()
+    if refused:
+        raise refused[0]
