@@ -16,7 +16,7 @@ from cdc.consumer.errors import (
     TopicRecreatedError,
 )
 from cdc.consumer.opening import changes
-from cdc.consumer.pausing import pause, paused_at, resume
+from cdc.consumer.pausing import GroupStatus, groups, pause, paused_at, resume
 from cdc.consumer.reading import read_changes
 from cdc.consumer.retry import ConsumerRetryPolicy
 from cdc.consumer.retry import ConsumerRetryPolicy as RetryPolicy
@@ -34,6 +34,7 @@ __all__ = [
     "ConsumerSpecError",
     "GroupActiveError",
     "GroupStart",
+    "GroupStatus",
     "GroupUnknownError",
     "ParkedKey",
     "PartitionLag",
@@ -45,6 +46,7 @@ __all__ = [
     "TopicRecreatedError",
     "changes",
     "drop",
+    "groups",
     "lag",
     "move",
     "parked",

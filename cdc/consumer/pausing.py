@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.broker.client.admin import admin
+from cdc.broker.client.admin import admin, consumer
 from cdc.broker.group.key_value_topic import Notebook, notes_of
 from cdc.broker.group.lag import commits
 from cdc.consumer.change import instant
 from cdc.consumer.errors import GroupUnknownError, PauseTimeoutError
 from cdc.consumer.parking import ParkedNotes, pause_note
+from cdc.consumer.shelf import parked_keys
 from cdc.consumer.spec import parked_topic
 
 if TYPE_CHECKING:
@@ -95,6 +97,51 @@ def paused_at(kafka_bootstrap: str, *, source: str, group: str) -> datetime | No
     for note in notes_of(kafka_bootstrap, parked_topic(source, group)):
         notes.take(note)
     return None if notes.pause is None else instant(notes.pause.paused_at_ms * 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A consumer group of a source.
+
+    Attributes:
+        group: Its name.
+        state: `running`, `paused`, or `stopped` if it has no members and is not paused.
+        paused_at: Since when it is paused; None if it is not.
+        members: Number of its members.
+        parked_keys: Number of its parked keys.
+    """
+
+    group: str
+    state: str
+    paused_at: datetime | None
+    members: int
+    parked_keys: int
+
+
+def groups(kafka_bootstrap: str, *, source: str) -> list[GroupStatus]:
+    """Returns the consumer groups that have read a source, by name.
+
+    Raises:
+        BrokerUnreachableError: No broker answers.
+    """
+    prefix = parked_topic(source, "")
+    with consumer(kafka_bootstrap) as client:
+        names = sorted(t.removeprefix(prefix) for t in client.topics() if t.startswith(prefix))
+    if not names:
+        return []
+    with admin(kafka_bootstrap) as client:
+        described = client.describe_groups(names)
+    return [_status(kafka_bootstrap, source, each, described[each]) for each in names]
+
+
+def _status(
+    kafka_bootstrap: str, source: str, group: str, described: dict[str, Any]
+) -> GroupStatus:
+    paused = paused_at(kafka_bootstrap, source=source, group=group)
+    members = len(described["members"])
+    state = "paused" if paused else "running" if members else "stopped"
+    parked = parked_keys(kafka_bootstrap, parked_topic(source, group))
+    return GroupStatus(group, state, paused, members, len(parked))
 
 
 def assigned(kafka_bootstrap: str, group: str) -> set[Place] | None:

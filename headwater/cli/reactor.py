@@ -11,6 +11,7 @@ import typer
 from eventstore.model.names import check_stream
 from eventstore.reactor.control import Reactors
 from eventstore.reactor.dry_run import dry_run
+from headwater.cli import reactor_changes
 from headwater.cli.options import Commands, Json, LogOptions, Yes
 from headwater.cli.output import print_rows
 from headwater.errors import UnhealthyError, UsageError
@@ -19,6 +20,7 @@ from headwater.operations.events import open_store, reactor_of, tenant_of
 app = Commands(
     help="Effects on the outside, and commands, that follow from events.", no_args_is_help=True
 )
+app.add_typer(reactor_changes.app, name="changes")
 
 Name = Annotated[str, typer.Argument(metavar="REACTOR", help="Its name.")]
 

@@ -42,6 +42,7 @@ from eventstore.process import (
 )
 from eventstore.process.async_runner import AsyncProcessRunner
 from eventstore.process.runner import ProcessRunner
+from eventstore.reactor import Reactor
 from eventstore.subscription import AsyncSubscription, HandlerFailure, Subscription
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
 from eventstore.subscription.runner import SubscriptionRunner
@@ -128,6 +129,7 @@ class Balances:
 
 
 fulfilment: ProcessManager[Any]
+paid = Reactor(name="paid", react=lambda _: None)
 runner: SubscriptionRunner
 
 

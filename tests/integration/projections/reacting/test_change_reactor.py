@@ -23,9 +23,10 @@ from eventstore.postgres import schema
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.process import Dispatch
 from eventstore.reactor import HttpPost, Invoke, Reactor
+from headwater.cli import main
 from projections.reacting.change_reactor import ChangeReactorRunner, reactor_changes
 from projections.reacting.dry_run import dry_run_changes
-from tests.waiting import wait_until
+from tests.waiting import stays_so, wait_until
 
 if TYPE_CHECKING:
     from cdc.consumer import Change
@@ -165,29 +166,44 @@ def test_killed_members_lose_no_effect_and_double_no_command(database, updated, 
     assert 30 == len(planned)
 
 
-def test_a_pause_ends_what_is_under_way_and_outlives_the_members(database, updated, receiver):
+def test_a_pause_ends_what_is_under_way_and_outlives_the_members(
+    database, updated, receiver, capsys
+):
     captured, update = updated
-    where = {"source": captured.spec.name, "group": "letters"}
-    kafka = captured.spec.kafka_bootstrap
+    kafka, source = captured.spec.kafka_bootstrap, captured.spec.name
+
+    def command(*words: str) -> tuple[int, str]:
+        code = main(["reactor", "changes", *words, "--kafka", kafka, "--source", source])
+        return code, capsys.readouterr().out
+
+    def state() -> list[tuple[str, str, int, int]]:
+        found = consumer.groups(kafka, source=source)
+        return [(each.group, each.state, each.members, each.parked_keys) for each in found]
+
+    assert [] == state()
     with pytest.raises(GroupUnknownError):
-        consumer.pause(kafka, **where)
+        consumer.pause(kafka, source=source, group="letters")
     update(2)
     with closing(store_on(PostgresEventLog(database))) as store:
         members = Members(captured, receiver.url, store)
         try:
             wait_until(lambda: members.have(10), timeout_s=120)
-            consumer.pause(kafka, **where)
+            assert (0, "letters is paused\n") == command("pause", "letters")
             update(2)
-            consumer.pause(kafka, **where)  # may be repeated
+            assert 0 == command("pause", "letters")[0]  # may be repeated
+            assert [("letters", "paused", 1, 0)] == state()
             members.restart()
+            # the killed member's partition goes to the new one, which hands out nothing
+            stays_so(lambda: receiver.tried, accept=lambda tried: tried == 10, for_s=10)
             wait_until(lambda: pausing.assigned(kafka, "letters"), timeout_s=120)
-            consumer.pause(kafka, **where)  # the new member has confirmed it
-            assert (10, 10) == (receiver.tried, len(letters_of(store)))
-            assert consumer.paused_at(kafka, **where) is not None
-            consumer.resume(kafka, **where)
+            assert 10 == len(letters_of(store))
+            assert (0, "letters is resumed\n") == command("resume", "letters")
             wait_until(lambda: members.have(20), timeout_s=120)
         finally:
             members.end()
 
-    assert {1} == set(receiver.keys.values())
-    assert consumer.paused_at(kafka, **where) is None
+    assert 20 == len(receiver.keys)
+    assert all(len(documents) == 1 for documents in receiver.documents().values())
+    wait_until(state, accept=lambda groups: groups == [("letters", "stopped", 0, 0)])
+    assert (0, "nothing is parked\n") == command("parked", "letters")
+    assert "letters" in command("list")[1]
