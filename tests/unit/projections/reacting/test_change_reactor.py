@@ -222,7 +222,7 @@ def test_without_a_store_a_command_parks_its_key():
 
 
 def test_a_mirror_stands_for_its_table_and_other_views_are_refused():
-    to = frozenset({Store.WAREHOUSE})
+    to = frozenset({Store.TABLE})
     mirror = MirrorView("orders", "shop", TABLE, (), to)
     derived = DerivedView("daily", ("day",), to, ("orders",), "SELECT 1")
     events = EventsView("placed", "shop", EventsRef("shop", (), types), to)

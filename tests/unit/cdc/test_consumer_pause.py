@@ -1,0 +1,79 @@
+"""A paused group: what its notes mean, and what a member hands out meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from cdc import TableName
+from cdc.consumer import ConsumerSpec
+from cdc.consumer.desk import Desk
+from cdc.consumer.parking import ParkedNotes, Pause, idle_note, pause_note
+
+PLACE = ("shop.public.orders", 0)
+OTHER = ("shop.public.orders", 1)
+SPEC = ConsumerSpec(
+    kafka_bootstrap="kafka:1",
+    source="shop",
+    group="mail",
+    tables=(TableName("public", "orders"),),
+)
+
+
+def record(offset: int, key: bytes = b'{"id":1}'):
+    return SimpleNamespace(offset=offset, key=key, value=b"{}")
+
+
+def taking(*notes):
+    taken = ParkedNotes()
+    for offset, (key, value, headers) in enumerate(notes):
+        taken.take(SimpleNamespace(key=key, value=value, headers=headers, offset=offset))
+    return taken
+
+
+def test_the_last_note_says_whether_a_group_is_paused():
+    assert taking(pause_note(5)).pause == Pause(0, 5)
+    assert taking(pause_note(5), pause_note(None)).pause is None
+    assert taking(pause_note(5), pause_note(None), pause_note(7)).pause == Pause(2, 7)
+
+
+def test_a_partition_confirms_one_pause_and_not_the_next():
+    first, second = Pause(0, 5), Pause(3, 6)
+    notes = taking(pause_note(5), idle_note(PLACE, first), pause_note(None), pause_note(6))
+
+    assert second == notes.pause
+    assert {PLACE: first.at} == notes.idle
+    assert {} == notes.entries
+
+
+def test_a_paused_member_hands_out_nothing_and_is_idle_when_nothing_is_in_hand():
+    desk = Desk(SPEC)
+    for place in (PLACE, OTHER):
+        desk.open(place, 0, {})
+    desk.add(PLACE, [record(0), record(1)])
+    work = desk.take(0)
+
+    assert {OTHER} == desk.pause(paused=True)
+    assert desk.take(0) is None
+    assert desk.acked(work, work.step.item)
+    assert {PLACE, OTHER} == desk.pause(paused=True)
+    assert desk.take(0) is None
+
+    desk.pause(paused=False)
+    assert 1 == desk.take(0).step.item.offset
+
+
+def test_what_is_put_back_is_handed_out_again_as_the_same_attempt():
+    desk = Desk(SPEC)
+    desk.open(PLACE, 0, {})
+    desk.add(PLACE, [record(0)])
+    work = desk.take(0)
+    desk.pause(paused=True)
+    assert desk.put_back(work, work.step.item)
+
+    assert {PLACE} == desk.pause(paused=True)
+    assert desk.take(0) is None
+    desk.pause(paused=False)
+    again = desk.take(0)
+    assert (work.step.item, 0) == (again.step.item, again.step.item.attempts)
+    assert desk.acked(again, again.step.item)
+    assert {PLACE: 1} == desk.committable()
