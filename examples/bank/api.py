@@ -28,7 +28,7 @@ from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.subscription.control import Subscriptions
 from examples.bank import domain
 
-COMMANDS: dict[str, type] = {
+COMMANDS: dict[str, type[object]] = {
     "/open-account": domain.OpenAccount,
     "/deposit": domain.Deposit,
     "/withdraw": domain.Withdraw,
@@ -46,7 +46,7 @@ class Bank:
 
     def command(self, path: str, body: dict[str, Any], key: str) -> dict[str, Any]:
         """Handles a command once, however often it is sent with its key."""
-        command: object = msgspec.convert(body, COMMANDS[path])
+        command = msgspec.convert(body, COMMANDS[path])
         boundary = None
         if isinstance(command, domain.OpenAccount):
             boundary = tagged(self.store.personal_tag("email", str(command.email)))
@@ -127,5 +127,5 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base's
         """Logs no request."""

@@ -77,6 +77,8 @@ def payments(confirm_within: timedelta) -> ProcessManager[State]:
                 yield Dispatch(Deposit(state.source, state.amount, payment))
             case PaymentCompleted() | PaymentFailed():
                 yield Complete()
+            case _:
+                pass
 
     return ProcessManager(
         name="payments",

@@ -56,7 +56,7 @@ def make_payments() -> None:
 
 def run(runner: SubscriptionRunner) -> None:
     """Runs until SIGTERM, which lets the batch under way commit."""
-    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
+    signal.signal(signal.SIGTERM, lambda _number, _frame: runner.stop())
     runner.run()
 
 

@@ -1,4 +1,4 @@
-"""Strict checkers pass on every example of the event store's pages and of its package."""
+"""Strict checkers pass on the examples of the event store: its pages, its package, the bank."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def show(value: object) -> None:
 '''
 
 
-@pytest.fixture(params=[*(f"prompts of {page}" for page in GUIDES), *FRAGMENTS, "package"])
+@pytest.fixture(params=[*(f"prompts of {page}" for page in GUIDES), *FRAGMENTS, "package", "bank"])
 def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A folder with the examples: one file, or one for each fragment."""
     if request.param in FRAGMENTS:
@@ -55,6 +55,9 @@ def module(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         for number, block in enumerate(blocks):
             names = "from docs_names import *\n\n"
             (tmp_path / f"fragment_{number}.py").write_text(names + block)
+    elif request.param == "bank":
+        for path in (ROOT / "examples" / "bank").glob("[!_]*.py"):
+            shutil.copy(path, tmp_path)
     else:
         (tmp_path / "guide.py").write_text(program(request.param.removeprefix("prompts of ")))
     return tmp_path
