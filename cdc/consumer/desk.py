@@ -106,8 +106,9 @@ class Desk:
     def pause(self, *, paused: bool) -> set[Place]:
         """Hands out nothing while paused; returns the partitions of which nothing is in hand."""
         with self._changed:
-            self._paused = paused
-            self._changed.notify_all()
+            if paused is not self._paused:
+                self._paused = paused
+                self._changed.notify_all()
             return {place for place, queue in self._queues.items() if not queue.busy}
 
     # -- the port of the group's member

@@ -4,11 +4,15 @@ Why a topic: a consumer may have no database, and this is as durable as the chan
 the same rights and the same backup. It is compacted, so a parked record stays until it is taken off
 the shelf, however long the change topics keep theirs: the note holds the whole record.
 
-Two kinds of notes. A *parked record* has the key `["parked", topic, partition, offset]`, the value
-that it came with, and beside it why and when it was parked. A *request* to deliver a key's records
+Two kinds of notes are about parked records. A *parked record* has the key
+`["parked", topic, partition, offset]`, the value that it came with, and beside it why and when it
+was parked. A *request* to deliver a key's records
 again or to give some up has the key `["asked", topic, partition, key]`; the member of the group
 that has the partition does what it asks, and forgets it when that is done. So operators write
 requests, and only a partition's owner writes and forgets its parked records.
+
+A *pause* of the group, and the *idle* notes by which members confirm it, have keys of requests
+about partitions that do not exist.
 """
 
 from __future__ import annotations
@@ -35,9 +39,10 @@ Note: TypeAlias = tuple[bytes, bytes | None, "Sequence[tuple[str, bytes]]"]
 
 _PARKED: Final = "parked"
 _ASKED: Final = "asked"
-_PAUSED: Final = "paused"
-_IDLE: Final = "idle"
-_PAUSE_KEY: Final = orjson.dumps([_PAUSED, "", 0, None])
+_PAUSE_KEY: Final = orjson.dumps([_ASKED, "", 0, None])
+_NO_REQUEST: Final = {"drop": False, "everything": False, "offset": -1}
+"""Makes a note one that an earlier release takes for a request, of a partition that it never has:
+so it goes on, and the group can go back to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +92,16 @@ class Pause:
 
 def pause_note(paused_at_ms: int | None) -> Note:
     """Returns the note that pauses the group; None resumes it."""
-    value = None if paused_at_ms is None else orjson.dumps({"paused_at_ms": paused_at_ms})
-    return _PAUSE_KEY, value, ()
+    if paused_at_ms is None:
+        return _PAUSE_KEY, None, ()
+    return _PAUSE_KEY, orjson.dumps({**_NO_REQUEST, "paused_at_ms": paused_at_ms}), ()
 
 
 def idle_note(place: Place, pause: Pause) -> Note:
     """Returns the note that none of a partition's changes is in hand, because of a pause."""
-    return orjson.dumps([_IDLE, *place, None]), orjson.dumps({"pause": pause.at}), ()
+    topic, partition = place
+    key = orjson.dumps([_ASKED, topic, -1 - partition, None])
+    return key, orjson.dumps({**_NO_REQUEST, "pause": pause.at}), ()
 
 
 def parked_note(record: Any, entry: ParkedRecord) -> Note:
@@ -158,12 +166,12 @@ class ParkedNotes:
         """Takes the next note in."""
         kind, topic, partition, what = orjson.loads(note.key)
         place = (topic, partition)
-        if kind == _ASKED:
-            self._take_request(place, _bytes(what), note)
-        elif kind == _PAUSED:
+        if note.key == _PAUSE_KEY:
             self._take_pause(note)
-        elif kind == _IDLE:
-            self.idle[place] = -1 if note.value is None else orjson.loads(note.value)["pause"]
+        elif kind == _ASKED and partition < 0:
+            self.idle[topic, -1 - partition] = orjson.loads(note.value)["pause"]
+        elif kind == _ASKED:
+            self._take_request(place, _bytes(what), note)
         elif note.value is None:
             self.entries[place].pop(what, None)
         else:

@@ -42,8 +42,9 @@ def pause(
 ) -> None:
     """Pauses a group. Once this returns, no member handles a change until `resume`.
 
-    A member that lost its partition to another one, because its handler took longer than
-    `handover_s` while the partition moved, is not waited for.
+    It does not wait for a member that is no longer in the group although its handler still runs:
+    one that Kafka counts as dead (`session_timeout_s`), or one that took longer than `handover_s`
+    while its partition moved.
 
     Args:
         kafka_bootstrap: Kafka's address.
@@ -66,7 +67,12 @@ def pause(
         while True:
             places = assigned(kafka_bootstrap, group)
             _take(notes, notebook)
-            at = -1 if notes.pause is None else notes.pause.at
+            if notes.pause is None:
+                raise PauseTimeoutError(
+                    f"group {group} was resumed before all members had confirmed the pause",
+                    hint="pause it again",
+                )
+            at = notes.pause.at
             if places is not None and all(notes.idle.get(place) == at for place in places):
                 return
             if time.monotonic() > deadline:

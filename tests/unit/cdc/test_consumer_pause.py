@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import orjson
+
 from cdc import TableName
 from cdc.consumer import ConsumerSpec
 from cdc.consumer.desk import Desk
@@ -43,6 +45,14 @@ def test_a_partition_confirms_one_pause_and_not_the_next():
     assert second == notes.pause
     assert {PLACE: first.at} == notes.idle
     assert {} == notes.entries
+
+
+def test_an_earlier_release_takes_the_notes_for_requests_of_partitions_that_it_never_has():
+    for key, value, headers in (pause_note(5), idle_note(PLACE, Pause(0, 5))):
+        kind, topic, partition, about = orjson.loads(key)
+        assert ("asked", None, ()) == (kind, about, headers)
+        assert not topic or partition < 0
+        assert {"drop", "everything", "offset"} < orjson.loads(value).keys()
 
 
 def test_a_paused_member_hands_out_nothing_and_is_idle_when_nothing_is_in_hand():
