@@ -82,7 +82,7 @@ def opened(  # noqa: PLR0913, PLR0917  # the parameters of `changes`
     dsn: str | None,
     schemas: Mapping[TableName, TableSchema] | None,
     columns: Mapping[str, ColumnRules] | None,
-    options: Mapping[str, Any],
+    options: dict[str, Any],
 ) -> tuple[ConsumerSpec, RowDecoder]:
     """Returns what the arguments of `changes` mean; see there."""
     rules: dict[TableName, ColumnRules] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headwater.cli.options import Commands, Json, ProjectOptions, Yes
+from headwater.cli.options import Commands, Json, SourceOptions, Yes
 from headwater.cli.output import print_rows
 from headwater.errors import UnhealthyError, UsageError
 
@@ -28,26 +28,22 @@ Place = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions(ProjectOptions):
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions(SourceOptions):
     """Options that choose a source's consumer groups: by a project, or without one."""
 
     kafka: Annotated[
         str | None,
         typer.Option("--kafka", help="Kafka's address; default: that of the project."),
     ] = None
-    source: Annotated[
-        str | None,
-        typer.Option("--source", help="Name of the source; default: that of the project."),
-    ] = None
 
     def place(self) -> tuple[str, str]:
-        """Returns Kafka's address and the source's name; see `ProjectOptions.project`."""
+        """Returns Kafka's address and the source's name; see `SourceOptions.part`."""
         if self.kafka is not None and self.source is not None:
             return self.kafka, self.source
         platform = self.platform()
         kafka = self.kafka or platform.endpoints.kafka_bootstrap
-        return kafka, self.source or platform.project.source.name
+        return kafka, platform.project.source.name
 
 
 @app.command("list")
