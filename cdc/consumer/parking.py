@@ -78,7 +78,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class GroupPause:
     """An operator has paused the group.
 
     Attributes:
@@ -97,7 +97,7 @@ def pause_note(paused_at_ms: int | None) -> Note:
     return _PAUSE_KEY, orjson.dumps({**_NO_REQUEST, "paused_at_ms": paused_at_ms}), ()
 
 
-def idle_note(place: Place, pause: Pause) -> Note:
+def idle_note(place: Place, pause: GroupPause) -> Note:
     """Returns the note that none of a partition's changes is in hand, because of a pause."""
     topic, partition = place
     key = orjson.dumps([_ASKED, topic, -1 - partition, None])
@@ -159,7 +159,7 @@ class ParkedNotes:
     def __init__(self) -> None:
         self.entries: dict[Place, dict[int, tuple[Key, ParkedRecord]]] = defaultdict(dict)
         self.requests: dict[Place, dict[Key, Request]] = defaultdict(dict)
-        self.pause: Pause | None = None
+        self.pause: GroupPause | None = None
         self.idle: dict[Place, int] = {}
 
     def take(self, note: Any) -> None:
@@ -198,7 +198,7 @@ class ParkedNotes:
         if note.value is None:
             self.pause = None
         else:
-            self.pause = Pause(note.offset, orjson.loads(note.value)["paused_at_ms"])
+            self.pause = GroupPause(note.offset, orjson.loads(note.value)["paused_at_ms"])
 
     def _take_request(self, place: Place, key: Key, note: Any) -> None:
         if note.value is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cdc.broker.errors import RecordRefusedError
     from cdc.broker.group.member import Place
-    from cdc.consumer.parking import Note, Pause, Request
+    from cdc.consumer.parking import GroupPause, Note, Request
     from cdc.consumer.place_queue import Key, ParkedRecord
 
 
@@ -94,7 +94,7 @@ class Shelf:
         with self._guard:
             return list(self._notes.requests.get(place, {}).values())
 
-    def pause(self) -> Pause | None:
+    def pause(self) -> GroupPause | None:
         """Returns the pause of the group; None if it is not paused."""
         with self._guard:
             return self._notes.pause

@@ -69,7 +69,7 @@ class Bank:
             each.close()
 
 
-class Handler(BaseHTTPRequestHandler):
+class BankHandler(BaseHTTPRequestHandler):
     """Translates between HTTP and the bank; `bank` is set by the server."""
 
     bank: Bank

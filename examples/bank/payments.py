@@ -34,7 +34,7 @@ QUERY = Query((QueryItem(frozenset(f"bank.{one}" for one in (*TYPES, "deposited"
 
 
 @dataclass(frozen=True)
-class State:
+class PaymentState:
     """What was requested."""
 
     payment: str = ""
@@ -43,21 +43,21 @@ class State:
     amount: Decimal = Decimal(0)
 
 
-def evolve(state: State, taken: object) -> State:
+def evolve(state: PaymentState, taken: object) -> PaymentState:
     """Only the request says what a payment is."""
     if isinstance(taken, PaymentRequested):
-        return State(taken.payment, taken.source, taken.target, taken.amount)
+        return PaymentState(taken.payment, taken.source, taken.target, taken.amount)
     return state
 
 
-def payments(confirm_within: timedelta) -> ProcessManager[State]:
+def payments(confirm_within: timedelta) -> ProcessManager[PaymentState]:
     """Returns the process manager.
 
     Args:
         confirm_within: How long the payer has.
     """
 
-    def react(state: State, taken: object) -> Iterable[Reaction]:
+    def react(state: PaymentState, taken: object) -> Iterable[Reaction]:
         deposit, payment = Deposit(state.target, state.amount, state.payment), state.payment
         match taken:
             case PaymentRequested():
@@ -83,7 +83,7 @@ def payments(confirm_within: timedelta) -> ProcessManager[State]:
     return ProcessManager(
         name="payments",
         correlate=correlate,
-        initial_state=State,
+        initial_state=PaymentState,
         evolve=evolve,
         react=react,
         query=QUERY,

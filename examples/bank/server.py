@@ -19,7 +19,7 @@ from eventstore.postgres.log import PostgresEventLog
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import Subscription
 from eventstore.subscription.runner import SubscriptionRunner
-from examples.bank.api import Bank, Handler
+from examples.bank.api import Bank, BankHandler
 from examples.bank.balances import Balances
 from examples.bank.domain import Account, Payment
 from examples.bank.payments import payments
@@ -63,9 +63,9 @@ def run(runner: SubscriptionRunner) -> None:
 def serve(port: int) -> None:
     """Forks the children, and again each that ends, until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # before a thread is started
-    Handler.bank = bank = Bank(DSN, *store_on(DSN))
+    BankHandler.bank = bank = Bank(DSN, *store_on(DSN))
     next(bank.store.read_all(), None)  # so that a connection is open at the fork
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), BankHandler)
     server.socket.setblocking(False)  # the workers share it; each accepts what it can get
     works = (keep_balances, make_payments, *[server.serve_forever] * WORKERS)
     children: dict[int, Callable[[], None]] = {forked(work): work for work in works}

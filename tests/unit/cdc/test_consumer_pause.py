@@ -9,7 +9,7 @@ import orjson
 from cdc import TableName
 from cdc.consumer import ConsumerSpec
 from cdc.consumer.desk import Desk
-from cdc.consumer.parking import ParkedNotes, Pause, idle_note, pause_note
+from cdc.consumer.parking import GroupPause, ParkedNotes, idle_note, pause_note
 
 PLACE = ("shop.public.orders", 0)
 OTHER = ("shop.public.orders", 1)
@@ -33,13 +33,13 @@ def taking(*notes):
 
 
 def test_the_last_note_says_whether_a_group_is_paused():
-    assert taking(pause_note(5)).pause == Pause(0, 5)
+    assert taking(pause_note(5)).pause == GroupPause(0, 5)
     assert taking(pause_note(5), pause_note(None)).pause is None
-    assert taking(pause_note(5), pause_note(None), pause_note(7)).pause == Pause(2, 7)
+    assert taking(pause_note(5), pause_note(None), pause_note(7)).pause == GroupPause(2, 7)
 
 
 def test_a_partition_confirms_one_pause_and_not_the_next():
-    first, second = Pause(0, 5), Pause(3, 6)
+    first, second = GroupPause(0, 5), GroupPause(3, 6)
     notes = taking(pause_note(5), idle_note(PLACE, first), pause_note(None), pause_note(6))
 
     assert second == notes.pause
@@ -48,7 +48,7 @@ def test_a_partition_confirms_one_pause_and_not_the_next():
 
 
 def test_an_earlier_release_takes_the_notes_for_requests_of_partitions_that_it_never_has():
-    for key, value, headers in (pause_note(5), idle_note(PLACE, Pause(0, 5))):
+    for key, value, headers in (pause_note(5), idle_note(PLACE, GroupPause(0, 5))):
         kind, topic, partition, about = orjson.loads(key)
         assert ("asked", None, ()) == (kind, about, headers)
         assert not topic or partition < 0
