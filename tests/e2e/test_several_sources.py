@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.soak(minutes=4),
+    pytest.mark.soak(minutes=8),
     pytest.mark.timeout(1800),
 ]
 
