@@ -18,6 +18,7 @@ from cdc.postgres import own_schema, session
 from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
 from cdc.snapshot.report import report
+from cdc.topic_names import TopicNames
 from cdc.upkeep.keeper import keep
 from foundation.waiting import looks
 from headwater import runtime
@@ -179,7 +180,9 @@ class Platform:
 
     def first_change(self, deadline_s: float) -> ChangeEvent | None:
         """Returns the first captured change; None if none comes in time, or all was empty."""
-        topics = [*map(self.capture_spec().topics.of, self.project.source.tables)]
+        source = self.project.source
+        names = TopicNames(source.name, source.escaped_topics)
+        topics = [names.of(table) for table in source.tables]
         deadline = time.monotonic() + deadline_s
         while (left_s := deadline - time.monotonic()) > 0:
             read = self.reads()  # before it is looked at: what they sent is there by then

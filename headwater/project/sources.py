@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from cdc.topic_names import TopicNames
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from headwater.project.settings.errors import ConflictingSettingsError
@@ -77,7 +78,8 @@ def _refuse_shared_topics(declarations: Declarations) -> None:
     """Kafka takes `.` and `_` for one character where it compares the names of topics."""
     known: dict[str, tuple[str, str]] = {}
     for name, source in declarations.sources.items():
-        topics = [table.topic(name) for table in source.tables]
+        names = TopicNames(name, source.escaped_topics)
+        topics = [names.of(table) for table in source.tables]
         for topic in (*topics, *(f"{name}.{each}" for each in _TOPICS_OF_SOURCE)):
             other, same = known.setdefault(topic.replace(".", "_"), (name, topic))
             if other != name:

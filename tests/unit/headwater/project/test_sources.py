@@ -136,6 +136,9 @@ source("shop_eu", tables=["public.orders"])
 """
     with pytest.raises(ConflictingSettingsError, match="Kafka"):
         project(tmp_path, views, "")
+    escaped = views.replace('orders"])', 'orders"], escaped_topics=["public.orders"])')
+    escaped = escaped.replace('escaped_topics=["public', 'escaped_topics=["eu_public', 1)
+    assert ("shop", "shop_eu") == project(tmp_path, escaped, "").sources
 
 
 def test_a_cluster_is_refused(tmp_path: Path) -> None:
