@@ -76,7 +76,6 @@ class AsyncEventStore:
         self.codec: Final = codec_of(types, keyring)
         self.unknown: Final = UnknownPolicy(unknown)
         self._planner = Planner(self.codec, deciders, tenant)
-
     @property
     def tenant(self) -> str:
         """The tenant of the streams that it reads and writes."""
@@ -213,7 +212,8 @@ class AsyncEventStore:
                 connection=connection,
                 attempts_max=attempts_max,
                 boundary=boundary,
-            )
+            ),
+            self._planner.serial_key(command, connection),
         )
 
     async def state(

@@ -213,7 +213,8 @@ class EventStore:
                 connection=connection,
                 attempts_max=attempts_max,
                 boundary=boundary,
-            )
+            ),
+            self._planner.serial_key(command, connection),
         )
 
     def state(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventstore.model.callables import check_log
 from eventstore.planning.operation import Call, Finished, Pause, Plan, advanced
+from eventstore.planning.stream_locks import StreamLocks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -38,9 +39,21 @@ class AsyncPlanRunner:
         check_log(log, asynchronous=True)
         self._log = log
         self._in_threads = in_threads
+        self._stream_locks = StreamLocks()
 
-    async def run(self, plan: Plan[T]) -> T:
-        """Runs a plan and returns its result."""
+    async def run(self, plan: Plan[T], serial_key: tuple[str, str] | None = None) -> T:
+        """Runs a plan and returns its result.
+
+        Args:
+            plan: What to run.
+            serial_key: Tenant and stream. Plans with the same one run one after the other.
+        """
+        if serial_key is None:
+            return await self._run(plan)
+        async with self._stream_locks.holding(*serial_key):
+            return await self._run(plan)
+
+    async def _run(self, plan: Plan[T]) -> T:
         step = await self._advanced(plan)
         while not isinstance(step, Finished):
             try:

@@ -160,6 +160,20 @@ class Planner:
             ),
         )
 
+    def serial_key(self, command: object, connection: Any) -> tuple[str, str] | None:
+        """Returns tenant and stream of a command; None if it joins a caller's transaction.
+
+        That transaction may hold the stream in the database already, so the command waits for no
+        other one.
+
+        Raises:
+            UndeclaredError: No decider of the store takes it.
+            NameRefusedError: The stream cannot have this name.
+        """
+        if connection is not None:
+            return None
+        return self.tenant, self.decider_for(command).stream_of(command)
+
     def checked(self, stream: str, part: StreamPart) -> tuple[str, str, StreamPart]:
         """Returns what to read of the log for a part of a stream.
 

@@ -37,8 +37,13 @@ class PlanRunner:
         self._log = log
         self._closing: Final = threading.Event()
 
-    def run(self, plan: Plan[T]) -> T:
-        """Runs a plan and returns its result."""
+    def run(self, plan: Plan[T], serial_key: tuple[str, str] | None = None) -> T:  # noqa: ARG002
+        """Runs a plan and returns its result.
+
+        Args:
+            plan: What to run.
+            serial_key: Not used: threads are few, and compare versions in the database.
+        """
         step = advanced(plan)
         while not isinstance(step, Finished):
             try:

@@ -325,6 +325,31 @@ def test_eight_tasks_on_one_stream_lose_nothing(store_dsn):
     assert [False, True] == [each.repeated for each in repeated]
 
 
+class CountingLog(AsyncPostgresEventLog):
+    """Counts what it is asked to append."""
+
+    appends = 0
+
+    async def append(self, *args, **options):
+        self.appends += 1
+        return await super().append(*args, **options)
+
+
+def test_three_hundred_commands_on_twenty_streams_take_one_append_each(store_dsn):
+    async def work():
+        log = CountingLog(store_dsn)
+        async with AsyncEventStore(log, types=types, deciders=[account()]) as store:
+            handled = await asyncio.gather(
+                *(store.handle(Deposit(f"s{number % 20}", 1)) for number in range(300))
+            )
+            return log.appends, [each.version for each in handled]
+
+    appends, versions = asyncio.run(work())
+
+    assert 300 == appends
+    assert [1 + number // 20 for number in range(300)] == versions
+
+
 def test_persons_are_sealed_for_asyncio_too(store_dsn, ring):
     async def work():
         log = AsyncPostgresEventLog(store_dsn)
