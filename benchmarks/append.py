@@ -1,6 +1,7 @@
 """Appends a second: ours beside `eventsourcing` and beside a bare INSERT, at 1, 8 and 32 writers.
 
-Also batches of a hundred, and what an append costs when the store has grown a thousandfold.
+Also batches of a hundred, commands for asyncio, and what an append costs when the store has grown a
+thousandfold.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from benchmarks.appending import CREATE_BARE, PAYLOAD, SIDES, Peer, opened, write, writer
+from benchmarks.commands import concurrent_commands
 from benchmarks.result import Measure, Report, grown, rate
 from eventstore.postgres.schema import upgrade
 from headwater import runtime
@@ -25,7 +27,7 @@ _PEER_RATIO: Final = {1: 1.3, 8: 2.0, 32: 2.0}
 _BARE_RATIO: Final = 0.8
 _BATCH: Final = 100
 _BATCH_RATIO: Final = 0.7
-_GROWTH: Final = 1.2
+_GROWTH: Final = 1.15
 _SMALL: Final = 10_000
 _APPENDS: Final = {1: 3_000, 8: 8_000, 32: 9_600}
 _ROUNDS: Final = 5
@@ -68,7 +70,9 @@ def _measured(dsn: str, *, quick: bool) -> Report:
             if count == 1:
                 rates = writers.rates(400 // share, _BATCH, rounds, ("ours", "bare"))
                 results.append(_in_batches(rates))
-    checked = checked and _contiguous(dsn)
+    right, commands = concurrent_commands(dsn, rounds)
+    results.append(commands)
+    checked = checked and right and _contiguous(dsn)
     results.append(_growth(dsn, 1_000_000 if quick else 10_000_000, 3_000 // share))
     return Report("append", checked, tuple(results))
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
-from uuid import UUID, uuid4, uuid5
+from uuid import UUID, uuid5
 
 import psycopg
 from eventsourcing.persistence import IntegrityError, StoredEvent
@@ -19,6 +19,7 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 
 from eventstore.errors import WrongExpectedVersionError
 from eventstore.model.event import AppendRequest, NewEvent, StreamAppend
+from eventstore.model.event_id import new_event_id
 from eventstore.postgres.log import PostgresEventLog
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Ours:
     def append(self, stream: str, version: int, count: int) -> None:
         """See `Side.append`."""
         now = datetime.now(UTC)
-        events = tuple([NewEvent(_TYPE, PAYLOAD, uuid4(), now) for _ in range(count)])
+        events = tuple([NewEvent(_TYPE, PAYLOAD, new_event_id(), now) for _ in range(count)])
         self._log.append(AppendRequest((StreamAppend(stream, events, version),)))
 
     def refuses(self, stream: str, version: int) -> bool:
@@ -138,7 +139,7 @@ class Bare:
     def append(self, stream: str, version: int, count: int) -> None:
         """See `Side.append`."""
         rows = [
-            ("default", stream, version + place, _TYPE, 1, uuid4(), PAYLOAD.decode(), _now())
+            ("default", stream, version + place, _TYPE, 1, new_event_id(), PAYLOAD.decode(), _now())
             for place in range(1, count + 1)
         ]
         if count == 1:

@@ -43,31 +43,34 @@ _COLUMNS: Final = (
 )
 
 # One event to a stream whose version is known, in a transaction of its own: half of what a function
-# call costs. The locks come first, because the row that draws a position comes out of them: the
-# stream's, which the functions take as well, and the shared one that keeps the mark below what is
-# drawn (12_order.sql). The version expected must be the stream's; what a writer that had to wait
-# sees is old, and then the unique index gives it a violation. An id is unique in the archive, too.
+# call costs. CASE takes the locks in their order, and before the row draws a position: first the
+# stream's, which the functions take as well, then the shared one that keeps the mark below what is
+# drawn (12_order.sql). Without a FROM, the executor starts one node. The version expected must be
+# the stream's; what a writer that had to wait sees is old, and then the unique index gives it a
+# violation. An id is unique in the archive, too.
 _INSERT_EVENT: Final = """
-WITH held AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(1749232, hashtext(%(tenant)b || '/' || %(stream)b)),
-           pg_advisory_xact_lock_shared(1749231,
-        (coalesce(pg_sequence_last_value('eventstore.global_position'), 0) & 2147483647)::integer)
-)
 INSERT INTO eventstore.events (
     global_position, tenant, stream, stream_position, type, schema_version, event_id, data,
     metadata, correlation_id, causation_id, actor, occurred_at)
 SELECT nextval('eventstore.global_position'), %(tenant)b, %(stream)b, %(expected)b::bigint + 1,
        %(type)b, %(schema_version)b, %(event_id)b, %(data)s::json, %(metadata)s::json,
        %(correlation_id)b, %(causation_id)b, %(actor)b, %(occurred_at)b
-  FROM held
- WHERE %(expected)b::bigint = coalesce(
-    (SELECT stream_position
-       FROM eventstore.events
-      WHERE tenant = %(tenant)b AND stream = %(stream)b
-      ORDER BY stream_position DESC
-      LIMIT 1), 0)
-   AND NOT EXISTS (SELECT FROM eventstore.archived_events
-                    WHERE tenant = %(tenant)b AND event_id = %(event_id)b)
+ WHERE CASE
+    WHEN pg_advisory_xact_lock(1749232, hashtext(%(tenant)b || '/' || %(stream)b)) IS NULL
+    THEN false
+    WHEN pg_advisory_xact_lock_shared(1749231,
+        (coalesce(pg_sequence_last_value('eventstore.global_position'), 0) & 2147483647)::integer)
+        IS NULL
+    THEN false
+    WHEN %(expected)b::bigint = coalesce(
+        (SELECT stream_position
+           FROM eventstore.events
+          WHERE tenant = %(tenant)b AND stream = %(stream)b
+          ORDER BY stream_position DESC
+          LIMIT 1), 0)
+    THEN NOT EXISTS (SELECT FROM eventstore.archived_events
+                      WHERE tenant = %(tenant)b AND event_id = %(event_id)b)
+    END
 RETURNING global_position, pg_current_xact_id()::text::bigint,
           CASE WHEN pg_sequence_last_value('eventstore.wake_wanted') = 1
                THEN eventstore.wake() IS NULL END

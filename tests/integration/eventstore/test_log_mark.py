@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from eventstore.model.expected_version import ANY
 from eventstore.postgres import statement
 from eventstore.testing import an_event, append_to
 from eventstore.testing.sample import append_to_all
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+STREAM_WAITERS = (
+    "SELECT count(*) FROM pg_locks WHERE classid = 1749232 AND NOT granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 STREAMS = (f"s-{number}" for number in count())
 WAYS = {
     "one row": lambda name: statement.append(append_to(name, expected_version=0)),
@@ -90,6 +96,34 @@ def test_each_way_to_append_holds_the_mark_until_its_transaction_is_over(
 
         assert before == during
         assert later == pg_log.high_water_mark()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_writer_that_waits_for_its_stream_does_not_hold_the_mark(
+    pg_log: PostgresEventLog, store_dsn: str, way: str
+) -> None:
+    """Each way takes the stream's lock first: the one ahead of it may be slow."""
+    name = next(STREAMS)
+    asked = WAYS[way](name)
+
+    def write() -> None:
+        with psycopg.connect(store_dsn) as writer:
+            writer.execute(asked.sql, asked.parameters, binary=True)
+
+    with psycopg.connect(store_dsn) as ahead, ThreadPoolExecutor(1) as pool:
+        ahead.execute("SELECT pg_advisory_xact_lock(1749232, hashtext(%s))", (f"default/{name}",))
+        waiting = pool.submit(write)
+        wait_until(
+            lambda: ahead.execute(STREAM_WAITERS).fetchone(),
+            "a writer that waits for its stream",
+            accept=lambda found: found == (1,),
+        )
+        last = pg_log.append(append_to("other")).token.global_position
+        mark = pg_log.high_water_mark()
+        ahead.rollback()
+        waiting.result(60)
+
+    assert last == mark
 
 
 def test_a_floor_outlives_a_savepoint_that_is_rolled_back(
