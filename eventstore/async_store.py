@@ -76,6 +76,7 @@ class AsyncEventStore:
         self.codec: Final = codec_of(types, keyring)
         self.unknown: Final = UnknownPolicy(unknown)
         self._planner = Planner(self.codec, deciders, tenant)
+
     @property
     def tenant(self) -> str:
         """The tenant of the streams that it reads and writes."""
