@@ -17,6 +17,7 @@ from cdc.connect.errors import ConnectorRefusedError
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import session, slot
 from cdc.postgres.errors import PublicationDriftError
+from cdc.snapshot import reader, request
 from cdc.table import TableName
 from cdc.upkeep import flow, sight
 from cdc.upkeep.difference import Part
@@ -177,6 +178,51 @@ def test_a_table_taken_out_of_the_publication_is_told_and_not_put_back_in_silenc
     assert not any(difference.repaired for difference in planned)
     with pytest.raises(PublicationDriftError):
         source.apply(spec)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        (
+            "CREATE TABLE green (LIKE notes INCLUDING ALL); INSERT INTO green VALUES (7, 'green');"
+            " ALTER TABLE notes RENAME TO blue; ALTER TABLE green RENAME TO notes"
+        ),
+        (
+            "DROP TABLE notes; CREATE TABLE notes (id int PRIMARY KEY, body text);"
+            " INSERT INTO notes VALUES (7, 'green')"
+        ),
+    ],
+    ids=["blue/green", "drop and create"],
+)
+def test_a_table_that_is_exchanged_for_another_of_its_name_is_told_and_read_anew(
+    notes: Captured, exchange: str
+) -> None:
+    """The publication has the table that was there before, or none: no change of the new one."""
+    spec, table = notes.spec, TableName("public", "notes")
+    notes.execute("INSERT INTO notes VALUES (1, 'blue')")
+    wait_until(lambda: (1,) in notes.rows("notes"), "the first row", accept=bool)
+
+    within = "INSERT INTO notes VALUES (8, 'in it')"
+    notes.execute(f"BEGIN; {exchange}; {within}; COMMIT")
+    notes.execute("INSERT INTO notes VALUES (9, 'after it'); UPDATE notes SET body = 'all'")
+
+    lacking = (Part.PUBLICATION, "public.notes", None)
+    assert lacking in [(d.part, d.aspect, d.have) for d in source.status(spec).drift]
+    with pytest.raises(PublicationDriftError) as refused:
+        source.apply(spec)
+    assert "headwater source resnapshot public.notes" in str(refused.value.hint)
+    request.ask(spec, table)
+    source.apply(spec)
+    reader.run(spec)
+    notes.execute("UPDATE notes SET body = 'streamed' WHERE id = 9")
+
+    wanted = {(7,): "all", (8,): "all", (9,): "streamed"}
+    wait_until(
+        lambda: {key: row["body"] for key, row in notes.rows("notes").items()},
+        f"rows {wanted}",
+        accept=lambda found: wanted.items() <= found.items(),
+    )
+    assert [] == source.plan(spec)
 
 
 def test_a_table_that_is_declared_no_more_leaves_the_publication(notes: Captured) -> None:
