@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from psycopg import sql
 
 from cdc.capture import OWN_TABLES
-from cdc.postgres import captures, catalog, own_schema, table_check, value_check
+from cdc.postgres import captures, catalog, own_schema, provider, table_check, value_check
 from cdc.postgres import publication as publications
 from cdc.postgres import slot as slots
 from cdc.postgres.check import Check, CheckState
@@ -138,7 +138,9 @@ def _wal_level(connection: Connection[Any]) -> Check:
     level = _setting(connection, "wal_level")
     if level == "logical":
         return Check("wal_level", CheckState.OK, level)
+    managed = provider.detect(connection)
     hint = "ALTER SYSTEM SET wal_level = logical;  and restart the server"
+    hint = hint if managed is None else managed.logical
     return Check("wal_level", CheckState.FAIL, f"is {level}, must be logical", hint=hint)
 
 
@@ -149,8 +151,12 @@ def _replication_role(connection: Connection[Any]) -> Check:
     )
     if replication or superuser:
         return Check("role", CheckState.OK, f"{role} may replicate")
+    managed = provider.detect(connection)
+    if managed is provider.RDS and provider.replicates_by_membership(connection):
+        return Check("role", CheckState.OK, f"{role} may replicate, by rds_replication")
     quoted = sql.Identifier(role).as_string(connection)
     hint = f"ALTER ROLE {quoted} REPLICATION;"
+    hint = hint if managed is None else managed.replication.format(quoted)
     return Check("role", CheckState.FAIL, f"{role} lacks REPLICATION", hint=hint)
 
 
@@ -159,10 +165,10 @@ def _slots(connection: Connection[Any], slot: str) -> Check:
     detail = f"{others} of {slots_max} slots, {senders} of {senders_max} senders in use"
     if others < slots_max and senders < senders_max:
         return Check("slots", CheckState.OK, detail)
-    hint = (
-        f"ALTER SYSTEM SET max_replication_slots = {slots_max + 5};  "
-        f"ALTER SYSTEM SET max_wal_senders = {senders_max + 5};  and restart the server"
-    )
+    wanted = {"max_replication_slots": slots_max + 5, "max_wal_senders": senders_max + 5}
+    managed = provider.detect(connection)
+    hint = "  ".join(f"ALTER SYSTEM SET {name} = {value};" for name, value in wanted.items())
+    hint = f"{hint}  and restart the server" if managed is None else managed.raises(**wanted)
     return Check("slots", CheckState.FAIL, "no replication slot or sender is free", detail, hint)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cdc.postgres import catalog, own_schema_owner
+from cdc.postgres import catalog, own_schema_owner, provider
 from cdc.postgres.check import Check, CheckState
 from cdc.schema_change import trigger
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 _NAME = "event triggers"
+_LOOKING = (
+    "changes of tables are noticed by comparison: the position of one in the log is not exact"
+)
 
 
 def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator[Check]:
@@ -26,6 +29,8 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
         tables: What is captured.
     """
     if not trigger.existing(connection):
+        if not trigger.superuser(connection):
+            yield _by_looking(connection)
         return
     if trigger.active(connection):
         yield Check(_NAME, CheckState.OK, "note each change of a table")
@@ -43,3 +48,12 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
     generated = catalog.published_generated_columns(connection, tables)
     state = CheckState.FAIL if generated else CheckState.WARN
     yield Check(_NAME, state, "are those of another version of Headwater", hint=hint)
+
+
+def _by_looking(connection: Connection[Any]) -> Check:
+    message = "there are none: Headwater creates them as a superuser only"
+    managed = provider.detect(connection)
+    if managed is not None:
+        message = f"there are none: {managed.title} gives no role of a superuser"
+    hint = None if managed else "an administrator may run the SQL that headwater source role prints"
+    return Check(_NAME, CheckState.WARN, message, _LOOKING, hint)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cdc.capture import CaptureSpec
+    from cdc.postgres.provider import Provider
     from cdc.table import TableName
 
 ROLE: Final = "headwater_capture"
@@ -34,13 +35,14 @@ class RoleStatement:
     why: str
 
 
-def statements(
+def statements(  # noqa: PLR0913  # for whom, and on which server
     spec: CaptureSpec,
     database: str,
     name: str = ROLE,
     *,
     alone: bool = False,
     columns: Mapping[TableName, Sequence[str]] | None = None,
+    managed: Provider | None = None,
 ) -> list[RoleStatement]:
     """Returns what an administrator runs so that a role may capture a source, and nothing else.
 
@@ -54,12 +56,14 @@ def statements(
         alone: The role also keeps the state of capture, so that no other is needed (`dsn`); else
             it is only the one that captures (`capture_dsn`).
         columns: Tables of which it may see these columns only.
+        managed: Who runs the server, where the administrator is no superuser: nothing is printed
+            that only one may do, and changes of tables are noticed by comparison.
     """
     role = sql.Identifier(name)
     schemas = sorted({table.schema for table in spec.captured} | {HEARTBEAT_TABLE.schema})
     return [
-        *_objects(spec),
-        _said("it logs in and reads the log", "CREATE ROLE {} LOGIN REPLICATION", role),
+        *_objects(spec, managed),
+        *_login(role, managed),
         _said(
             "it reaches the database",
             "GRANT CONNECT ON DATABASE {} TO {}",
@@ -77,27 +81,37 @@ def statements(
     ]
 
 
-def _objects(spec: CaptureSpec) -> list[RoleStatement]:
+def _login(role: sql.Identifier, managed: Provider | None) -> list[RoleStatement]:
+    if managed is None:
+        return [_said("it logs in and reads the log", "CREATE ROLE {} LOGIN REPLICATION", role)]
+    replicates = managed.replication.format(role.as_string(None))
+    return [
+        _said("it logs in", "CREATE ROLE {} LOGIN", role),
+        RoleStatement(replicates, "it reads the log"),
+    ]
+
+
+def _objects(spec: CaptureSpec, managed: Provider | None) -> list[RoleStatement]:
     """What the role may not make: the schema, and the publication, for which it would own all."""
     made = publication.creation(spec.publication, sorted(set(spec.captured)))
+    found = [
+        RoleStatement(
+            own_schema.script().strip(), "schema headwater: the heartbeat and what is captured"
+        )
+    ]
+    if spec.escaped_topics:
+        found.append(
+            RoleStatement(escaped_topics.SQL.strip(), "which tables have an escaped topic")
+        )
+    found.append(RoleStatement(made.as_string(None) + ";", "what leaves the database"))
+    if managed is not None:
+        return found
     return [
         RoleStatement(trigger.dropped(), "none of them runs while the schema is being taken"),
         RoleStatement(
             own_schema_owner.TAKE.strip(), "no other role's triggers run with your rights"
         ),
-        RoleStatement(
-            own_schema.script().strip(), "schema headwater: the heartbeat and what is captured"
-        ),
-        *(
-            [
-                RoleStatement(
-                    escaped_topics.SQL.strip(), "which tables have topics of their own name"
-                )
-            ]
-            if spec.escaped_topics
-            else []
-        ),
-        RoleStatement(made.as_string(None) + ";", "what leaves the database"),
+        *found,
         RoleStatement(
             trigger.statements(), "changes of tables are noted, in order (a superuser's)"
         ),

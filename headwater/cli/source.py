@@ -12,6 +12,7 @@ from cdc import source as capture
 from cdc.connect.errors import ConnectorFailedError
 from cdc.postgres import session
 from cdc.postgres.errors import PublicationDriftError
+from cdc.postgres.provider import PROVIDERS
 from cdc.snapshot.report import report as reads
 from cdc.topic_names import TopicNames
 from cdc.upkeep.errors import CaptureStalledError
@@ -28,6 +29,7 @@ from headwater.cli.slot import slot
 from headwater.cli.snapshot import documents, print_reads, resnapshot
 from headwater.cli.source_remove import remove
 from headwater.cli.sources import for_each
+from headwater.errors import UsageError
 from headwater.platform.specs import capture_spec
 from headwater.runtime import Endpoints
 
@@ -141,6 +143,15 @@ def role(
             help="The role also stores the state of the capture, so it can be used in `dsn`.",
         ),
     ] = False,
+    managed: Annotated[
+        str | None,
+        typer.Option(
+            "--managed",
+            metavar="PROVIDER",
+            help="The server's provider: rds, cloudsql, azure or supabase. Prints nothing that only"
+            " a superuser may run.",
+        ),
+    ] = None,
     options: SourceOptions,
     as_json: Json = False,
 ) -> None:
@@ -149,13 +160,22 @@ def role(
     An administrator runs the SQL once. The role is not a superuser and owns nothing; use it in
     `capture_dsn`. The SQL sets no password: use psql's `\password` to set it without showing it.
     """
+    if managed not in {None, *PROVIDERS}:
+        raise UsageError(f"no provider {managed}", hint=f"one of {', '.join(PROVIDERS)}")
     platform = options.platform()
     spec = capture_spec(platform.project, platform.source_dsn, Endpoints())
     database, columns = session.database_of(spec.dsn), {}
     if spec.columns:
         with session.connect(spec.dsn) as connection:
             columns = columns_read(connection, spec)
-    found = statements(spec, database, name, alone=alone, columns=columns)
+    found = statements(
+        spec,
+        database,
+        name,
+        alone=alone,
+        columns=columns,
+        managed=PROVIDERS[managed] if managed else None,
+    )
     if as_json:
         print_json([asdict(statement) for statement in found])
         return

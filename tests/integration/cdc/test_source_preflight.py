@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from cdc.postgres import catalog, own_schema, preflight, session
+from cdc.postgres import catalog, own_schema, preflight, provider, session
 from cdc.postgres.check import Check, CheckState
 from cdc.postgres.errors import (
     CredentialsError,
@@ -119,18 +119,6 @@ def test_a_table_whose_old_rows_are_logged_whole_needs_no_key(database: str) -> 
     assert "row by row" in (check.detail or "")
 
 
-def test_two_tables_that_would_share_a_topic_are_named(database: str) -> None:
-    execute(
-        database,
-        'CREATE TABLE "a b" (id bigint PRIMARY KEY)',
-        'CREATE TABLE "a+b" (id bigint PRIMARY KEY)',
-    )
-
-    checks = found(database, ["public.a b", "public.a+b"])
-
-    assert ["topics"] == failing(checks)
-
-
 def test_a_role_without_rights_is_told_the_grants(database: str) -> None:
     execute(
         database,
@@ -222,3 +210,39 @@ def test_the_catalog_tells_kinds_keys_and_precision(database: str) -> None:
     assert ColumnKind.TEXT is columns["mood"].kind
     assert (ColumnKind.TIMESTAMPTZ, False) == (columns["at"].kind, columns["at"].nullable)
     assert ColumnKind.INTEGER is columns["twice"].kind  # Postgres 18 publishes stored ones
+
+
+@pytest.mark.parametrize(
+    ("mark", "logical", "replicates"),
+    [
+        ("rds_superuser", "rds.logical_replication", "GRANT rds_replication TO"),
+        ("cloudsqlsuperuser", "cloudsql.logical_decoding", "REPLICATION;"),
+        ("azure_pg_admin", "wal_level = logical", "REPLICATION;"),
+        ("supabase_admin", "wal_level = logical", "REPLICATION;"),
+    ],
+)
+def test_a_managed_server_is_repaired_as_its_provider_lets_one(
+    database: str, mark: str, logical: str, replicates: str
+) -> None:
+    with psycopg.connect(database) as connection:  # the roles are taken back with the transaction
+        connection.execute(
+            f"CREATE ROLE {mark}; CREATE ROLE rds_replication;"
+            " CREATE ROLE master CREATEROLE CREATEDB; SET LOCAL ROLE master".encode()
+        )
+        found = provider.detect(connection)
+        assert found is not None
+        assert logical in found.logical
+        told = preflight.checks(
+            connection, source="shop", tables=(), slot="headwater_x", publication="headwater_x"
+        )
+        (role,) = [check for check in told if check.name == "role"]
+        assert CheckState.FAIL is role.state
+        assert replicates in str(role.hint)
+
+        connection.execute("RESET ROLE; GRANT rds_replication TO master; SET LOCAL ROLE master")
+        told = preflight.checks(
+            connection, source="shop", tables=(), slot="headwater_x", publication="headwater_x"
+        )
+        (role,) = [check for check in told if check.name == "role"]
+        assert (CheckState.OK if found is provider.RDS else CheckState.FAIL) is role.state
+        connection.rollback()
