@@ -47,6 +47,7 @@ ProjectionError
 │       └── BatchSupersededError   HW-P104  a later batch has begun meanwhile
 ├── QuarantineError          HW-P040  what waits could not be kept or looked at
 │   ├── QuarantineFullError  HW-P041  more records wait than one view may have waiting
+│   ├── ViewOverfullError    HW-P157  so many records wait that their view is paused
 │   ├── QuarantineDownError  HW-P042  the database that keeps what waits does not answer
 │   └── WaitsBehindError     HW-P043  a change waits because an earlier one of its key does
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
@@ -271,9 +272,24 @@ class TruncateError(JobError):
 
 
 class KeylessChangeError(JobError):
-    """A table without a key was updated or deleted from; its view follows only inserts."""
+    """A table without a key was updated or deleted from; its view follows only inserts.
+
+    Attributes:
+        version: Place of the change in the log; None if it is not known.
+    """
 
     code = "HW-P022"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.version = version
 
 
 class TopicsMissingError(JobError):
@@ -391,9 +407,31 @@ class QuarantineError(ProjectionError):
 
 
 class QuarantineFullError(QuarantineError):
-    """A view has more quarantined records in a store than allowed: a general fault."""
+    """A view has more quarantined records in a store than allowed: a general fault.
+
+    Attributes:
+        view: The view.
+    """
 
     code = "HW-P041"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        view: str = "",
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.view = view
+
+
+class ViewOverfullError(QuarantineError):
+    """A view has more quarantined records than allowed, and is paused; other views continue."""
+
+    code = "HW-P157"
+    retriable = True
 
 
 class QuarantineDownError(QuarantineError):

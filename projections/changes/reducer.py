@@ -387,7 +387,7 @@ class TopicReducer:
             return self._read_slowly(record, key, value, epoch)
         if operation == "d":
             if key is None:
-                raise self._without(operation)
+                raise self._without(operation, version)
             return RawChange(version, None, key, committed_at_us, (), record), order
         if operation not in ("c", "u", "r") or after is None:
             return self._read_slowly(record, key, value, epoch)
@@ -397,7 +397,7 @@ class TopicReducer:
 
     def _upsert(self, raw: RawChange, value: bytes, operation: str) -> RawChange | None:
         if raw.key is None and (operation == "u" or not self._without_key):
-            raise self._without(operation)
+            raise self._without(operation, raw.version)
         after = raw.row or {}
         unsettled = self._settled_lsn and lsn_of(raw.version) < self._settled_lsn
         if unsettled or self._left_out or after.keys() != self._columns:
@@ -486,7 +486,7 @@ class TopicReducer:
         raw = RawChange(version, event.after, key, committed_at_us, (), record)
         if event.operation is Operation.DELETE:
             if key is None:
-                raise self._without(event.operation)
+                raise self._without(event.operation, version)
             return replace(raw, row=None), order
         if event.operation is Operation.MESSAGE or event.after is None:
             raise EnvelopeError("record has no row", detail=f"operation {event.operation}")
@@ -527,13 +527,15 @@ class TopicReducer:
                 detail=f"planned {', '.join(self._schema.key)}",
             ) from None
 
-    def _without(self, operation: str) -> EnvelopeError | KeylessChangeError:
+    def _without(self, operation: str, version: int) -> EnvelopeError | KeylessChangeError:
         if not self._without_key:
             return EnvelopeError("record lacks its key", detail=f"operation {operation}")
         return KeylessChangeError(
             f"a row of {self._schema.table}, which has no key, was changed",
             detail=f"operation {operation}",
-            hint="add a primary key to the table; without one its views follow only inserts",
+            hint="headwater source resnapshot reads the table again as a whole; with a primary key"
+            " its views follow such changes",
+            version=version,
         )
 
 
@@ -547,7 +549,8 @@ def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError
 
 
 def _unread(record: Any, error: PlatformError) -> RecordFailure:
-    return RecordFailure((Record._make(record),), error, None, None)
+    version = error.version if isinstance(error, KeylessChangeError) else None
+    return RecordFailure((Record._make(record),), error, version, None)
 
 
 def _kind(operation: str, fields: Mapping[str, Any]) -> str | None:

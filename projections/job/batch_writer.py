@@ -19,7 +19,13 @@ from projections.changes.applier import TaskApplier
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.fault import FaultError, kind_and_place
 from projections.definition.views import Store
-from projections.errors import ProjectionError, QueryFailedError, ViewHaltedError
+from projections.errors import (
+    ProjectionError,
+    QuarantineFullError,
+    QueryFailedError,
+    ViewHaltedError,
+    ViewOverfullError,
+)
 from projections.job.spark.shared_folder import SharedFolder
 from projections.planning.job_spec import writing
 from projections.publishing.batch_fence import BatchTurn
@@ -155,8 +161,30 @@ class BatchWriter:
                 quarantine_table.halt(self.ledger, delivery.halted, error)
             raise
         if delivery.waiting or delivery.truncated:
-            quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
+            self._set_apart(delivery)
         return delivery.counts
+
+    def _set_apart(self, delivery: TaskApplier) -> None:
+        """Keeps what waits; a mirror that has too much of it is paused, and no other view.
+
+        Raises:
+            ViewOverfullError: A mirror was paused; without it the batch can be written again.
+            QuarantineError: The records cannot be kept.
+        """
+        try:
+            quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
+        except QuarantineFullError as error:
+            if any(plan.name == error.view and plan.events is not None for plan in self.plans):
+                raise  # a view of events cannot be read again
+            paused = ViewOverfullError(
+                error.message,
+                detail=error.detail,
+                hint=error.hint
+                if "view resume" in str(error.hint)
+                else f"{error.hint}; headwater view resume {error.view} reads the table again",
+            )
+            quarantine_table.halt(self.ledger, error.view, paused)
+            raise paused from None
 
     def _write_group(
         self, published: Published, delivery: TaskApplier, runs: Iterable[Run]

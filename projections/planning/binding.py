@@ -310,11 +310,6 @@ class Binder:
             kept_since=now,
             expected=_withholding(view),
         )
-        if not shape.schema.key:
-            raise ViewPausedError(
-                f"view {view.name} cannot continue: {view.table} has no key",
-                hint=("add a primary key to the table: without one its rows cannot be read again"),
-            )
         shape = replace(shape, read_id=self._asked(view))
         view_schemas.write(self._connection, self._source, shape)
         view_schemas.note(self._connection, view.name, [stored.change_id], SchemaOutcome.RESUMED)

@@ -20,6 +20,7 @@ from projections.changes.applier import Held
 from projections.changes.record import Record
 from projections.common.fault import Fault
 from projections.errors import (
+    KeylessChangeError,
     NoStoredRowError,
     QuarantineDownError,
     QuarantineFullError,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from foundation.errors import PlatformError
     from projections.changes.applier import UnappliedRecord
     from projections.definition.views import Store
-    from projections.errors import ViewHaltedError
+    from projections.errors import ProjectionError
     from projections.planning.job_spec import LedgerAddress
 
     Connection = psycopg.Connection[Any]
@@ -48,6 +49,9 @@ UNEXPECTED: Final = RowUnexpectedError.code
 """Cause of a row that its view does not want as it is; it waits until it is another."""
 
 KEYS_AT_ONCE: Final = 1_000
+UNFOLLOWED_MAX: Final = 1_000
+"""Changes of rows without a key that a view may have waiting: none of them can be applied later."""
+
 BYTES_AT_ONCE: Final = 32 << 20
 """Bounds of what is tried together: it has to fit the driver's memory beside its batches."""
 
@@ -88,14 +92,25 @@ _OBSOLETE: Final = """
 UPDATE headwater.quarantine SET state = 'retry'
  WHERE source = %s AND store = %s AND view = %s AND state = 'waiting' AND version < %s
 """
+# A view of a table without a key cannot follow them, and a read of the whole table does.
+_READ_ANEW: Final = """
+UPDATE headwater.quarantine
+   SET state = 'superseded', record_key = NULL, record_value = NULL, old_key = NULL,
+       settled_at = clock_timestamp()
+ WHERE source = %s AND store = %s AND view = %s AND code = %s AND version < %s
+   AND state IN ('waiting', 'retry')
+"""
 _SHAPED_ANEW: Final = """
 UPDATE headwater.quarantine SET state = 'retry'
  WHERE source = %s AND view = ANY(%s) AND state = 'waiting' AND code = ANY(%s)
 """
 _COUNT: Final = """
-SELECT view, count(*) FROM headwater.quarantine
- WHERE source = %s AND store = %s AND view = ANY(%s) AND state IN ('waiting', 'retry')
- GROUP BY view HAVING count(*) > %s
+SELECT view, count(*), count(*) FILTER (WHERE code = %(unfollowed)s) > %(unfollowed_max)s
+  FROM headwater.quarantine
+ WHERE source = %(source)s AND store = %(store)s AND view = ANY(%(views)s)
+   AND state IN ('waiting', 'retry')
+ GROUP BY view
+HAVING count(*) > %(rows_max)s OR count(*) FILTER (WHERE code = %(unfollowed)s) > %(unfollowed_max)s
 """
 _DUE_STORES: Final = """
 SELECT DISTINCT store FROM headwater.quarantine WHERE source = %s AND state = 'retry'
@@ -271,23 +286,44 @@ def put(
             place = {"source": source, "store": store, "view": view}
             own_way = [UNRESOLVED, BEHIND, UNEXPECTED]
             cursor.execute(_WAKE, {**place, "keys": of_view, "own_way": own_way})
-        full = cursor.execute(_COUNT, (source, store, views, rows_max)).fetchone()
+        limits = {
+            "source": source,
+            "store": store,
+            "views": views,
+            "rows_max": rows_max,
+            "unfollowed": KeylessChangeError.code,
+            "unfollowed_max": min(rows_max, UNFOLLOWED_MAX),
+        }
+        full = cursor.execute(_COUNT, limits).fetchone()
         if full is not None:
-            view, count = full
-            raise QuarantineFullError(
-                f"view {view}: too many quarantined records in {store}",
-                detail=f"{count} records, limit {rows_max}",
-                hint=(
-                    "headwater quarantine list shows the causes; raise quarantine.rows_max "
-                    "to allow more"
-                ),
-            )
+            view, count, unfollowed = full
+            raise _full(store, view, count, unfollowed=unfollowed, rows_max=rows_max)
+
+
+def _full(
+    store: Store, view: str, count: int, *, unfollowed: bool, rows_max: int
+) -> QuarantineFullError:
+    if unfollowed:
+        return QuarantineFullError(
+            f"view {view}: many rows of its table, which has no key, were changed or deleted",
+            detail=f"more than {min(rows_max, UNFOLLOWED_MAX)}; the view follows only inserts",
+            hint=f"headwater view resume {view} reads the table again as a whole",
+            view=view,
+        )
+    return QuarantineFullError(
+        f"view {view}: too many quarantined records in {store}",
+        detail=f"{count} records, limit {rows_max}",
+        hint="headwater quarantine list shows the causes; raise quarantine.rows_max to allow more",
+        view=view,
+    )
 
 
 def obsolete(connection: Connection, source: str, store: Store, below: Mapping[str, int]) -> None:
     """Has what a view has swept looked at again: nothing older than that is needed any more."""
     with told_apart():
         for view, version in below.items():
+            unfollowed = source, store, view, KeylessChangeError.code, version
+            connection.execute(_READ_ANEW, unfollowed)
             connection.execute(_OBSOLETE, (source, store, view, version))
 
 
@@ -402,7 +438,7 @@ def erase(
     return removed
 
 
-def halt(address: LedgerAddress, view: str, error: ViewHaltedError) -> None:
+def halt(address: LedgerAddress, view: str, error: ProjectionError) -> None:
     """Has a view paused until `headwater view resume`; the job binds its views without it.
 
     That is committed before the batch fails, so a job that is killed meanwhile finds it.

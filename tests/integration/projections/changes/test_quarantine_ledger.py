@@ -16,7 +16,12 @@ from projections.changes.quarantine.admin import Picked
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import Record
 from projections.definition.views import Store
-from projections.errors import NoStoredRowError, QuarantineFullError, WaitsBehindError
+from projections.errors import (
+    KeylessChangeError,
+    NoStoredRowError,
+    QuarantineFullError,
+    WaitsBehindError,
+)
 from projections.planning.job_spec import LedgerAddress
 
 if TYPE_CHECKING:
@@ -132,6 +137,29 @@ def test_what_was_swept_is_looked_at_again(shop: Ledger) -> None:
     quarantine_table.obsolete(shop.connection, "shop", Store.CACHE, {"orders": 60})
 
     assert [5] == shop.due()
+
+
+def test_a_read_of_the_table_settles_changes_of_rows_without_a_key(shop: Ledger) -> None:
+    unfollowed = KeylessChangeError("a row was changed")
+    shop.put(waiting(5, version=50, error=unfollowed), waiting(6, version=60, error=unfollowed))
+
+    quarantine_table.obsolete(shop.connection, "shop", Store.CACHE, {"orders": 60})
+
+    assert [6] == list(shop.records())
+
+
+def test_few_changes_of_rows_without_a_key_may_wait(
+    shop: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine_table, "UNFOLLOWED_MAX", 2)
+    shop.put(*(waiting(number) for number in range(3)))
+    unfollowed = KeylessChangeError("a row was changed")
+
+    with pytest.raises(QuarantineFullError, match="no key") as full:
+        shop.put(*(waiting(number, error=unfollowed) for number in range(10, 13)))
+
+    assert ("orders", 3) == (full.value.view, len(shop.records()))
+    assert "headwater view resume orders" in str(full.value.hint)
 
 
 def test_more_than_may_wait_is_refused_as_a_whole(shop: Ledger) -> None:
