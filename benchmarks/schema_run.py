@@ -18,10 +18,12 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import psycopg
 from psycopg import sql
 
 from headwater import runtime
+from headwater.platform.specs import JOB
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 
 _COMMAND_S: Final = 1_800
@@ -175,6 +177,14 @@ def tables_of(draft: dict[str, Any]) -> dict[str, str]:
     return found
 
 
+def job_memory_mib(project: Project) -> int:
+    """Returns the resident memory of the job: its Python, its JVM and its workers."""
+    services = json.loads(project.run("status", "--json", code=None))["services"]
+    job = next(psutil.Process(s["pid"]) for s in services if s["name"] == JOB and s["pid"])
+    family = [job, *job.children(recursive=True)]
+    return sum(process.memory_info().rss for process in family) // (1024 * 1024)
+
+
 def measure(dsn: str, folder: Path, rows: int) -> dict[str, Any]:
     """Takes a database through the whole path; returns what was seen."""
     outside = Project(folder)
@@ -192,6 +202,7 @@ def measure(dsn: str, folder: Path, rows: int) -> dict[str, Any]:
                 application.insert(table, 1 + rows, 5)
             changed = sum(application.change(table) > 0 for table in tables.values())
             reports = json.loads(project.run("view", "verify", "--json", code=None))
+            memory_mib = job_memory_mib(project)
             project.run("source", "remove", "--yes", code=None)
         finally:
             project.run("down", code=None)
@@ -204,6 +215,7 @@ def measure(dsn: str, folder: Path, rows: int) -> dict[str, Any]:
         "left_out": {e["table"]: e["reason"] for e in draft["tables"] if not e["to"]},
         "planned": planned,
         "failing": [check["name"] for check in checks if check["state"] == "fail"],
+        "job_memory_mib": memory_mib,
         "rows": sum(report["rows"] for report in reports),
         "different": [f"{r['view']} in {r['store']}" for r in wrong],
         "seconds": {k: round(v, 1) for k, v in {**outside.seconds, **project.seconds}.items()},
