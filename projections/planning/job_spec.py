@@ -95,7 +95,7 @@ class JobSpec:
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: A new view of a table with this many rows or more is loaded straight from
             the source; see `first_load`.
-        rebuild_rows_min: Changes of an archive from which on a rebuild of a table is done by the
+        rebuild_rows_min: Changes of an archive from which on a rebuild is done by the
             job's Spark; see `projections.versions.job_engine`.
         java_home: Java to run Spark with; None for the one on the path.
         conf: Further Spark settings, which win over ours.

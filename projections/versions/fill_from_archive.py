@@ -13,7 +13,6 @@ from projections.archive.replay import replay
 from projections.archive.scan import newest_version
 from projections.archive.task import Had, ReplayOptions
 from projections.changes import sweeps
-from projections.definition.views import Store
 from projections.errors import ArchiveIncompleteError, BulkLostError
 from projections.versions import fill as laps_of
 from projections.versions import handover, job_engine, rebuild, registry
@@ -64,12 +63,9 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         WriterLockedError: Another command fills this version.
     """
     filled = _ArchiveRebuild(connection, spec, version, plan, filling)
-    if Store.TABLE in plan.to:
-        with job_engine.fenced(spec, plan, filling.stopped):
-            if way_of(spec, plan, changes).by_job:
-                filled.engine = JobEngine(spec, plan, filling)
-            done = filled.run()
-    else:
+    with job_engine.fenced(spec, plan, filling.stopped):
+        if way_of(spec, plan, changes).by_job:
+            filled.engine = JobEngine(spec, plan, filling)
         done = filled.run()
     done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
     registry.note_replayed(connection, spec.source, version.place, done)

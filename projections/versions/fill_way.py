@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from projections.archive.lanes import bulk_refusal
 from projections.archive.progress_note import state_of
-from projections.definition.views import Store
 from projections.errors import PlanError
 from projections.planning import binding
 from projections.versions.bulk_requests import BulkRequests
@@ -47,7 +46,7 @@ def way_of(spec: JobSpec, plan: ViewPlan | None, changes: int) -> FillWay:
     least = spec.rebuild_rows_min
     if changes < least:
         return FillWay(False, f"fewer changes than {least:,}")
-    why = "it does not fit its table" if plan is None else _refusal(plan)
+    why = "it does not fit its table" if plan is None else bulk_refusal(plan)
     if why is not None:
         return FillWay(False, why)
     server = BulkRequests(spec).server()
@@ -85,9 +84,3 @@ def way_planned(
             bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
             plan = next(iter(bound.plans), None)
     return way_of(spec, plan, changes)
-
-
-def _refusal(plan: ViewPlan) -> str | None:
-    if plan.to != {Store.TABLE}:
-        return "it lives in other stores than the warehouse"
-    return bulk_refusal(plan)

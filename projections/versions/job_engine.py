@@ -8,7 +8,6 @@ are there already are guarded by their versions.
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,8 @@ from projections.archive.bulk import BulkFold, Filled
 from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
 from projections.archive.progress import stopped as stopped_error
 from projections.common.file_lock import WriterLock
+from projections.common.task_fence import TaskFence
+from projections.definition.views import Store
 from projections.errors import BulkLostError, WriterLockedError
 from projections.stores.delta.untouched import untouched
 from projections.versions.bulk_requests import BulkFill, BulkRequests
@@ -63,7 +64,7 @@ class JobEngine:
 
     def ready(self, plan: ViewPlan) -> bool:
         """Tells whether the tables of a view are as they were made; see `BulkEngine`."""
-        return untouched(self._spec.addresses.tables, plan)
+        return Store.TABLE not in plan.to or untouched(self._spec.addresses.tables, plan)
 
     def fold(
         self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
@@ -170,7 +171,7 @@ def fence(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> None:
             raise stopped_error()
         try:
             with WriterLock(tables / f".{plan.name}.lock", wait=False):
-                shutil.rmtree(tables / f".{plan.name}.filling", ignore_errors=True)
-                return
+                if TaskFence(tables / f".{plan.name}.filling").close(_POLL_S):
+                    return
         except WriterLockedError:
             stopped.wait(_POLL_S)

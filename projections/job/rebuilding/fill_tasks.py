@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import orjson
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from cdc.errors import CdcError
 from cdc.table import ColumnKind
+from projections.archive.survey import versions_of
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
@@ -30,7 +31,7 @@ from projections.job.rebuilding.fold_tasks import mark_done, pooled_memory
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -57,7 +58,7 @@ FILLED_DDL: Final = (
 )
 """What a task says: the files that it has made, how many rows are in each, and what is left."""
 
-_READ: Final = (
+READ: Final = (
     "partition",
     "offset",
     "recorded_at",
@@ -78,6 +79,7 @@ _FORMS: Final = {
 }
 """How values of a key are written in JSON."""
 
+T = TypeVar("T")
 _TAKEN_AT_ONCE: Final = 8_192
 _CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _PARTS: Final = (
@@ -136,7 +138,7 @@ class FillRows:
                 for path, schema in zip(files, schemas, strict=True)
             ]
             done = 0
-            for _, found in self.scan.chosen(_READ, rows):
+            for _, found in self.scan.chosen(READ, rows):
                 own = rows[done : done + found.num_rows]
                 done += found.num_rows
                 for part in self._parts(columnar, found, own, left):
@@ -163,45 +165,94 @@ class FillRows:
             if exact.all():
                 return
             found, rows = found.filter(pa.array(~exact)), rows[~exact]
+        reader = PlainChanges(self.plan, self.topic, self.held, planned_keys=True)
         for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
             piece = found.slice(start, _TAKEN_AT_ONCE)
-            yield from self._taken(piece, rows[start : start + piece.num_rows], left)
+            own = rows[start : start + piece.num_rows]
+            for made, _ in reader.taken(piece, own, left, self.tables):
+                yield made
 
-    def _taken(
-        self, piece: pa.RecordBatch, rows: Integers, left: list[int]
-    ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Decodes records together; where that does not give a row for each, in halves."""
-        found = self._decoded(piece)
+    def tables(self, changes: list[RowChange]) -> tuple[pa.Table, pa.Table]:
+        """The rows and deletes of changes.
+
+        Raises:
+            UnholdableValueError: A value has no exact form in a table.
+        """
+        upserts = [change for change in changes if change.row is not None]
+        deletes = [change for change in changes if change.row is None]
+        return rows_table(self.plan, upserts), keys_table(self.plan, deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChanges:
+    """Reads records each of which comes to one whole row or one delete, as live delivery does.
+
+    Attributes:
+        plan: The view.
+        topic: The topic.
+        held: What of the view waits already.
+        planned_keys: Whether only keys are taken that are written in the form of the plan.
+    """
+
+    plan: ViewPlan
+    topic: str
+    held: Mapping[str, Held]
+    planned_keys: bool = False
+
+    def taken(
+        self,
+        piece: pa.RecordBatch,
+        rows: Integers,
+        left: list[int],
+        made_of: Callable[[list[RowChange]], T],
+    ) -> Iterator[tuple[T, Integers]]:
+        """Decodes records together; where that does not give a change for each, in halves.
+
+        Args:
+            piece: Records.
+            rows: Their numbers.
+            left: Takes the numbers of those that come to something else.
+            made_of: Makes of changes what is wanted; a `ProjectionError` of it is a record's own.
+
+        Yields:
+            What was made, and of which records.
+        """
+        found = self._changes(piece)
         if found is not None:
-            yield found
-        elif len(rows) == 1:
+            try:
+                made = made_of(found)
+            except ProjectionError:
+                pass  # the replay comes to the same error, and says of which record
+            else:
+                yield made, rows
+                return
+        if len(rows) == 1:
             left += rows.tolist()
-        else:
-            middle = len(rows) // 2
-            yield from self._taken(piece.slice(0, middle), rows[:middle], left)
-            yield from self._taken(piece.slice(middle), rows[middle:], left)
+            return
+        middle = len(rows) // 2
+        yield from self.taken(piece.slice(0, middle), rows[:middle], left, made_of)
+        yield from self.taken(piece.slice(middle), rows[middle:], left, made_of)
 
-    def _decoded(self, piece: pa.RecordBatch) -> tuple[pa.Table, pa.Table] | None:
-        """The rows and deletes that records come to; None if any comes to something else."""
+    def _changes(self, piece: pa.RecordBatch) -> list[RowChange] | None:
+        """The changes that records come to, in their order; None if any comes to something else."""
         if piece.column("raw_value").null_count < piece.num_rows:
             return None  # it is no envelope as the connector writes it
         made = _records(piece)
-        if not all(self._as_planned(record[0]) for record in made):
+        if self.planned_keys and not all(self._as_planned(record[0]) for record in made):
             return None
         given = _Given()
         delivery = TaskApplier([self.plan], lambda: given, self.held, changes_per_write=1 << 62)
         try:
             delivery.take(self.topic, made)
             delivery.finish()
-            if delivery.waiting or delivery.truncated or len(given.changes) != piece.num_rows:
-                return None
-            if any(change.kept for change in given.changes):
-                return None
-            upserts = [change for change in given.changes if change.row is not None]
-            deletes = [change for change in given.changes if change.row is None]
-            return rows_table(self.plan, upserts), keys_table(self.plan, deletes)
         except (CdcError, ProjectionError):
             return None  # the replay comes to the same error, and says what it is
+        if delivery.waiting or delivery.truncated:
+            return None
+        versions = [change.version for change in given.changes]
+        if versions != versions_of(piece).tolist() or any(c.kept for c in given.changes):
+            return None
+        return given.changes
 
     def _as_planned(self, key: bytes) -> bool:
         """Whether no other key of this form names the same row.

@@ -28,11 +28,9 @@ from projections.versions.bulk_requests import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_spec import JobSpec, StoreAddresses
     from projections.versions.bulk_requests import BulkFill
 
 _TICK_S: Final = 0.25
@@ -52,7 +50,7 @@ class RebuildServer(Attendant):
     def __init__(self, session: SparkSession, spec: JobSpec) -> None:
         super().__init__("rebuild server")
         self._session = session
-        self._tables = spec.addresses.tables
+        self._addresses = spec.addresses
         self._requests = BulkRequests(spec)
 
     def attend(self) -> None:
@@ -81,7 +79,7 @@ class RebuildServer(Attendant):
         requests = self._requests
         if requests.answered(place, id_) is None:
             try:
-                answer = _Work(self._session, self._tables, requests, place, id_, self).done()
+                answer = _Work(self._session, self._addresses, requests, place, id_, self).done()
             except ReplayStoppedError:
                 if self._stopped.is_set() and requests.counts(place, id_):
                     return  # the next job, or turn of this one, does it
@@ -106,13 +104,13 @@ class _Work:
     def __init__(  # noqa: PLR0913, PLR0917  # what it is, where it is done, and for whom
         self,
         session: SparkSession,
-        tables: Path,
+        addresses: StoreAddresses,
         requests: BulkRequests,
         place: str,
         id_: str,
         server: RebuildServer,
     ) -> None:
-        self._engine = SparkEngine(session, tables)
+        self._engine = SparkEngine(session, addresses.tables, addresses=addresses)
         self._requests = requests
         self._place = place
         self._id = id_

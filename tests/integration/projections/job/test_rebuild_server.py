@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
@@ -23,6 +24,7 @@ from projections.job.rebuilding.engine import SparkEngine
 from projections.job.tasks.rebuilds import RebuildServer
 from projections.planning.job_spec import JobSpec
 from projections.stores.delta.table_sink import TableSink
+from projections.stores.factory import open_sink
 from projections.versions import fill_way, job_engine
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
@@ -119,11 +121,31 @@ def test_the_job_fills_a_table_as_the_command_would(spark: SparkSession, spec: J
     assert [] == left_behind(spec)
 
 
+def test_the_job_fills_a_cache_as_the_command_would(
+    spark: SparkSession, spec: JobSpec, cache_url: str
+) -> None:
+    spec = replace(spec, cache_url=cache_url)
+    place = spec.addresses
+    found = []
+    for by_job in (True, False):
+        plan = replace(PLAN, name=f"t{uuid4().hex[:12]}", to=frozenset({Store.CACHE}))
+        filling = Filling()
+        with server(spark, spec), job_engine.fenced(spec, plan, filling.stopped):
+            bulk = JobEngine(spec, plan, filling) if by_job else None
+            target = ReplayTarget((plan,), lambda: open_sink(Store.CACHE, place), bulk=bulk)
+            replay.replay(spec.archive, [target])
+        with closing(open_sink(Store.CACHE, place)) as sink:
+            found.append(sorted(map(dict, sink.documents(plan)), key=lambda row: row["id"]))
+            sink.drop(plan)
+
+    assert found[0] == found[1]
+    assert len(found[0]) == 7
+    assert [] == left_behind(spec)
+
+
 def test_who_fills_a_version_is_told_with_the_reason(spec: JobSpec) -> None:
     assert fill_way.way_of(spec, VIEW, RECORDS - 1) == (False, "fewer changes than 40")
     assert fill_way.way_of(spec, None, RECORDS) == (False, "it does not fit its table")
-    beside = replace(VIEW, to=frozenset({Store.TABLE, Store.CACHE}))
-    assert "other stores" in fill_way.way_of(spec, beside, RECORDS).why
     renamed = replace(VIEW, former=("shop.public.old",))
     assert "another name" in fill_way.way_of(spec, renamed, RECORDS).why
     assert "does not run" in fill_way.way_of(spec, VIEW, RECORDS).why
@@ -132,6 +154,8 @@ def test_who_fills_a_version_is_told_with_the_reason(spec: JobSpec) -> None:
         assert "one task" in fill_way.way_of(spec, VIEW, RECORDS).why
         BulkRequests(spec).serve(BulkServer(2))
         assert fill_way.way_of(spec, VIEW, RECORDS).by_job
+        everywhere = replace(VIEW, to=frozenset(Store))
+        assert fill_way.way_of(spec, everywhere, RECORDS).by_job
 
 
 def test_a_job_that_ends_amid_it_is_followed_by_another(
@@ -173,7 +197,7 @@ def test_withdrawn_work_is_not_written(
 ) -> None:
     """The command is killed while its records are decoded; another one goes on."""
     requests, noted = BulkRequests(spec), list[ReplayState]()
-    decode = SparkEngine._decoded
+    decode = SparkEngine._results
     killed = threading.Event()
 
     def decoded(own: SparkEngine, *what: Any) -> Any:
@@ -192,7 +216,7 @@ def test_withdrawn_work_is_not_written(
 
     with server(spark, spec):
         with monkeypatch.context() as patch:
-            patch.setattr(SparkEngine, "_decoded", decoded)
+            patch.setattr(SparkEngine, "_results", decoded)
             patch.setattr(JobEngine, "_answer", asked)
             # a kill withdraws nothing: the lock goes, and the request stays
             patch.setattr(BulkRequests, "withdraw", lambda *_: None)

@@ -19,7 +19,7 @@ from projections.archive.table import SCHEMA
 from projections.changes.applier import Held
 from projections.definition.views import ChangeTime, Store
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.fill_tasks import _READ, FillRows
+from projections.job.rebuilding.fill_tasks import READ, FillRows, PlainChanges
 from projections.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
@@ -130,18 +130,18 @@ def batch(records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
                 "raw_value": None,
             }
         )
-    schema = pa.schema([SCHEMA.field(name) for name in _READ])
+    schema = pa.schema([SCHEMA.field(name) for name in READ])
     return pa.RecordBatch.from_pylist(rows, schema)
 
 
 def by_reducer(plan: ViewPlan, records: pa.RecordBatch, folder: Path) -> dict[int, Any]:
     """What the reducer makes of each record by itself, by its version; of some nothing."""
     task = FillRows(None, plan, TOPIC, np.arange(0), (0,), folder, {})  # type: ignore[arg-type]
+    reader = PlainChanges(plan, TOPIC, {}, planned_keys=True)
+    made = reader.taken(records, np.arange(records.num_rows), [], task.tables)
     found: dict[int, Any] = {}
-    for number in range(records.num_rows):
-        made = task._decoded(records.slice(number, 1))
-        if made is not None:
-            found |= by_version(*made)
+    for tables, _ in made:
+        found |= by_version(*tables)
     return found
 
 

@@ -1,0 +1,81 @@
+"""TaskFence: tasks of Spark that write a store, and how a driver knows that none does any more.
+
+Spark says that a job is cancelled before its tasks have ended, and tasks outlive a driver that was
+killed by some seconds. Each holds a shared lock while it works, which the system frees however the
+task ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from foundation import file_lock
+from projections.errors import ReplayStoppedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_OPEN: Final = "open"
+_LOCK: Final = "tasks.lock"
+
+
+class TaskFence:
+    """Lets tasks write while it is open.
+
+    Args:
+        folder: A folder that driver and tasks share.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self) -> None:
+        """Lets tasks begin."""
+        (self._folder / _OPEN).touch()
+
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """Holds the lock of a task.
+
+        Raises:
+            ReplayStoppedError: It is not open.
+        """
+        with ExitStack() as held:
+            try:
+                handle = held.enter_context(file_lock.opened(self._folder / _LOCK))
+            except FileNotFoundError:
+                raise _ended() from None
+            file_lock.lock(handle, shared=True)
+            self.check()
+            yield
+
+    def check(self) -> None:
+        """Ends a task whose work is wanted no more.
+
+        Raises:
+            ReplayStoppedError: It is not open.
+        """
+        if not (self._folder / _OPEN).exists():
+            raise _ended()
+
+    def close(self, wait_s: float = 0) -> bool:
+        """Lets no task begin, waits for those that have begun, and removes the folder.
+
+        Returns:
+            Whether none works any more; False if one did after that time.
+        """
+        if not self._folder.is_dir():
+            return True
+        (self._folder / _OPEN).unlink(missing_ok=True)
+        with file_lock.opened(self._folder / _LOCK) as handle:
+            if not file_lock.try_lock(handle, wait_s=wait_s):
+                return False
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return True
+
+
+def _ended() -> ReplayStoppedError:
+    return ReplayStoppedError("a rebuild's part was stopped", hint="it is begun again")

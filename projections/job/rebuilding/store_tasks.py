@@ -1,0 +1,107 @@
+"""Fill of search and cache in tasks: newest records delivered to a store as live delivery does it.
+
+Each write is guarded by the version of its row, as every write to these stores is. So a task may be
+repeated, and what it writes twice changes nothing. A record that does not come to one whole row or
+one delete, or that the store refuses, is named: the replay delivers it from all that the archive
+has of its key, and quarantines it if need be.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from projections.changes.row_change import Applied
+from projections.common.task_fence import TaskFence
+from projections.common.throttle import Throttle
+from projections.job.rebuilding.fill_tasks import READ, PlainChanges
+from projections.job.rebuilding.fold_tasks import mark_done, pooled_memory
+from projections.stores.factory import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from projections.archive.fold import Integers
+    from projections.archive.scan import ArchiveScan
+    from projections.changes.applier import Held
+    from projections.changes.row_change import RowChange
+    from projections.changes.sink import Sink
+    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.view_plan import ViewPlan
+
+DELIVERED: Final = pa.schema(
+    [("upserted", pa.int64()), ("deleted", pa.int64()), ("left", pa.list_(pa.int64()))]
+)
+DELIVERED_DDL: Final = "upserted bigint, deleted bigint, left array<bigint>"
+_TAKEN_AT_ONCE: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class FillStore:
+    """Delivers newest records of keys to search or the cache.
+
+    Attributes:
+        scan: The archive.
+        plan: The view, in one store.
+        topic: The topic.
+        rows: Numbers of the records, rising.
+        cuts: Where each task begins in them, and where the last one ends.
+        folder: Where tasks mark what is done; see `TaskFence`.
+        held: What of the view waits already.
+        addresses: Where the store is.
+        share: Of its time, how much the task takes at most.
+    """
+
+    scan: ArchiveScan
+    plan: ViewPlan
+    topic: str
+    rows: Integers
+    cuts: tuple[int, ...]
+    folder: Path
+    held: Mapping[str, Held]
+    addresses: StoreAddresses
+    share: float = 1.0
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Does the tasks named by number."""
+        (store,) = self.plan.to
+        fence = TaskFence(self.folder)
+        with fence.task(), closing(open_sink(store, self.addresses)) as sink, pooled_memory():
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
+                    said = self._task(sink, fence, rows)
+                    mark_done(self.folder, number)
+                    yield pa.RecordBatch.from_pylist([said], DELIVERED)
+
+    def _task(self, sink: Sink, fence: TaskFence, rows: Integers) -> dict[str, Any]:
+        throttle, left, applied = Throttle(self.share), list[int](), Applied()
+        reader = PlainChanges(self.plan, self.topic, self.held)
+        done = 0
+        for _, found in self.scan.chosen(READ, rows):
+            for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
+                piece = found.slice(start, _TAKEN_AT_ONCE)
+                own = rows[done : done + piece.num_rows]
+                done += piece.num_rows
+                for changes, numbers in reader.taken(piece, own, left, lambda changes: changes):
+                    fence.check()
+                    applied += self._delivered(sink, changes, numbers, left)
+                throttle.step()
+        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": left}
+
+    def _delivered(
+        self, sink: Sink, changes: list[RowChange], rows: Integers, left: list[int]
+    ) -> Applied:
+        found = sink.apply(self.plan, changes)
+        if found.refused:
+            refused = {id(each.change) for each in found.refused}
+            left += [
+                row
+                for change, row in zip(changes, rows.tolist(), strict=True)
+                if id(change) in refused
+            ]
+        return found

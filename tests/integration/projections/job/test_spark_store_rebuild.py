@@ -1,0 +1,229 @@
+"""Search and cache that Spark's tasks fill have what a replay without them writes."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import orjson
+import pytest
+from fix_archive import archived, compacted
+from fix_log import KEYS, LEAN, PLAN, TOPIC, orders, topics
+from fix_seeds import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.archive import replay
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.applier import Held
+from projections.changes.row_change import RowChange
+from projections.common.task_fence import TaskFence
+from projections.definition.search_options import SearchOptions, Text
+from projections.definition.views import Store
+from projections.errors import ReplayStoppedError
+from projections.job.rebuilding import engine
+from projections.job.rebuilding.engine import SparkEngine
+from projections.planning.job_spec import StoreAddresses
+from projections.stores.factory import open_sink
+from projections.stores.opensearch.sink import SearchSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from projections.changes.applier import UnappliedRecord
+    from projections.changes.record import Record
+    from projections.planning.view_plan import ViewPlan
+
+pytestmark = pytest.mark.integration
+
+MOST_KEYS = range(max(KEYS) + 8)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PART_RECORDS", 3)
+    monkeypatch.setattr(replay, "BULK_RECORDS", 4)
+    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+    monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
+
+
+class Servers(NamedTuple):
+    """The stores of a test.
+
+    Attributes:
+        search_url: OpenSearch.
+        cache_url: Valkey.
+    """
+
+    search_url: str
+    cache_url: str
+
+    def addresses(self, root: Path) -> StoreAddresses:
+        return StoreAddresses(root, self.search_url, self.cache_url, f"{uuid4().hex[:8]}:")
+
+
+@pytest.fixture(scope="session")
+def servers(search_url: str, cache_url: str) -> Servers:
+    return Servers(search_url, cache_url)
+
+
+class Filled:
+    """A view in one store, and what a replay leaves there."""
+
+    def __init__(
+        self, plan: ViewPlan, store: Store, addresses: StoreAddresses, session: Any = None
+    ) -> None:
+        self.plan = replace(plan, name=f"t{uuid4().hex[:12]}", to=frozenset({store}))
+        self._addresses = addresses
+        self._bulk = (
+            None
+            if session is None
+            else SparkEngine(session, addresses.tables, rows_min=0, addresses=addresses)
+        )
+        self.waits: set[str] = set()
+
+    def replayed(self, archive: Path, options: ReplayOptions | None = None) -> replay.ReplayResult:
+        (store,) = self.plan.to
+        target = ReplayTarget(
+            (self.plan,),
+            lambda: open_sink(store, self._addresses),
+            {self.plan.name: Held(frozenset(self.waits))},
+            self._set_aside,
+            bulk=self._bulk,
+        )
+        return replay.replay(archive, [target], options or ReplayOptions())
+
+    def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
+        self.waits |= {each.key for each in waiting}
+
+    def left(self) -> Any:
+        """Rows, versions of all keys with those of deletes, and what waits."""
+        (store,) = self.plan.to
+        with closing(open_sink(store, self._addresses)) as sink:
+            if isinstance(sink, SearchSink):
+                sink.engine.request("POST", f"/{self.plan.name}/_refresh")
+            rows = sorted(map(dict, sink.documents(self.plan)), key=lambda row: row["id"])
+            asked = [RowChange((key,), 0, None, 0) for key in MOST_KEYS]
+            return rows, sink.versions(self.plan, asked), self.waits
+
+    def drop(self) -> None:
+        (store,) = self.plan.to
+        with closing(open_sink(store, self._addresses)) as sink:
+            sink.drop(self.plan)
+
+
+def archive_of(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
+    middle = data.draw(st.integers(0, len(records)))
+    archived(folder, TOPIC, records[:middle])
+    if middle and data.draw(st.booleans()):
+        compacted(folder)
+    archived(folder, TOPIC, records[middle:])
+
+
+def compare(
+    session: SparkSession, servers: Servers, store: Store, records: list[Record], data: Any
+) -> None:
+    plan = data.draw(st.sampled_from([PLAN, LEAN]))
+    with tempfile.TemporaryDirectory() as place:
+        archive = Path(place) / "shop"
+        archive_of(archive, records, data)
+        addresses = servers.addresses(Path(place) / "tables")
+        one, other = (Filled(plan, store, addresses, each) for each in (None, session))
+
+        expected, found = one.replayed(archive), other.replayed(archive)
+        again = other.left()
+        other.replayed(archive)  # a part that is written twice changes nothing
+
+        assert one.left() == again == other.left()
+        assert (expected.ends, expected.records) == (found.ends, found.records)
+        counts, others = (next(iter(each.counts[0].values())) for each in (expected, found))
+        assert (counts.records, counts.applied) == (others.records, others.applied)
+        one.drop()
+        other.drop()
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(records=topics(), data=st.data())
+def test_the_same_archive_leaves_the_same_cache(
+    spark: SparkSession, servers: Servers, records: list[Record], data: st.DataObject
+) -> None:
+    compare(spark, servers, Store.CACHE, records, data)
+
+
+@settings(max_examples=examples(10), deadline=None)
+@given(records=topics(), data=st.data())
+def test_the_same_archive_leaves_the_same_index(
+    spark: SparkSession, servers: Servers, records: list[Record], data: st.DataObject
+) -> None:
+    compare(spark, servers, Store.SEARCH, records, data)
+
+
+def test_a_row_that_a_store_refuses_waits_and_the_rest_is_written(
+    spark: SparkSession, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "BULK_RECORDS", 100)
+    records = orders(20)
+    value = orjson.loads(records[17].value or b"")
+    value["after"]["note"] = "x" * 40_000  # a term has at most 32,766 bytes
+    records[17] = records[17]._replace(value=orjson.dumps(value))
+    archived(tmp_path / "shop", TOPIC, records)
+    addresses = servers.addresses(tmp_path / "tables")
+    plan = replace(PLAN, search=SearchOptions({"note": Text(analyzer="keyword")}))
+    one, other = (Filled(plan, Store.SEARCH, addresses, each) for each in (None, spark))
+
+    one.replayed(tmp_path / "shop")
+    other.replayed(tmp_path / "shop")
+
+    assert one.left() == other.left()
+    assert one.waits
+    assert len(one.left()[0]) == 6
+
+
+def test_a_killed_replay_of_a_cache_goes_on_and_leaves_the_same(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    archived(tmp_path / "shop", TOPIC, orders(20))
+    addresses = servers.addresses(tmp_path / "tables")
+    one, other = (Filled(PLAN, Store.CACHE, addresses, each) for each in (None, spark))
+    one.replayed(tmp_path / "shop")
+    stop, noted = threading.Event(), list[ReplayState]()
+
+    def note(state: ReplayState) -> None:
+        noted.append(state)
+        if state.part == 1:
+            stop.set()
+
+    with pytest.raises(ReplayStoppedError):
+        other.replayed(tmp_path / "shop", ReplayOptions(note=note, stopped=stop))
+    rows = len(other.left()[0])
+    other.replayed(tmp_path / "shop", ReplayOptions(resume=noted[-1]))
+
+    assert 0 < rows < len(one.left()[0])
+    assert one.left() == other.left()
+    assert not list((tmp_path / "tables").glob("*.filling"))
+
+
+def test_no_task_writes_once_its_fence_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "filling"
+    folder.mkdir()
+    fence = TaskFence(folder)
+    with pytest.raises(ReplayStoppedError), fence.task():
+        pytest.fail("it was not open")
+    fence.open()
+
+    with fence.task():
+        assert not fence.close()  # it still works
+        with pytest.raises(ReplayStoppedError):
+            fence.check()
+    assert fence.close()
+
+    assert not folder.exists()
+    with pytest.raises(ReplayStoppedError), fence.task():
+        pytest.fail("its folder is gone")
