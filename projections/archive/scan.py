@@ -147,9 +147,7 @@ class ArchiveScan:
         for block in self.blocks if blocks is None else blocks:
             first = block.first
             with _opened(block.path) as file:
-                for batch in file.iter_batches(
-                    BATCH_ROWS, row_groups=[block.group], columns=list(columns)
-                ):
+                for batch in _batches(file, block, columns):
                     yield first, _plain(batch)
                     first += batch.num_rows
 
@@ -252,7 +250,29 @@ def _nulls(group: Any, names: Collection[str]) -> dict[str, int]:
 
 
 def _opened(path: Path) -> pq.ParquetFile:
-    return pq.ParquetFile(path, read_dictionary=list(_FEW_WORDS), pre_buffer=False)
+    try:
+        return pq.ParquetFile(path, read_dictionary=list(_FEW_WORDS), pre_buffer=False)
+    except FileNotFoundError:
+        raise  # an older version of the archive, as a rule: the caller goes on with the newest
+    except (pa.ArrowException, OSError):
+        raise _unreadable(path) from None
+
+
+def _batches(
+    file: pq.ParquetFile, block: Block, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(BATCH_ROWS, row_groups=[block.group], columns=list(columns))
+    except (pa.ArrowException, OSError):
+        raise _unreadable(block.path) from None
+
+
+def _unreadable(path: Path) -> ArchiveMissingError:
+    return ArchiveMissingError(
+        "a file of the archive cannot be read",
+        detail=f"{path.parent.name}/{path.name}",
+        hint="put the file back from a backup; or headwater view rebuild --from-source",
+    )
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
