@@ -149,7 +149,7 @@ def compare(
         other.drop()
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_cache(
     spark: SparkSession, servers: Servers, records: list[Record], data: st.DataObject
@@ -157,7 +157,7 @@ def test_the_same_archive_leaves_the_same_cache(
     compare(spark, servers, Store.CACHE, records, data)
 
 
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_index(
     spark: SparkSession, servers: Servers, records: list[Record], data: st.DataObject
