@@ -26,6 +26,7 @@ _types: Final = EventTypes()
 
 
 @_types.event("purse.filled")
+@dataclass(frozen=True)
 class Filled:
     """Money was put in."""
 
