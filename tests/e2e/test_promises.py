@@ -76,9 +76,6 @@ view.aggregate(
 )
 """
 SETTINGS = """
-[source.shop]
-guard_interval_s = 1
-
 [archive]
 interval_s = 1
 
