@@ -17,7 +17,7 @@ from cdc.consumer.errors import (
 )
 from cdc.consumer.opening import changes
 from cdc.consumer.pausing import GroupStatus, groups, pause, paused_at, resume
-from cdc.consumer.reading import read_changes
+from cdc.consumer.reading import ChangeDecoder, read_changes
 from cdc.consumer.retry import ConsumerRetryPolicy
 from cdc.consumer.retry import ConsumerRetryPolicy as RetryPolicy
 from cdc.consumer.shelf import ParkedKey
@@ -27,6 +27,7 @@ from cdc.consumer.start import GroupStart as Start
 
 __all__ = [
     "Change",
+    "ChangeDecoder",
     "Changes",
     "ConsumerError",
     "ConsumerRetryPolicy",

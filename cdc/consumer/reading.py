@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdc.broker.group.position_search import SearchedPartition, searching
 from cdc.broker.reading.span import up_to
@@ -20,15 +20,54 @@ if TYPE_CHECKING:
     from cdc.table import TableName, TableSchema
 
 
-def read_changes(  # noqa: PLR0913
-    kafka: str | CaptureSpec,
-    *,
-    source: str | None = None,
-    tables: Iterable[str | TableName] | None = None,
-    start: GroupStart = GroupStart.BEGINNING,
-    dsn: str | None = None,
-    schemas: Mapping[TableName, TableSchema] | None = None,
-    columns: Mapping[str, ColumnRules] | None = None,
+class ChangeDecoder:
+    """Decodes the records of a source's topics, from wherever they were read.
+
+    Args:
+        kafka: See `changes`; no broker is asked.
+        source: See `changes`.
+        tables: See `changes`.
+        start: Where a reader begins in each partition.
+        dsn: See `changes`.
+        schemas: See `changes`.
+        columns: See `changes`.
+
+    Raises:
+        ConsumerSpecError: See `changes`.
+        PostgresError: The catalog cannot be read.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        kafka: str | CaptureSpec,
+        *,
+        source: str | None = None,
+        tables: Iterable[str | TableName] | None = None,
+        start: GroupStart = GroupStart.BEGINNING,
+        dsn: str | None = None,
+        schemas: Mapping[TableName, TableSchema] | None = None,
+        columns: Mapping[str, ColumnRules] | None = None,
+    ) -> None:
+        self.spec, self._rows = opened(
+            kafka, "reading", source, tables, start, dsn, schemas, columns, {}
+        )
+
+    def change(self, record: Any) -> Change:
+        """Returns the change of a record, whose acknowledgements have no effect.
+
+        Args:
+            record: With `topic`, `partition`, `offset`, `key`, `value` and `headers`, as Kafka
+                delivers it.
+
+        Raises:
+            EnvelopeError: The record is no change of its topic's table.
+            ValueDecodeError: A value is beyond Python's range.
+        """
+        return decoded(record, self.spec.topics[record.topic], self._rows, _NoOutcome())
+
+
+def read_changes(
+    kafka: str | CaptureSpec, *, start: GroupStart = GroupStart.BEGINNING, **options: Any
 ) -> Iterator[Change]:
     """Yields the changes that the topics have now, without a consumer group.
 
@@ -37,12 +76,8 @@ def read_changes(  # noqa: PLR0913
 
     Args:
         kafka: See `changes`.
-        source: See `changes`.
-        tables: See `changes`.
         start: Where to begin in each partition.
-        dsn: See `changes`.
-        schemas: See `changes`.
-        columns: See `changes`.
+        options: `source`, `tables`, `dsn`, `schemas` and `columns`; see `changes`.
 
     Raises:
         ConsumerSpecError: See `changes`.
@@ -52,7 +87,8 @@ def read_changes(  # noqa: PLR0913
         EnvelopeError: A record is no change of its table.
         ValueDecodeError: A value is beyond Python's range.
     """
-    spec, rows = opened(kafka, "reading", source, tables, start, dsn, schemas, columns, {})
+    decoder = ChangeDecoder(kafka, start=start, **options)
+    spec = decoder.spec
     with searching(spec.kafka_bootstrap) as client:
         for place in partitions(client, spec.topics):
             partition = SearchedPartition(client, place)
@@ -62,7 +98,7 @@ def read_changes(  # noqa: PLR0913
             for _, records in up_to(client, {place: partition.end}, place.topic):
                 for record in records:
                     if record.value is not None and record.offset < partition.end:
-                        yield decoded(record, spec.topics[place.topic], rows, _NoOutcome())
+                        yield decoder.change(record)
 
 
 class _NoOutcome:

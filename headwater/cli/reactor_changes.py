@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from datetime import datetime  # Typer reads it
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +20,8 @@ app = Commands(
     help="Reactors of changes of captured tables: consumer groups of the source.",
     no_args_is_help=True,
 )
+
+_LISTED = 1_000
 
 Name = Annotated[str, typer.Argument(metavar="REACTOR", help="Its name: the consumer group.")]
 Place = Annotated[
@@ -163,6 +167,64 @@ def drop(
     one = _chosen(consumer.parked(kafka, source=source, group=name), name, record)
     consumer.drop(kafka, one, source=source, group=name, everything=everything)
     typer.echo("dropped")
+
+
+@app.command("dry-run")
+def show_effects(
+    name: Annotated[str, typer.Argument(metavar="REACTOR", help="Its name.")],
+    *,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="Only changes of this table; default: all of the source."),
+    ] = None,
+    archive: Annotated[
+        bool, typer.Option("--archive", help="Read the archive instead of the topics.")
+    ] = False,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            "--since", formats=["%Y-%m-%d"], help="With --archive: first day of changes, UTC."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", help="Maximum number of effects.", min=1)
+    ] = _LISTED,
+    options: SourceOptions,
+    as_json: Json = False,
+) -> None:
+    """List the effects that a reactor would make of the changes there are; none is made.
+
+    The reactor is in a module that the settings name. It need not run, and its position stays. The
+    archive may have changes that Kafka no longer has.
+
+    Example: headwater reactor changes dry-run paid --table public.orders --archive
+    """
+    from headwater.operations.events import reactor_in  # noqa: PLC0415  # needs the extra
+    from projections.reacting.dry_run import (  # noqa: PLC0415  # as above
+        dry_run_archive,
+        dry_run_changes,
+    )
+
+    if since is not None and not archive:
+        raise UsageError("--since chooses days of the archive", hint="add --archive")
+    platform = options.platform()
+    settings = platform.project.settings
+    reactor = reactor_in(settings.eventstore, settings.root, name)
+    capture = platform.capture_spec()
+    chosen: dict[str, Any] = {"tables": table} if table else {}
+    planned = (
+        dry_run_archive(
+            platform.views.job_spec().archive,
+            capture,
+            reactor,
+            since=since.date() if since else None,
+            **chosen,
+        )
+        if archive
+        else dry_run_changes(capture, reactor, **chosen)
+    )
+    rows = [asdict(one) for one in islice(planned, limit)]
+    print_rows(rows, as_json=as_json, title="", empty="these changes have no effects")
 
 
 def _place(parked: ParkedKey) -> str:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from eventstore.model.event import StoredEvent
     from eventstore.model.query import Query
     from eventstore.serialization.codec import Codec
+    from headwater.project.settings import EventStoreSettings
 
 SEALED: Final = "[sealed]"
 """Shown in the place of what only a master key opens."""
@@ -116,15 +117,24 @@ def tenant_of(database: Database, tenant: str | None) -> str:
 
 
 def load_modules(database: Database) -> list[Any]:
-    """Imports the modules that declare event types and deciders.
+    """Imports the modules that declare event types and deciders; see `modules_of`."""
+    return modules_of(database.settings, database.root)
+
+
+def modules_of(settings: EventStoreSettings, root: Path) -> list[Any]:
+    """Imports the modules that a project names.
+
+    Args:
+        settings: Section `[eventstore]`.
+        root: Folder that the names start from.
 
     Raises:
         UsageError: One of them cannot be imported.
     """
-    root = str(database.root)
-    if database.settings.modules and root not in sys.path:
-        sys.path.insert(0, root)
-    return [_module(name) for name in database.settings.modules]
+    folder = str(root)
+    if settings.modules and folder not in sys.path:
+        sys.path.insert(0, folder)
+    return [_module(name) for name in settings.modules]
 
 
 def _module(name: str) -> Any:
@@ -187,12 +197,17 @@ def subscription_of(database: Database, name: str) -> Subscription:
 
 
 def reactor_of(database: Database, name: str) -> Reactor:
-    """Returns the reactor that the project declares by a name.
+    """Returns the reactor that the project declares by a name; see `reactor_in`."""
+    return reactor_in(database.settings, database.root, name)
+
+
+def reactor_in(settings: EventStoreSettings, root: Path, name: str) -> Reactor:
+    """Returns the reactor that the modules of a project declare by a name; see `modules_of`.
 
     Raises:
         UndeclaredError: There is none, or more than one.
     """
-    values = [value for module in load_modules(database) for value in vars(module).values()]
+    values = [value for module in modules_of(settings, root) for value in vars(module).values()]
     found = {
         id(value): value for value in values if isinstance(value, Reactor) and value.name == name
     }

@@ -1,21 +1,31 @@
-"""A dry run: which effects the changes of the topics would have; none is made."""
+"""A dry run: which effects the changes of topics or of the archive would have; none is made."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cdc.capture import CaptureSpec
-from cdc.consumer import GroupStart, read_changes
+from cdc.change_event import EPOCH_HEADER
+from cdc.consumer import ChangeDecoder, GroupStart, read_changes
 from eventstore.reactor.effect import describe
 from eventstore.subscription.trace import kind_of
+from projections.archive.scan import ArchiveScan
+from projections.archive.table import record_key, record_value
 from projections.reacting.change_reactor import change_key, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import date
+    from pathlib import Path
 
     from cdc.consumer import Change
     from eventstore.reactor import Reactor
+
+_READ: Final = (
+    *("topic", "partition", "offset", "epoch", "key", "before", "after", "source", "rest"),
+    *("raw_key", "raw_value"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +68,65 @@ def dry_run_changes(
         CdcError: See `cdc.consumer.read_changes`.
         DeclarationError: See `reactor_changes`.
     """
+    source = _prepared(kafka, options)
+    for change in read_changes(kafka, start=start, **options):
+        yield from _planned(reactor, source, change)
+
+
+def dry_run_archive(
+    archive: Path, kafka: Any, reactor: Reactor, *, since: date | None = None, **options: Any
+) -> Iterator[PlannedChangeEffect]:
+    """Yields the effects of the changes that the archive has, and makes none.
+
+    The archive may have changes that the topics no longer have. They come in the order in which its
+    files have them.
+
+    Args:
+        archive: Folder of the source's archive.
+        kafka: See `dry_run_changes`; no broker is asked.
+        reactor: See `dry_run_changes`.
+        since: First day on which the changes came, UTC; None for all.
+        options: See `dry_run_changes`.
+
+    Raises:
+        ArchiveMissingError: There is no archive, or a file of it cannot be read.
+        CdcError: See `cdc.consumer.ChangeDecoder`.
+        DeclarationError: See `reactor_changes`.
+    """
+    source = _prepared(kafka, options)
+    decoder = ChangeDecoder(kafka, **options)
+    for batch in ArchiveScan(archive, set(decoder.spec.topics), since=since).records(_READ):
+        for row in batch.to_pylist():
+            value = record_value(row)
+            if value is not None and row["epoch"] is not None:
+                headers = ((EPOCH_HEADER, str(row["epoch"]).encode()),)
+                place = (row["topic"], row["partition"], row["offset"])
+                record = _Record(*place, record_key(row), value, headers)
+                yield from _planned(reactor, source, decoder.change(record))
+
+
+class _Record(NamedTuple):
+    """A record of the archive, as Kafka delivered it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def _prepared(kafka: Any, options: dict[str, Any]) -> str:
+    """Puts the tables of mirrors in their place; returns the source's name."""
     if options.get("tables") is not None:
         options["tables"] = tables_of(options["tables"])
-    source = kafka.name if isinstance(kafka, CaptureSpec) else options["source"]
-    for change in read_changes(kafka, start=start, **options):
-        if not change.snapshot:
-            yield from _planned(reactor, source, change)
+    name: str = kafka.name if isinstance(kafka, CaptureSpec) else options["source"]
+    return name
 
 
 def _planned(reactor: Reactor, source: str, change: Change) -> Iterator[PlannedChangeEffect]:
+    if change.snapshot:
+        return
     where = (str(change.table), change.topic, change.partition, change.offset)
     try:
         effects = reactor.effects(change)  # type: ignore[arg-type]  # takes changes

@@ -81,6 +81,14 @@ interval_s = 1
 
 [spark]
 rebuild_rows_min = 200
+
+[eventstore]
+modules = ["letters"]
+"""
+REACTOR = """
+from eventstore.reactor import Invoke, Reactor
+
+letters = Reactor(name="letters", react=lambda change: Invoke(print))
 """
 PROBE = Probe("orders", {"id": 7}, "writes", "UPDATE orders SET writes = %s WHERE id = 7")
 PLAIN = ("customers", "customers_history", "orders", "ledger")
@@ -267,6 +275,7 @@ def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         made.declare()
         with (folder / "shop" / "headwater.toml").open("a") as settings:
             settings.write(SETTINGS)
+        (folder / "shop" / "letters.py").write_text(REACTOR)
         try:
             made.shell("up")
             assert {
@@ -448,6 +457,30 @@ def test_a_person_is_forgotten_in_every_place(project: Project) -> None:
     gone = "SELECT * FROM customers_history WHERE id IN (901, 902, 1902)"
     assert [] == project.shell.json("query", gone)
     project.verified()
+
+
+def test_a_dry_run_of_a_reactor_lists_the_same_effects_from_kafka_and_from_the_archive(
+    project: Project,
+) -> None:
+    def effects(*words: str) -> set[str]:
+        dry_run = ("reactor", "changes", "dry-run", "letters", "--table", "public.customers")
+        listed = project.shell.json(*dry_run, "--limit", "100000", *words)
+        assert {"public.customers"} >= {each["table"] for each in listed}
+        return {each["key"] for each in listed}
+
+    project.execute("UPDATE customers SET city = 'Lund' WHERE id <= 3")
+    project.verified(*PLAIN)
+    there = effects()
+
+    assert len(there) >= 3
+    wait_until(lambda: effects("--archive") >= there, timeout_s=LONG_S)
+    assert set() == effects("--archive", "--since", "9999-12-31")
+    assert (
+        "--archive"
+        in project.shell(
+            "reactor", "changes", "dry-run", "letters", "--since", "2026-01-01", code=2
+        ).stderr
+    )
 
 
 def test_a_writer_reads_what_it_has_written_in_every_store(project: Project) -> None:

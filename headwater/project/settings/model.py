@@ -193,8 +193,8 @@ class EventStoreSettings(_Section):
     Attributes:
         dsn: The event store's database. Default: the project's source.
         tenant: Tenant of the commands without `--tenant`.
-        modules: Python modules that declare event types and deciders, such as `shop.orders`. They
-            are imported with the settings file's folder first on the path.
+        modules: Python modules that declare event types, deciders and reactors, such as
+            `shop.orders`. They are imported with the settings file's folder first on the path.
         master_key_file: File with the master keys that decrypt personal fields, relative to the
             settings file. Without it, personal fields stay encrypted.
         keys_dsn: Database of the subject keys. Default: the database of the events.
