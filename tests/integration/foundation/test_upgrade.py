@@ -14,7 +14,7 @@ from psycopg import sql
 from cdc.postgres import own_schema, session
 from cdc.postgres.errors import SchemaOwnerError
 from cdc.upkeep import reconcile
-from eventstore import EventData, EventStore
+from eventstore import EventData, EventStore, EventTypes
 from eventstore.postgres import schema
 from eventstore.postgres.log import PostgresEventLog
 from foundation.migration import Migration, MigrationHistory
@@ -115,7 +115,7 @@ def test_an_upgraded_event_store_goes_on_where_it_was(
 ) -> None:
     schema.upgrade(database)
     schema.check(database)
-    with closing(EventStore(PostgresEventLog(database))) as store:
+    with closing(EventStore(PostgresEventLog(database), types=EventTypes())) as store:
         store.append("order-1", [EventData("order.shipped", {})], expected_version=2)
         types = [event.type for event in store.read_stream("order-1")]
 
