@@ -51,13 +51,15 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
 
     Args:
         table: Folder of the table.
-        kept: Versions that have to stay readable beside the newest.
+        kept: Versions that have to stay readable beside the newest. Those after the last of them
+            stay as well: the job has written them and may be about to publish one.
 
     Raises:
         DeltaError: The table cannot be read or written.
         OSError: A file cannot be removed.
     """
     opened = DeltaTable(str(table))
+    unpublished = range(max(kept, default=opened.version()), opened.version() + 1)
     oldest = min([*kept, opened.version()])
     at_oldest = opened
     if oldest < opened.version():
@@ -68,7 +70,7 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
         enforce_retention_duration=False,
         dry_run=False,
         full=True,  # also what a writer that was killed has left
-        keep_versions=sorted({*kept, opened.version()}),
+        keep_versions=sorted({*kept, *unpublished}),
     )
     for file in sorted((table / "_delta_log").iterdir()):
         found = _NUMBERED.fullmatch(file.name)

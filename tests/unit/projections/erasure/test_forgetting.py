@@ -78,6 +78,22 @@ def test_a_table_keeps_nothing_of_its_past(tmp_path: Path) -> None:
     assert {"nobody", "bob", "eve", "ann"} == names_in(DeltaTable(tmp_path / "people"))
 
 
+def test_versions_that_may_be_published_next_stay_readable(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "people")
+    put(table, 1, "nobody")
+    published = table.version()
+    put(table, 4, "ann")
+    written = table.version()
+    put(table, 4, "anna")
+
+    forget_past(tmp_path / "people", [published])
+
+    assert [] == search_files(tmp_path, [CANARY]).found
+    assert {"nobody", "bob", "eve", "ann"} == names_in(
+        DeltaTable(tmp_path / "people", version=written)
+    )
+
+
 def test_a_writer_that_knows_an_earlier_version_goes_on_from_there(tmp_path: Path) -> None:
     table = table_of(tmp_path / "people")
     known = DeltaTable(tmp_path / "people")
