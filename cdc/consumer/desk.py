@@ -104,7 +104,7 @@ class Desk:
             return fresh
 
     def pause(self, *, paused: bool) -> set[Place]:
-        """Hands out nothing while paused; returns the partitions of which nothing is in hand."""
+        """Hands out nothing while paused; returns the partitions with nothing in hand."""
         with self._changed:
             if paused is not self._paused:
                 self._paused = paused

@@ -77,7 +77,7 @@ SELECT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication'
 
 
 def detect(connection: Connection[Any]) -> Provider | None:
-    """Returns who runs the server; None if it is nobody that is known."""
+    """Returns the provider that runs the server; None if it is no known one."""
     marks = [each.mark for each in PROVIDERS.values()]
     found = {name for (name,) in connection.execute(_MARKS, (marks,)).fetchall()}
     return next((each for each in PROVIDERS.values() if each.mark in found), None)

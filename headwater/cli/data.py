@@ -71,7 +71,7 @@ def _answer(options: SourceOptions, sql: str, as_of: str | None) -> pa.Table:
     platforms = options.platforms(views)
     home = platforms[0].project.home.root
     archive = home / "archive" / platforms[0].project.source.name
-    # the archive of which source is meant is not said where there are several
+    # with several sources, it is not clear whose archive is meant
     alone = len(options.parts()) == 1
     with FormerViews(platforms[0]) as former:
         answer = reading_sql.run(

@@ -158,7 +158,7 @@ class LogOptions(DatabaseOptions):
 
 
 def view_of(place: str) -> str:
-    """Returns the name of the view of which a version has a physical name: `orders.v2`."""
+    """Returns the name of the view from the physical name of a version: `orders.v2`."""
     return place.partition(".")[0]
 
 

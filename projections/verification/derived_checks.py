@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -39,6 +40,7 @@ _POLL_S: Final = 0.2
 _FOLDER: Final = ".checks"
 _REQUEST: Final = ".request"
 _ANSWER: Final = ".answer"
+_LOCK: Final = ".job.lock"
 
 
 class CheckRequest(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ class Checks:
 
     def serving(self) -> WriterLock:
         """The lock that the job holds while it answers."""
-        return WriterLock(self._folder / ".job.lock", wait=False)
+        return WriterLock(self._folder / _LOCK, wait=False)
 
     def served(self) -> bool:
         """Whether a job answers at this moment."""
@@ -121,11 +123,12 @@ class Checks:
             (self._folder / (check.id + end)).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Removes what callers have left behind that were killed."""
-        for path in self._folder.glob("*-*.*"):
-            asked_at_s = int(path.name.partition("-")[0]) / 1e9
-            if time.time() - asked_at_s > _LEFT_BEHIND_S:
-                path.unlink(missing_ok=True)
+        """Removes what callers have left behind that were killed, drafts of files among it."""
+        for path in self._folder.iterdir():
+            with suppress(FileNotFoundError):  # its caller has withdrawn it just now
+                age_s = time.time() - path.stat().st_mtime
+                if path.name != _LOCK and age_s > _LEFT_BEHIND_S:
+                    path.unlink()
 
     def _write(self, name: str, what: CheckRequest | CheckAnswer) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)

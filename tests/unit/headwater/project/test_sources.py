@@ -1,4 +1,4 @@
-"""Several sources in a project: what is refused, and how each is told from the others."""
+"""Several sources in a project: what is refused, and how sources are kept apart."""
 
 from __future__ import annotations
 
