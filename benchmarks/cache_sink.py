@@ -39,6 +39,7 @@ from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from headwater.runtime.java.jars import ensure
 from projections.definition.views import MirrorView, Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.verification.verify import verify
@@ -156,17 +157,19 @@ def _ours(dsn: str, capture: Capture, cache_url: str, changes: int) -> _Timed:
         plans = plan_views([view], catalog.describe(connection, [TABLE]))
     with tempfile.TemporaryDirectory(prefix="headwater-benchmark-") as folder:
         spec = JobSpec(
-            source=capture.spec.name,
+            JobConfig(
+                source=capture.spec.name,
+                bootstrap=capture.spec.kafka_bootstrap,
+                source_dsn=dsn,
+                slot=capture.spec.slot,
+                home=Path(folder),
+                cache_url=cache_url,
+                search_url="",
+                jars=tuple(ensure("spark", progress=False)),
+            ),
             plans=plans,
-            bootstrap=capture.spec.kafka_bootstrap,
-            source_dsn=dsn,
-            slot=capture.spec.slot,
-            home=Path(folder),
-            cache_url=cache_url,
-            search_url="",
-            jars=tuple(ensure("spark", progress=False)),
         )
-        with (spec.home / "job.log").open("wb") as log:
+        with (spec.config.home / "job.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-c", _RUN], stdin=subprocess.PIPE, stdout=log, stderr=log
             )
@@ -174,7 +177,7 @@ def _ours(dsn: str, capture: Capture, cache_url: str, changes: int) -> _Timed:
         process.stdin.write(pickle.dumps(spec))
         process.stdin.close()
         try:
-            seconds = _applied_s(spec, process, changes)
+            seconds = _applied_s(spec.config, process, changes)
         finally:
             process.terminate()
             process.wait(60)
@@ -182,12 +185,12 @@ def _ours(dsn: str, capture: Capture, cache_url: str, changes: int) -> _Timed:
     return _Timed(changes, seconds, right)
 
 
-def _applied_s(spec: JobSpec, process: subprocess.Popen[bytes], changes: int) -> float:
+def _applied_s(config: JobConfig, process: subprocess.Popen[bytes], changes: int) -> float:
     """Returns how long it took from when the queries ran to when all changes were applied."""
     deadline = time.monotonic() + DEADLINE_S
     began = 0.0
     while True:
-        said = _status(spec)
+        said = _status(config)
         if not began and said.get("state") == "ready":
             began = time.monotonic()
         query = said.get("queries", {}).get(Store.CACHE, {})
@@ -199,9 +202,9 @@ def _applied_s(spec: JobSpec, process: subprocess.Popen[bytes], changes: int) ->
         time.sleep(0.02)
 
 
-def _status(spec: JobSpec) -> dict[str, Any]:
+def _status(config: JobConfig) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = orjson.loads(spec.status_file.read_bytes())
+        found: dict[str, Any] = orjson.loads(config.status_file.read_bytes())
     except FileNotFoundError:
         return {}
     return found

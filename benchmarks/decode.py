@@ -37,6 +37,7 @@ from projections.job import batch_writer
 from projections.job.batch_writer import BatchWriter
 from projections.job.record_columns import record_columns
 from projections.job.spark.session import start_session
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.stores.delta.arrow import rows_table, table_schema
@@ -100,7 +101,7 @@ def run(quick: bool) -> Report:
     with streaming.servers() as endpoints, tempfile.TemporaryDirectory() as folder:
         dsn, captures = _captured(endpoints, rows)
         spec = _spec(endpoints, dsn, captures[OURS], Path(folder))
-        session = start_session(spec)
+        session = start_session(spec.config)
         try:
             frames = _frames(session, endpoints.kafka_bootstrap, captures, spec)
             checked = {_checksum(frames[side]) for side in SIDES} == {_expected(dsn)}
@@ -154,17 +155,19 @@ def _spec(endpoints: Endpoints, dsn: str, capture: Capture, home: Path) -> JobSp
     with psycopg.connect(dsn) as connection:
         plans = plan_views([view], catalog.describe(connection, [TABLE]))
     return JobSpec(
-        source=capture.spec.name,
+        JobConfig(
+            source=capture.spec.name,
+            bootstrap=endpoints.kafka_bootstrap,
+            source_dsn=dsn,
+            slot=capture.spec.slot,
+            home=home,
+            cache_url="",
+            search_url="",
+            jars=tuple(ensure("spark", progress=False)),
+            conf={"spark.driver.extraJavaOptions": _JAVA_OPTIONS},
+            code=(Path(__file__).resolve().parents[1],),
+        ),
         plans=plans,
-        bootstrap=endpoints.kafka_bootstrap,
-        source_dsn=dsn,
-        slot=capture.spec.slot,
-        home=home,
-        cache_url="",
-        search_url="",
-        jars=tuple(ensure("spark", progress=False)),
-        conf={"spark.driver.extraJavaOptions": _JAVA_OPTIONS},
-        code=(Path(__file__).resolve().parents[1],),
     )
 
 
@@ -181,7 +184,9 @@ def _frames(
         )
 
     records = record_columns(read(OURS))
-    decoder = Decoder(BatchWriter(Store.TABLE, spec.plans, spec.addresses, spec.ledger))
+    decoder = Decoder(
+        BatchWriter(Store.TABLE, spec.plans, spec.config.addresses, spec.config.ledger)
+    )
     return {
         OURS: records.mapInArrow(decoder.decode, from_arrow_schema(table_schema(spec.plans[0]))),
         STOCK: _naive(read(STOCK)),

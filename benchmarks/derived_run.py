@@ -14,6 +14,7 @@ from headwater.runtime.java.jars import ensure
 from projections.definition.views import Store
 from projections.job.spark.session import session_of_batches, start_session
 from projections.job.tasks.derived_tables import Deriver
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
 from projections.publishing.published_versions import Published
@@ -38,7 +39,7 @@ def spark_session(home: Path) -> Iterator[SparkSession]:
     Args:
         home: Folder for what it leaves.
     """
-    session = start_session(_spec(home, ()))
+    session = start_session(_spec(home, ()).config)
     try:
         yield session
     finally:
@@ -65,8 +66,8 @@ class DerivedRun:
         keys: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         spec = _spec(home, views, tuple(_plan(*each) for each in (keys or {}).items()))
-        self._tables = spec.addresses.tables
-        self._published = Published(self._tables, spec.source)
+        self._tables = spec.config.addresses.tables
+        self._published = Published(self._tables, spec.config.source)
         self._inputs = tuple(inputs)
         self._boundary = 100
         for name, rows in inputs.items():
@@ -107,4 +108,4 @@ def _plan(name: str, keys: tuple[str, ...]) -> ViewPlan:
 
 def _spec(home: Path, views: tuple[DerivedView, ...], plans: tuple[ViewPlan, ...] = ()) -> JobSpec:
     places = (_NOWHERE, "", "", home, _NOWHERE, "", tuple(ensure("spark", progress=False)))
-    return JobSpec("benchmark", plans, *places, master="local[2]", derived=views)
+    return JobSpec(JobConfig("benchmark", *places, master="local[2]"), plans, derived=views)

@@ -37,6 +37,7 @@ from headwater import runtime
 from headwater.runtime import ALL_SPAWNED, RuntimeSpec
 from headwater.runtime.java.jars import ensure
 from projections.definition.views import MirrorView, Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.stores.opensearch.client import SearchEngine
@@ -98,7 +99,7 @@ class _Side:
         """Changes rows of the active tables and waits until every store has all of them."""
         each = changes // _ACTIVE
         began = time.monotonic()
-        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection:
             for first in range(1, each + 1, _TRANSACTION):
                 last = min(first + _TRANSACTION - 1, each)
                 for table in range(_ACTIVE):
@@ -111,8 +112,8 @@ class _Side:
     def singles(self) -> None:
         """Commits one change after the other, each once the one before is in the cache."""
         with (
-            psycopg.connect(self.spec.source_dsn, autocommit=True) as connection,
-            redis.Redis.from_url(self.spec.cache_url) as cache,
+            psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection,
+            redis.Redis.from_url(self.spec.config.cache_url) as cache,
         ):
             for number in range(_SINGLES):
                 plan = self.spec.plans[number % _ACTIVE]
@@ -120,7 +121,7 @@ class _Side:
                 began = time.monotonic()
                 update = _UPDATE.format(table=plan.schema.table.name, amount=amount)
                 connection.execute(update.encode())
-                key = f"{self.spec.addresses.cache_prefix}{plan.name}:1"
+                key = f"{self.spec.config.addresses.cache_prefix}{plan.name}:1"
                 while orjson.loads(cache.get(key) or b"{}").get("amount") != amount:
                     self._check(began)
                     time.sleep(0.002)
@@ -135,7 +136,7 @@ class _Side:
             time.sleep(0.02)
 
     def _taken(self) -> bool:
-        queries = _status(self.spec).get("queries", {})
+        queries = _status(self.spec.config).get("queries", {})
         views = {plan.name for plan in self.spec.plans}
         return all(
             sum(
@@ -251,22 +252,24 @@ def _spec(captured: CaptureSpec, endpoints: Endpoints, home: Path) -> JobSpec:
     with psycopg.connect(captured.dsn) as connection:
         plans = plan_views(views, catalog.describe(connection, captured.tables))
     return JobSpec(
-        source=captured.name,
+        JobConfig(
+            source=captured.name,
+            bootstrap=captured.kafka_bootstrap,
+            source_dsn=captured.dsn,
+            slot=captured.slot,
+            home=home,
+            cache_url=endpoints.cache_url,
+            search_url=endpoints.search_url,
+            jars=tuple(ensure("spark", progress=False)),
+            driver_memory_mib=1_024,
+        ),
         plans=plans,
         views=tuple(views),
-        bootstrap=captured.kafka_bootstrap,
-        source_dsn=captured.dsn,
-        slot=captured.slot,
-        home=home,
-        cache_url=endpoints.cache_url,
-        search_url=endpoints.search_url,
-        jars=tuple(ensure("spark", progress=False)),
-        driver_memory_mib=1_024,
     )
 
 
 def _started(spec: JobSpec) -> subprocess.Popen[bytes]:
-    with (spec.home / "job.log").open("wb") as log:
+    with (spec.config.home / "job.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", _RUN], stdin=subprocess.PIPE, stdout=log, stderr=log
         )
@@ -283,14 +286,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _forget(spec: JobSpec) -> None:
     """Removes the indexes of a project: hundreds of them would slow down whoever comes next."""
-    with closing(SearchEngine(spec.search_url)) as engine:
+    with closing(SearchEngine(spec.config.search_url)) as engine:
         for plan in spec.plans:
             engine.request("DELETE", f"/{index_name(plan)}")
 
 
-def _status(spec: JobSpec) -> dict[str, Any]:
+def _status(config: JobConfig) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = orjson.loads(spec.status_file.read_bytes())
+        found: dict[str, Any] = orjson.loads(config.status_file.read_bytes())
     except FileNotFoundError:
         return {}
     return found

@@ -12,7 +12,7 @@ from pyspark.sql import functions as fn
 from benchmarks.order_feed import NAMES
 from headwater.runtime.java.jars import ensure
 from projections.job.spark.session import start_session
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ WHEN NOT MATCHED AND s.live THEN INSERT
 
 def session(root: Path) -> SparkSession:
     """A session without a job; it has the compiler that the job's driver does without."""
-    spec = JobSpec.of_tables(
+    config = JobConfig.of_tables(
         "benchmark",
         root,
         tuple(ensure("spark", progress=False)),
@@ -40,7 +40,7 @@ def session(root: Path) -> SparkSession:
         driver_memory_mib=2048,
         conf={"spark.driver.extraJavaOptions": "-Djava.net.preferIPv4Stack=true"},
     )
-    return start_session(spec)
+    return start_session(config)
 
 
 def merge_by_spark(spark: SparkSession, place: Path, path: Path) -> None:

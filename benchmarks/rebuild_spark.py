@@ -30,7 +30,7 @@ from projections.archive.replay import replay
 from projections.archive.task import ReplayTarget
 from projections.job.rebuilding.engine import SparkEngine
 from projections.job.spark.session import start_session
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def run(quick: bool) -> Report:
 def _session(place: Path) -> SparkSession:
     jars = tuple(ensure("spark", progress=False))
     conf = {"spark.log.level": "ERROR"}
-    return start_session(JobSpec.of_tables("benchmark", place / "home", jars, conf=conf))
+    return start_session(JobConfig.of_tables("benchmark", place / "home", jars, conf=conf))
 
 
 def _measured(

@@ -39,6 +39,7 @@ from projections.job.active_plans import Intake
 from projections.job.schema_watch import TableWatch
 from projections.job.spark.session import start_session
 from projections.job.streaming_query import Gate, prepare_store, start_query
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.stores.opensearch.bulk import BULK_BYTES
@@ -74,7 +75,7 @@ def run(quick: bool) -> Report:
     with _servers() as endpoints, tempfile.TemporaryDirectory() as folder:
         dsn, captured = _captured(endpoints, rows)
         bench = _Bench(endpoints, _spec(endpoints, dsn, captured, Path(folder)), rows)
-        session = start_session(bench.spec)
+        session = start_session(bench.spec.config)
         try:
             bench.ours(session, "warm")
             wanted = _expected(dsn)
@@ -136,15 +137,17 @@ def _spec(endpoints: Endpoints, dsn: str, captured: Capture, home: Path) -> JobS
     with psycopg.connect(dsn) as connection:
         plans = plan_views([view], catalog.describe(connection, [TABLE]))
     return JobSpec(
-        source=name,
+        JobConfig(
+            source=name,
+            bootstrap=endpoints.kafka_bootstrap,
+            source_dsn=dsn,
+            slot=captured.spec.slot,
+            home=home,
+            cache_url="",
+            search_url=endpoints.search_url,
+            jars=tuple(ensure("spark", progress=False)),
+        ),
         plans=plans,
-        bootstrap=endpoints.kafka_bootstrap,
-        source_dsn=dsn,
-        slot=captured.spec.slot,
-        home=home,
-        cache_url="",
-        search_url=endpoints.search_url,
-        jars=tuple(ensure("spark", progress=False)),
     )
 
 
@@ -157,8 +160,12 @@ class _Bench:
     def ours(self, session: SparkSession, name: str) -> float:
         """Returns the seconds that the job's query takes for all records, into a new index."""
         (plan,) = self.spec.plans
-        spec = replace(self.spec, plans=(replace(plan, name=name),), home=self.spec.home / name)
-        spark_checkpoint.adopt(spec.checkpoint(Store.SEARCH).parent)
+        spec = replace(
+            self.spec,
+            config=replace(self.spec.config, home=self.spec.config.home / name),
+            plans=(replace(plan, name=name),),
+        )
+        spark_checkpoint.adopt(spec.config.checkpoint(Store.SEARCH).parent)
         prepare_store(session, spec, Store.SEARCH)
         done = threading.Event()
         applied: list[int] = []
@@ -168,7 +175,7 @@ class _Bench:
             if sum(applied) >= self.rows:
                 done.set()
 
-        guard = StoreGuard(spec.ledger, Store.SEARCH)
+        guard = StoreGuard(spec.config.ledger, Store.SEARCH)
         gate = Gate(guard, Intake(spec.plans), TableWatch(spec), lambda _: None)
         began = time.monotonic()
         query = start_query(session, spec, Store.SEARCH, gate, count)

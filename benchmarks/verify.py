@@ -37,6 +37,7 @@ from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
 from headwater.runtime.java.jars import ensure
 from projections.definition.views import MirrorView, Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing import positions
@@ -105,7 +106,7 @@ def run(quick: bool) -> Report:
         reader.run(capture.spec)
         spec = _spec(capture.spec, dsn, Path(folder), cache_url)
         with _job(spec) as process:
-            _await_applied(spec, process)
+            _await_applied(spec.config, process)
             (first,) = verify(spec)
             told = _watched(spec, dsn, rows, _ALARMS_QUICK_S if quick else _ALARMS_S)
         capture.pause()
@@ -152,13 +153,13 @@ def _spec(capture: Any, dsn: str, home: Path, cache_url: str) -> JobSpec:
         plans = plan_views([view], catalog.describe(connection, [TABLE]))
     jars = tuple(ensure("spark", progress=False))
     places = capture.kafka_bootstrap, dsn, capture.slot, home, cache_url, "", jars
-    return JobSpec(capture.name, plans, *places, views=(view,))
+    return JobSpec(JobConfig(capture.name, *places), plans, views=(view,))
 
 
 @contextmanager
 def _job(spec: JobSpec) -> Iterator[subprocess.Popen[bytes]]:
     """The job, in a process of its own, as `headwater up` runs it."""
-    with (spec.home / "job.log").open("wb") as log:
+    with (spec.config.home / "job.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", _RUN], stdin=subprocess.PIPE, stdout=log, stderr=log
         )
@@ -176,14 +177,14 @@ def _give(process: subprocess.Popen[bytes], what: object) -> None:
     process.stdin.close()
 
 
-def _await_applied(spec: JobSpec, process: subprocess.Popen[bytes]) -> None:
+def _await_applied(config: JobConfig, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    with psycopg.connect(spec.source_dsn, autocommit=True) as connection:
+    with psycopg.connect(config.source_dsn, autocommit=True) as connection:
         row: Any = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         wanted = Lsn.parse(row[0])
         while not any(p.applied_through >= wanted for p in positions.read(connection)):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError((spec.home / "job.log").read_text()[-2000:])
+                raise RuntimeError((config.home / "job.log").read_text()[-2000:])
             time.sleep(0.2)
 
 

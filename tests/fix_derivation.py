@@ -17,11 +17,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session set as that of a test's job, the only one of this process."""
     from headwater.runtime.java.jars import ensure
     from projections.job.spark.session import start_session
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from tests.fix_spark import UNCOMPILED
 
     home = tmp_path_factory.mktemp("spark")
-    spec = JobSpec.of_tables(
+    config = JobConfig.of_tables(
         "derivation",
         home,
         tuple(ensure("spark", progress=False)),
@@ -33,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             **UNCOMPILED,
         },
     )
-    session = start_session(spec)
+    session = start_session(config)
     gateway = session.sparkContext._gateway
     yield session
     session.stop()

@@ -14,6 +14,7 @@ from cdc.change_event import EPOCH_HEADER
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
 from projections.definition.views import MirrorView, Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing import positions
@@ -54,7 +55,7 @@ class Follower:
 
     def caught_up(self, timeout_s: float = 120) -> None:
         """Waits until all that is committed now is applied."""
-        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection:
             (end,) = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
             places = {(plan.name, store) for plan in self.spec.plans for store in plan.to}
 
@@ -75,11 +76,13 @@ class Follower:
         try:
             with ExitStack() as stack:
                 connection = stack.enter_context(
-                    psycopg.connect(self.spec.source_dsn, autocommit=True)
+                    psycopg.connect(self.spec.config.source_dsn, autocommit=True)
                 )
-                client = stack.enter_context(consumer(self.spec.bootstrap))
+                client = stack.enter_context(consumer(self.spec.config.bootstrap))
                 sinks = {
-                    store: stack.enter_context(closing(open_sink(store, self.spec.addresses)))
+                    store: stack.enter_context(
+                        closing(open_sink(store, self.spec.config.addresses))
+                    )
                     for store in Store
                 }
                 for plan in self.spec.plans:
@@ -97,14 +100,14 @@ class Follower:
     def _round(
         self, connection: psycopg.Connection, client: Any, places: Any, sinks: dict[Store, Sink]
     ) -> None:
-        position = positions.confirmed(connection, self.spec.slot)
+        position = positions.confirmed(connection, self.spec.config.slot)
         ends = client.end_offsets(places)
         while any(client.position(place) < ends[place] for place in places):
             for place, records in client.poll(timeout_ms=100).items():
                 self._take(place.topic, [_record(each) for each in records], sinks)
         if position is not None:
             wanted = [(plan.name, store) for plan in self.spec.plans for store in plan.to]
-            positions.publish(connection, self.spec.source, wanted, position)
+            positions.publish(connection, self.spec.config.source, wanted, position)
 
     def _take(self, topic: str, records: list[Record], sinks: dict[Store, Sink]) -> None:
         for store, sink in sinks.items():
@@ -141,7 +144,7 @@ def follower(
             schemas = catalog.describe(connection, captured.spec.tables)
         plans = plan_views(wanted, schemas)
         places = kafka_bootstrap, captured.database, captured.spec.slot, tmp_path / "home"
-        made.append(Follower(JobSpec(name, plans, *places, cache_url, search_url, ())))
+        made.append(Follower(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans)))
         made[-1].start()
         return made[-1]
 

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psutil
@@ -21,6 +21,7 @@ from headwater.runtime.java.jars import ensure
 from projections.definition.views import MirrorView, Store
 from projections.errors import NotCaughtUpError, SinkUnavailableError
 from projections.planning.binding import bind
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.verification.verify import verify
@@ -88,7 +89,7 @@ class ViewJob:
 
     def catch_up(self, timeout_s: float = 480) -> list[ViewReport]:
         """Waits until all that is committed now is applied; returns the views that differ."""
-        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection:
             row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
         assert row is not None
         deadline = time.monotonic() + timeout_s
@@ -113,15 +114,15 @@ class ViewJob:
         """The job with its views as they are bound now."""
         if not self.spec.views:
             return self.spec
-        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
-            kept = registry.kept(connection, self.spec.source, self.spec.views)
+        with psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection:
+            kept = registry.kept(connection, self.spec.config.source, self.spec.views)
             views = [version.view for version in kept]
-            found = bind(connection, self.spec.source, views, hiding=self.spec.hiding)
+            found = bind(connection, self.spec.config.source, views, hiding=self.spec.config.hiding)
             derived = versions_derived.places(
                 connection,
-                self.spec.source,
+                self.spec.config.source,
                 self.spec.declared_derived,
-                self.spec.functions,
+                self.spec.config.functions,
             )
         events = [plan for plan in self.spec.plans if plan.events is not None]
         plans = (*found.plans, *events)
@@ -131,7 +132,7 @@ class ViewJob:
     def status(self) -> dict[str, Any]:
         """What the job last said of itself."""
         try:
-            found: dict[str, Any] = json.loads(self.spec.status_file.read_bytes())
+            found: dict[str, Any] = json.loads(self.spec.config.status_file.read_bytes())
         except FileNotFoundError:
             return {"state": "none", "queries": {}}
         return found
@@ -155,7 +156,7 @@ class ViewJob:
         ]
         parts += self._said()
         try:
-            with psycopg.connect(self.spec.source_dsn, connect_timeout=5) as connection:
+            with psycopg.connect(self.spec.config.source_dsn, connect_timeout=5) as connection:
                 parts += [f"{row}" for told in _TOLD for row in connection.execute(told).fetchall()]
         except psycopg.Error as error:  # what the test has found is not to be hidden by this
             parts.append(f"the source says nothing: {type(error).__name__}")
@@ -163,7 +164,7 @@ class ViewJob:
 
     def _said(self) -> list[str]:
         """The newest lines of the job's log, without those of Spark's stacks."""
-        log = self.spec.home / "job.log"
+        log = self.spec.config.home / "job.log"
         if not log.exists():
             return ["it has no log"]
         lines = log.read_text(errors="replace").splitlines()
@@ -219,19 +220,23 @@ def view_job(
         with psycopg.connect(captured.database) as connection:
             tables, rules = captured.spec.tables, captured.spec.columns
             schemas = catalog.describe(connection, tables, rules)
+        config = {f.name: settings.pop(f.name) for f in fields(JobConfig) if f.name in settings}
         spec = JobSpec(
-            source=name,
+            JobConfig(
+                source=name,
+                bootstrap=kafka_bootstrap,
+                source_dsn=captured.database,
+                hiding=captured.spec.hiding,
+                slot=captured.spec.slot,
+                home=tmp_path / "home",
+                archive_interval_s=1.0,
+                jars=tuple(ensure("spark", progress=False)),
+                driver_memory_mib=700,
+                **{"cache_url": cache_url, "search_url": search_url, "conf": UNCOMPILED} | config,
+            ),
             plans=plan_views(wanted, schemas),
             views=tuple(view for view in wanted if isinstance(view, MirrorView)),
-            bootstrap=kafka_bootstrap,
-            source_dsn=captured.database,
-            hiding=captured.spec.hiding,
-            slot=captured.spec.slot,
-            home=tmp_path / "home",
-            archive_interval_s=1.0,
-            **{"cache_url": cache_url, "search_url": search_url, "conf": UNCOMPILED} | settings,
-            jars=tuple(ensure("spark", progress=False)),
-            driver_memory_mib=700,
+            **settings,
         )
         jobs.append(ViewJob(spec))
         return jobs[-1]

@@ -214,7 +214,7 @@ def show_effects(
     chosen: dict[str, Any] = {"tables": table} if table else {}
     planned = (
         dry_run_archive(
-            platform.views.job_spec().archive,
+            platform.views.job_spec().config.archive,
             capture,
             reactor,
             since=since.date() if since else None,

@@ -242,7 +242,7 @@ class Forgetting:
                 locked.add(view)
         self._refuse_unreached(connection, spec)
         self._refuse_building(connection, erasure)
-        remove_left(connection, spec)  # copies of topics, by rebuilds that were killed
+        remove_left(connection, spec.config)  # copies of topics, by rebuilds that were killed
         return erasure
 
     def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:

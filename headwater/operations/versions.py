@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from headwater.platform.platform import Platform
     from projections.archive.bounds import Bounds
     from projections.definition.views import AnyView, View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.compare import VersionDifference
@@ -123,7 +124,7 @@ class Versions:
         with self._connected() as connection:
             planned = self._planned(connection, spec, view, origin, share)
             then = dependents.of_plan(connection, spec, view)
-        return replace(planned, stand_still=_stand_still(spec, then))
+        return replace(planned, stand_still=_stand_still(spec.config, then))
 
     def rebuild(
         self,
@@ -161,16 +162,20 @@ class Versions:
             self._connected() as connection,
             registry.alone(connection, self._source, name),
         ):
-            versions_cutover.finish(connection, spec, name)  # nobody else could, while this goes on
+            versions_cutover.finish(
+                connection, spec.config, name
+            )  # nobody else could, while this goes on
             planned = self._planned(connection, spec, view, origin, filling.share)
-            version = rebuild.begin(connection, spec, view, planned, spare, held_too=held_too)
+            version = rebuild.begin(
+                connection, spec.config, view, planned, spare, held_too=held_too
+            )
             if version.state is VersionState.BUILDING and version.derived:
-                rebuild.join(connection, spec, version)
+                rebuild.join(connection, spec.config, version)
             elif version.state is VersionState.BUILDING:
                 self._fill(connection, spec, version, planned, filling)
             return rebuild.await_held(
                 connection,
-                spec,
+                spec.config,
                 version,
                 stopped=filling.stopped.is_set,
                 running=self._platform.job_runs,
@@ -231,7 +236,7 @@ class Versions:
             self._connected() as connection,
             registry.alone(connection, self._source, name),
         ):
-            versions_cutover.finish(connection, self._spec(), name)
+            versions_cutover.finish(connection, self._spec().config, name)
             try:
                 return partial_rebuild.rebuild_rows(
                     connection,
@@ -259,7 +264,7 @@ class Versions:
     ) -> None:
         try:
             plan = rebuild.bind(connection, spec, version)
-            rebuild.prepare(spec, plan)
+            rebuild.prepare(spec.config, plan)
             if planned.source != "source" and _from_topic(version, planned):
                 fill_from_topic.fill(connection, spec, version, plan, filling)
             elif planned.source != "source":
@@ -276,7 +281,7 @@ class Versions:
             fault = Fault.of(error)
             registry.note_fault(connection, self._source, version.place, fault)
             raise
-        rebuild.join(connection, spec, version)
+        rebuild.join(connection, spec.config, version)
 
     def compare(self, name: str, number: int | None = None) -> VersionDifference:
         """Compares a version with the one that readers see, at one position.
@@ -292,8 +297,8 @@ class Versions:
         self._view(name)
         with self._connected() as connection:
             spec = self._spec()
-            target = rebuild.chosen(connection, spec, name, number, _READABLE)
-            return self._compared(connection, spec, target)
+            target = rebuild.chosen(connection, spec.config, name, number, _READABLE)
+            return self._compared(connection, spec.config, target)
 
     def cutover(
         self, name: str, number: int | None = None, *, accept_differences: bool = False
@@ -349,14 +354,14 @@ class Versions:
             registry.alone(connection, self._source, name),
         ):
             spec = self._spec()
-            versions_cutover.finish(connection, spec, name)
-            target = rebuild.chosen(connection, spec, name, number, _READABLE)
-            compared = self._compared(connection, spec, target)
-            still = _stand_still(spec, dependents.of_version(connection, spec, target))
+            versions_cutover.finish(connection, spec.config, name)
+            target = rebuild.chosen(connection, spec.config, name, number, _READABLE)
+            compared = self._compared(connection, spec.config, target)
+            still = _stand_still(spec.config, dependents.of_version(connection, spec, target))
             moved = (compared.same and not still) or accept_differences
             if moved:
                 # as soon as it is where the one is that they see
-                _patiently(lambda: versions_cutover.switch(connection, spec, target))
+                _patiently(lambda: versions_cutover.switch(connection, spec.config, target))
             return target, Switched(name, target.number, compared, moved, still)
 
     def rollback(self, name: str) -> Switched:
@@ -376,10 +381,12 @@ class Versions:
             registry.alone(connection, self._source, name),
         ):
             spec = self._spec()
-            then = _succession(connection, spec, versions_cutover.before(connection, spec, name))
-            target = _patiently(lambda: versions_cutover.back(connection, spec, name))
+            then = _succession(
+                connection, spec, versions_cutover.before(connection, spec.config, name)
+            )
+            target = _patiently(lambda: versions_cutover.back(connection, spec.config, name))
         # to ask Spark takes seconds, which readers who are to be moved back do not have to wait
-        return Switched(name, target.number, stand_still=_stand_still(spec, then))
+        return Switched(name, target.number, stand_still=_stand_still(spec.config, then))
 
     def drop(self, name: str, number: int) -> ViewVersion:
         """Removes a version that readers do not see, from every store.
@@ -394,9 +401,9 @@ class Versions:
             registry.alone(connection, self._source, name),
         ):
             spec = self._spec()
-            versions_cutover.finish(connection, spec, name)
-            version = rebuild.numbered(connection, spec, name, number)
-            rebuild.drop(connection, spec, version)
+            versions_cutover.finish(connection, spec.config, name)
+            version = rebuild.numbered(connection, spec.config, name, number)
+            rebuild.drop(connection, spec.config, version)
             return version
 
     def withdraw(self, name: str) -> tuple[ViewVersion, ...]:
@@ -424,34 +431,34 @@ class Versions:
             return retire.withdraw(connection, self._spec(), name)
 
     def _compared(
-        self, connection: Connection, spec: JobSpec, target: ViewVersion
+        self, connection: Connection, config: JobConfig, target: ViewVersion
     ) -> VersionDifference:
         versions = registry.of_view(connection, self._source, target.view)
         current = next(each for each in versions if each.state is VersionState.CURRENT)
         if target.derived:
-            return _patiently(lambda: derived_rebuild.compare(connection, spec, current, target))
+            return _patiently(lambda: derived_rebuild.compare(connection, config, current, target))
         change = registry.changed(connection, current, registry.defined(target))
-        old, still = self._standing(connection, spec, current)
-        new = self._bound(connection, spec, target)
+        old, still = self._standing(connection, config, current)
+        new = self._bound(connection, config, target)
         return _patiently(
             lambda: versions_compare.compare_versions(
-                connection, spec, old, new, change, still=still
+                connection, config, old, new, change, still=still
             )
         )
 
     def _standing(
-        self, connection: Connection, spec: JobSpec, version: ViewVersion
+        self, connection: Connection, config: JobConfig, version: ViewVersion
     ) -> tuple[ViewPlan, bool]:
         """A version bound to its table, or to what that was when it paused; and whether it is."""
         view = cast("View", version.declared(self._declared.values()))
-        bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
+        bound = binding.bind(connection, config.source, [view], hiding=config.hiding)
         if bound.paused:
-            return binding.standing(connection, spec.source, view, hiding=spec.hiding), True
+            return binding.standing(connection, config.source, view, hiding=config.hiding), True
         return bound.plans[0], False
 
-    def _bound(self, connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+    def _bound(self, connection: Connection, config: JobConfig, version: ViewVersion) -> ViewPlan:
         views = [cast("View", version.declared(self._declared.values()))]
-        bound = binding.bind(connection, spec.source, views, hiding=spec.hiding)
+        bound = binding.bind(connection, config.source, views, hiding=config.hiding)
         for paused in bound.paused:
             fault = paused.fault
             raise VersionBehindError(fault.message, detail=fault.detail, hint=fault.hint)
@@ -524,13 +531,13 @@ def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> S
         return dependents.NOBODY
 
 
-def _stand_still(spec: JobSpec, then: Succession) -> dict[str, str]:
+def _stand_still(config: JobConfig, then: Succession) -> dict[str, str]:
     """Views that would stand still once readers see another version of one that they read."""
     if then.alike:
         return {}
     from projections.job.batch.check_dependents import stand_still  # noqa: PLC0415  # loads Spark
 
-    return stand_still(spec, then)
+    return stand_still(config, then)
 
 
 def _left_behind(target: ViewVersion, still: Mapping[str, str]) -> VersionDiffersError:

@@ -33,8 +33,8 @@ from headwater.platform.specs import (
     alert_spec,
     applied_file,
     command_name,
+    job_config,
     job_folder,
-    job_spec,
     ready_file,
     runtime_spec,
     unsigned,
@@ -286,7 +286,7 @@ class Platform:
         # Spark takes as long to start as the servers do: it need not wait for them, except for
         # those that are its own
         endpoints = self.endpoints if self._spec.spark else runtime.Endpoints()
-        job.begin(job_spec(self.project, (), "", endpoints))
+        job.begin(job_config(self.project, "", endpoints))
         self._await_capture()
         others.refuse_moved(self.project)
         self.views.register()

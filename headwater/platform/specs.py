@@ -23,7 +23,8 @@ from headwater.runtime.spec import (
 )
 from projections.definition.alert import Webhook
 from projections.definition.views import OUTBOX, EventsView
-from projections.planning.job_spec import JobSpec, run_folder
+from projections.planning.job_config import JobConfig, run_folder
+from projections.planning.job_spec import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,24 +148,21 @@ def capture_spec(project: Project, dsn: str, endpoints: Endpoints) -> CaptureSpe
     )
 
 
-def job_spec(
-    project: Project, plans: tuple[ViewPlan, ...], dsn: str, endpoints: Endpoints
-) -> JobSpec:
-    """Says what the Spark job and a verification work on.
+def job_config(project: Project, dsn: str, endpoints: Endpoints) -> JobConfig:
+    """Returns what the Spark job of a project's source is configured with.
 
     Args:
         project: The project.
-        plans: Its views, bound to the source's tables.
         dsn: Where the source is.
         endpoints: Where the servers answer.
     """
     settings = project.settings
-    return JobSpec(
+    capture = capture_spec(project, dsn, endpoints)
+    return JobConfig(
         source=project.source.name,
-        plans=plans,
         bootstrap=endpoints.kafka_bootstrap,
         source_dsn=dsn,
-        slot=capture_spec(project, dsn, endpoints).slot,
+        slot=capture.slot,
         home=settings.home,
         cache_url=endpoints.cache_url,
         search_url=endpoints.search_url,
@@ -181,11 +179,29 @@ def job_spec(
         quarantine_rows_max=settings.quarantine.rows_max,
         archive_days=settings.archive.keep_days,
         archive_interval_s=settings.archive.interval_s,
-        views=tuple(_views(project)),
-        derived=tuple(project.declarations.derived.values()),
-        declared_derived=tuple(project.declarations.derived.values()),
-        hiding=capture_spec(project, dsn, endpoints).hiding,
+        hiding=capture.hiding,
         shares_home=project.shares_home,
+    )
+
+
+def job_spec(
+    project: Project, plans: tuple[ViewPlan, ...], dsn: str, endpoints: Endpoints
+) -> JobSpec:
+    """Returns what the Spark job and a verification work on.
+
+    Args:
+        project: The project.
+        plans: Its views, bound to the source's tables.
+        dsn: Where the source is.
+        endpoints: Where the servers answer.
+    """
+    derived = tuple(project.declarations.derived.values())
+    return JobSpec(
+        job_config(project, dsn, endpoints),
+        plans=plans,
+        views=tuple(_views(project)),
+        derived=derived,
+        declared_derived=derived,
     )
 
 

@@ -16,7 +16,7 @@ from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView, Store
 from projections.errors import VerificationError, ViewPausedError
 from projections.planning import binding
-from projections.planning.job_spec import FUNCTIONS
+from projections.planning.job_config import FUNCTIONS
 from projections.publishing.published_versions import Published, stable_path
 from projections.versions import derived as versions_derived
 from projections.versions import function_store, registry
@@ -198,7 +198,7 @@ class KeptViews:
                 hint=f"headwater trace {name} " + " ".join(f"<{part}>" for part in plan.keys),
             )
         spec = self._site.job_spec(plans.values())
-        return trace(spec, plan, key_text(key), changes_max)
+        return trace(spec.config, plan, key_text(key), changes_max)
 
     def schema_changes(self) -> list[NotedChange]:
         """Returns what is known of changes of the captured tables, the oldest first."""
@@ -344,7 +344,7 @@ class KeptViews:
         if derived and (not stores or "table" in stores):
             reports += _verify_derived(replace(spec, derived=derived), uncompared)
         with self._site.connect() as connection:
-            results_table.publish(connection, spec.source, reports)
+            results_table.publish(connection, spec.config.source, reports)
         return reports
 
     def verified(self) -> list[Verified]:
@@ -387,7 +387,7 @@ def _verify_derived(
     """Compares derived views with their queries, by the job or, without one, by Spark here."""
     from projections.verification.derived_checks import verified_by_job  # noqa: PLC0415
 
-    answers = verified_by_job(spec, spec.derived)
+    answers = verified_by_job(spec.config, spec.derived)
     reports = [each.report for each in answers.values() if each.report is not None]
     left = tuple(view for view in spec.derived if view.name not in answers)
     if left:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.platform.specs import job_spec
+from headwater.platform.specs import job_config
 from headwater.project import optional
 from headwater.project.project import open_project
 from headwater.project.spelling import CHANGES
@@ -47,8 +47,8 @@ def spark(
     if not views:
         hint = "headwater up (or headwater demo) builds them"
         raise sql.NoViewsError("no view has a table yet", detail=str(tables), hint=hint)
-    spec = job_spec(project.parts[0], (), "", Endpoints())
+    job = job_config(project.parts[0], "", Endpoints())
     chosen = sql.readable(tables, views, as_of)
-    if CHANGES not in views and not project.shares_home and (spec.archive / "_delta_log").is_dir():
-        chosen[CHANGES] = sql.ReadTable(spec.archive, None)
-    return registered(spec, chosen)
+    if CHANGES not in views and not project.shares_home and (job.archive / "_delta_log").is_dir():
+        chosen[CHANGES] = sql.ReadTable(job.archive, None)
+    return registered(job, chosen)

@@ -18,7 +18,7 @@ from cdc.errors import CdcError
 from cdc.lsn import Lsn
 from foundation.suggestion import did_you_mean
 from headwater.errors import HeadwaterError, UsageError
-from headwater.platform.specs import job_spec
+from headwater.platform.specs import job_config
 from headwater.reading import sql
 from headwater.reading.time_travel import FormerViews
 from projections.errors import ReplayError
@@ -113,9 +113,9 @@ def replay_view(
 
         lsn = reached.commit if version is None else version.applied_through
         root = next(iter(places.values())).parent
-        spec = job_spec(project, (), platform.source_dsn, platform.endpoints)
+        config = job_config(project, platform.source_dsn, platform.endpoints)
         names = {view: path.name for view, path in places.items()}
-        replay = replay_beside(spec, root, names, reached.epoch, lsn.value)
+        replay = replay_beside(config, root, names, reached.epoch, lsn.value)
         rows, compared = replay.make(chain), None
         if version is not None:
             place = published.current(version.published_at_us).get(name, name)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
     from projections.common.offsets import Offsets
     from projections.definition.views import View
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 _FIRSTS: Final = """
 SELECT topic, "partition", count(*) AS n, min("offset") AS first
@@ -62,7 +62,7 @@ class ArchiveCoverage:
 
 def of_view(
     connection: psycopg.Connection[Any],
-    spec: JobSpec,
+    config: JobConfig,
     view: View,
     place: str,
     whole: Mapping[str, Read],
@@ -71,7 +71,7 @@ def of_view(
 
     Args:
         connection: To the source.
-        spec: The job.
+        config: The job's configuration.
         view: The view.
         place: Where what readers see of it is kept.
         whole: The newest whole read of each table that is done, by topic.
@@ -81,15 +81,15 @@ def of_view(
     """
     tables = {*tables_of(view)}
     if isinstance(view, MirrorView) and view_schemas.ready(connection):
-        shape = view_schemas.read(connection, spec.source).get(place)
+        shape = view_schemas.read(connection, config.source).get(place)
         if shape is not None and view.table in shape.tables:
             tables.update(shape.tables)  # the names that it had before
-    topics = frozenset(map(escaped_topics.names(connection, spec.source).of, tables))
+    topics = frozenset(map(escaped_topics.names(connection, config.source).of, tables))
     try:
-        had = archived(spec, topics)
+        had = archived(config, topics)
     except BrokerError:
         had = {}  # of a partition that was emptied, no one says that it had anything
-    return reach(spec.archive, topics, had, whole)
+    return reach(config.archive, topics, had, whole)
 
 
 def tables_of(view: View) -> tuple[TableName, ...]:
@@ -104,11 +104,11 @@ def instead(view: View) -> str:
     return f"headwater view rebuild {view.name} --from-source reads its table{loses}"
 
 
-def archived(spec: JobSpec, topics: frozenset[str], version: int | None = None) -> Offsets:
+def archived(config: JobConfig, topics: frozenset[str], version: int | None = None) -> Offsets:
     """Returns how far the archive says that it has had each partition of some topics.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         topics: The topics.
         version: As of which version of the archive; None for the newest.
 
@@ -116,12 +116,12 @@ def archived(spec: JobSpec, topics: frozenset[str], version: int | None = None) 
         BrokerError: The broker does not answer.
         SinkUnavailableError: The archive cannot be read.
     """
-    if not DeltaTable.is_deltatable(str(spec.archive)):
+    if not DeltaTable.is_deltatable(str(config.archive)):
         return {}
-    identities = broker_topics.identities(spec.bootstrap, topics)
-    places = extent.bounds(spec.bootstrap, topics)
+    identities = broker_topics.identities(config.bootstrap, topics)
+    places = extent.bounds(config.bootstrap, topics)
     known = {place: identities.get(place[0], "") for place in places}
-    return Archive(spec.archive).ends(known, version)
+    return Archive(config.archive).ends(known, version)
 
 
 def reach(

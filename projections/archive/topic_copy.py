@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import Flags
     from projections.common.offsets import Offsets
     from projections.common.throttle import Throttle
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 RECORDS_AT_ONCE: Final = 50_000
 """Records that are in memory at once, and written in one commit."""
@@ -122,13 +122,13 @@ class TopicCopy:
     """The copy for one version of a view.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         place: The version's place.
     """
 
-    def __init__(self, spec: JobSpec, place: str) -> None:
-        self._folder = copies_folder(spec) / place
-        self._bootstrap = spec.bootstrap
+    def __init__(self, config: JobConfig, place: str) -> None:
+        self._folder = copies_folder(config) / place
+        self._bootstrap = config.bootstrap
 
     @property
     def archive(self) -> Path:
@@ -214,9 +214,9 @@ def superseded(scan: ArchiveScan, looks: Mapping[int, SecondLook]) -> list[Super
     return [Superseded(number, key, offset) for (number, key), offset in sorted(found.items())]
 
 
-def copies_folder(spec: JobSpec) -> Path:
+def copies_folder(config: JobConfig) -> Path:
     """Returns the folder of a source's copies."""
-    return spec.home / _FOLDER / spec.source
+    return config.home / _FOLDER / config.source
 
 
 def _portions(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cdc.broker.topics.incarnation import Incarnation
     from cdc.snapshot.reads import Read
     from projections.definition.views import View
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 KEEPS_MIN_S: Final = 600.0
 """Every change that comes while a version is filled has to be there when the job takes it over."""
@@ -66,13 +66,13 @@ class TopicFacts:
 
 
 def of_view(
-    connection: psycopg.Connection[Any], spec: JobSpec, view: View, place: str
+    connection: psycopg.Connection[Any], config: JobConfig, view: View, place: str
 ) -> TopicOrigin | None:
     """Tells whether a view can be filled from the topic of its table; changes nothing.
 
     Args:
         connection: To the source.
-        spec: The job.
+        config: The job's configuration.
         view: The view.
         place: Where what readers see of it is kept.
 
@@ -85,29 +85,29 @@ def of_view(
     if not isinstance(view, MirrorView):
         return None
     topic = compacted.look(
-        spec.bootstrap, escaped_topics.names(connection, spec.source).of(view.table)
+        config.bootstrap, escaped_topics.names(connection, config.source).of(view.table)
     )
     if topic is None or not topic.policy >= POLICY:
         return None
     why = unfit(view)
     if why is None and view_schemas.ready(connection):
-        shape = view_schemas.read(connection, spec.source).get(place)
+        shape = view_schemas.read(connection, config.source).get(place)
         if shape is not None and view.table in shape.tables and len(shape.tables) > 1:
             why = (
                 "its table had another name before: a row that was deleted since is in the topic of"
                 " that name, and its delete may be in none"
             )
     if why is None:
-        capture = captures.find(connection, spec.source)
+        capture = captures.find(connection, config.source)
         noted = None if capture is None else (capture.topics or {}).get(topic.name)
-        epoch = reads.epoch_of(connection, spec.source, 1)
+        epoch = reads.epoch_of(connection, config.source, 1)
         own = [
             read
-            for read in reads.of_source(connection, spec.source, epoch)
+            for read in reads.of_source(connection, config.source, epoch)
             if read.table == view.table
         ]
         cut = any(first for first, _ in topic.bounds.values())
-        times = compacted.first_times(spec.bootstrap, topic) if cut else {}
+        times = compacted.first_times(config.bootstrap, topic) if cut else {}
         why = lacks(topic, TopicFacts(noted, own, times), datetime.now(UTC))
     return TopicOrigin(topic, why)
 

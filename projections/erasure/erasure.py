@@ -82,7 +82,7 @@ class Erasure:
 
     def archived(self) -> list[ArchivedTopic]:
         """The table's topics in the archive."""
-        return [ArchivedTopic(self._spec.archive, topic) for topic in self.topics]
+        return [ArchivedTopic(self._spec.config.archive, topic) for topic in self.topics]
 
     def known(self, texts: Collection[str]) -> list[Erased]:
         """Takes out what is known of keys.
@@ -97,14 +97,14 @@ class Erasure:
         records = sum(topic.erase(texts, self._through) for topic in self.archived())
         found = [Erased("archive", "records", records)]
         version = self._through.version
-        with closing(WarehouseSink(self._spec.addresses.tables)) as sink:
+        with closing(WarehouseSink(self._spec.config.addresses.tables)) as sink:
             for plan in self._spec.plans_in(Store.TABLE):
                 if plan.history is not None and plan.name in {each.name for each in self._plans}:
                     count = sink.erase(plan, _values(plan, texts), version)
                     found.append(Erased(f"history {plan.name}", "changes", count))
-        with quarantine_table.connect(self._spec.ledger) as connection:
+        with quarantine_table.connect(self._spec.config.ledger) as connection:
             counts = [
-                quarantine_table.erase(connection, self._spec.source, topic, texts, version)
+                quarantine_table.erase(connection, self._spec.config.source, topic, texts, version)
                 for topic in self.topics
             ]
         return [*found, Erased("quarantine", "records", sum(counts))]
@@ -119,7 +119,7 @@ class Erasure:
         """
         places = [plan.name for plan in self._spec.plans_in(Store.TABLE)]
         places += [view.name for view in self._spec.derived]
-        published = Published(self._spec.addresses.tables, self._spec.source)
+        published = Published(self._spec.config.addresses.tables, self._spec.config.source)
         return published.behind(places, now.epoch, now.lsn.value)
 
     def past(self) -> list[Erased]:
@@ -132,12 +132,12 @@ class Erasure:
         found = [self._past_of_archive(), *self._past_of_tables()]
         search = self._places(Store.SEARCH)
         if search:
-            with closing(SearchEngine(self._spec.search_url)) as engine:
+            with closing(SearchEngine(self._spec.config.search_url)) as engine:
                 merged = expunge(engine, search, _MERGE_S)
             count, left = len(merged.indices), merged.left
             found.append(Erased("search", "indices merged", count, complete=not left))
         if self._places(Store.CACHE):
-            done = write_anew(self._spec.cache_url, _REWRITE_S)
+            done = write_anew(self._spec.config.cache_url, _REWRITE_S)
             found.append(Erased("cache", "files written anew", int(done), complete=done))
         return found
 
@@ -153,7 +153,7 @@ class Erasure:
         found = []
         for store in sorted({store for _, store in self.places}):
             count = 0
-            with closing(open_sink(store, self._spec.addresses)) as sink:
+            with closing(open_sink(store, self._spec.config.addresses)) as sink:
                 for plan in self._plans:
                     if store in plan.to:
                         held = sink.stored(plan, _values(plan, texts))
@@ -174,7 +174,7 @@ class Erasure:
         """
         if not before:
             return []
-        bootstrap = self._spec.bootstrap
+        bootstrap = self._spec.config.bootstrap
         names = sorted({topic for topic, _ in before})
         with ExitStack() as altered:
             for topic in names:
@@ -190,14 +190,14 @@ class Erasure:
         return [Erased("topics", "partitions cut off", len(before), complete=not left)]
 
     def _past_of_archive(self) -> Erased:
-        done = ArchivedTopic(self._spec.archive, self.topics[0]).forget_past()
+        done = ArchivedTopic(self._spec.config.archive, self.topics[0]).forget_past()
         return Erased("archive", "former versions", int(done), complete=done)
 
     def _past_of_tables(self) -> Iterable[Erased]:
-        root = self._spec.addresses.tables
-        published = Published(root, self._spec.source)
+        root = self._spec.config.addresses.tables
+        published = Published(root, self._spec.config.source)
         published.forget_former()
-        others = places_of_others(root, self._spec.source)
+        others = places_of_others(root, self._spec.config.source)
         readable = sorted((root.parent / "views").glob("[!.]*"))
         shown = [path for path in readable if path.name not in {_view(each) for each in others}]
         try:

@@ -86,16 +86,16 @@ class _Look:
 
     def __init__(self, connection: Connection, spec: JobSpec, table: TableName) -> None:
         self._spec = spec
-        self._versions = registry.read(connection, spec.source)
+        self._versions = registry.read(connection, spec.config.source)
         self._views = {each.place: _defined(each) for each in self._versions}
-        there = [p for p in positions.read(connection) if p.source == spec.source]
+        there = [p for p in positions.read(connection) if p.source == spec.config.source]
         self._positions = {(p.view, p.store) for p in there}
-        shapes = view_schemas.read(connection, spec.source)
+        shapes = view_schemas.read(connection, spec.config.source)
         self._known = shapes.keys() | {place for place, _ in self._positions}
         row = connection.execute(_OID, (table.schema, table.name)).fetchone()
         oid, topic = (
             row[0] if row else None,
-            escaped_topics.names(connection, spec.source).of(table),
+            escaped_topics.names(connection, spec.config.source).of(table),
         )
         # a table that was given another name is the same one
         self._own = {

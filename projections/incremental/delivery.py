@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
     from projections.definition.views import DerivedView, Store
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
 COMMITS_MAX: Final = 200
@@ -73,15 +73,15 @@ class Delivered(msgspec.Struct, frozen=True):
         return Lsn(self.lsn)
 
 
-def delivered_file(spec: JobSpec, store: Store) -> Path:
+def delivered_file(config: JobConfig, store: Store) -> Path:
     """Returns the file that says what a store has of each derived view."""
-    return spec.checkpoint(store).with_name(f"{store}.derived.json")
+    return config.checkpoint(store).with_name(f"{store}.derived.json")
 
 
-def delivered(spec: JobSpec, store: Store) -> dict[str, Delivered]:
+def delivered(config: JobConfig, store: Store) -> dict[str, Delivered]:
     """Returns what a store has of each derived view, by the place of its version."""
     try:
-        content = delivered_file(spec, store).read_bytes()
+        content = delivered_file(config, store).read_bytes()
         return msgspec.json.decode(content, type=dict[str, Delivered])
     except FileNotFoundError:
         return {}
@@ -174,11 +174,11 @@ class DerivedDelivery:
         yield form.deletes(gone, self.number)
 
 
-def plan_at(spec: JobSpec, view: DerivedView, version: int | None = None) -> ViewPlan:
+def plan_at(config: JobConfig, view: DerivedView, version: int | None = None) -> ViewPlan:
     """Binds a derived view to the columns of its table.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         view: The view, whose table is there.
         version: Of the table; None for its newest.
 
@@ -186,8 +186,8 @@ def plan_at(spec: JobSpec, view: DerivedView, version: int | None = None) -> Vie
         PlanError: The options of the view do not fit its columns.
         DeltaError: The table cannot be read.
     """
-    table = DeltaTable(str(spec.addresses.tables / view.name), version=version)
-    return derived_plan(view, spec.source, pa.schema(table.schema().to_arrow()))
+    table = DeltaTable(str(config.addresses.tables / view.name), version=version)
+    return derived_plan(view, config.source, pa.schema(table.schema().to_arrow()))
 
 
 def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Table]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cdc.broker.topics.extent import Place
     from cdc.table import TableName
     from projections.common.offsets import Offsets
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
 
@@ -96,7 +97,7 @@ def admitted(spec: JobSpec) -> JobSpec:
     awaited: dict[tuple[str, Store], Awaited] = {}
     for store, each in found.items():
         known = _kept(spec, store, each, asked)
-        write(_file(spec, store), known)
+        write(_file(spec.config, store), known)
         awaited |= {(view, store): reads for view, reads in known.items() if reads}
     return replace(spec, awaited=awaited)
 
@@ -104,10 +105,10 @@ def admitted(spec: JobSpec) -> JobSpec:
 def forget(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
     """Lets views count as new ones in a store: what they lack is then asked for."""
     gone = set(views)
-    known = read(_file(spec, store))
+    known = read(_file(spec.config, store))
     if known is None:  # no account was kept: they are told from the others by one
         known = {plan.name: {} for plan in spec.plans_in(store)}
-    write(_file(spec, store), {name: had for name, had in known.items() if name not in gone})
+    write(_file(spec.config, store), {name: had for name, had in known.items() if name not in gone})
 
 
 def forget_lost(spec: JobSpec, store: Store) -> None:
@@ -116,24 +117,24 @@ def forget_lost(spec: JobSpec, store: Store) -> None:
     Raises:
         SinkUnavailableError: The store does not answer.
     """
-    if read(_file(spec, store)) is None or not (lost := identity.lost(spec, store)):
+    if read(_file(spec.config, store)) is None or not (lost := identity.lost(spec, store)):
         return
     _log.warning("views have lost their place", store=store, views=sorted(lost))
     forget(spec, store, lost)
-    identity.forget(spec, store, lost)  # last: whoever is killed in between finds them again
+    identity.forget(spec.config, store, lost)  # last: whoever is killed in between finds them again
 
 
 def leave_out(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
     """Lets views count as new ones when they come back to a store that cannot have them now."""
-    if read(_file(spec, store)) is not None:
+    if read(_file(spec.config, store)) is not None:
         forget(spec, store, views)
 
 
-def joined(spec: JobSpec, store: Store, view: str) -> None:
+def joined(config: JobConfig, store: Store, view: str) -> None:
     """Lets a version count as one that a store's query has had: it lacks nothing."""
-    known = read(_file(spec, store))
+    known = read(_file(config, store))
     if known is not None and view not in known:
-        write(_file(spec, store), {**known, view: {}})
+        write(_file(config, store), {**known, view: {}})
 
 
 def read(path: Path) -> dict[str, Awaited] | None:
@@ -151,19 +152,19 @@ def write(path: Path, known: Mapping[str, Awaited]) -> None:
 
 
 def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
-    take_back(spec.checkpoint(store))
+    take_back(spec.config.checkpoint(store))
     try:
         forget_lost(spec, store)
     except SinkError as error:  # `marks.check` looks before anything is made there
         _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
-    plans, known = spec.plans_in(store), read(_file(spec, store))
+    plans, known = spec.plans_in(store), read(_file(spec.config, store))
     if known is not None:  # what joins lacks nothing that its query does not come by again
         known = {**{place: {} for place in spec.joining}, **known}
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)
     topics = {topic for plan in plans for topic in plan.topics}
-    bounds = extent.bounds(spec.bootstrap, topics)
-    return arrivals(known, plans, committed(spec.checkpoint(store)), bounds)
+    bounds = extent.bounds(spec.config.bootstrap, topics)
+    return arrivals(known, plans, committed(spec.config.checkpoint(store)), bounds)
 
 
 def _kept(
@@ -185,14 +186,14 @@ def _ask(spec: JobSpec, topics: frozenset[str]) -> dict[str, int]:
         topic: schema.table for plan in spec.plans for topic, schema in plan.topics.items()
     }
     asked = {}
-    with session.connect(spec.source_dsn) as connection:
-        epoch = reads.epoch_of(connection, spec.source, 1)
+    with session.connect(spec.config.source_dsn) as connection:
+        epoch = reads.epoch_of(connection, spec.config.source, 1)
         for topic in sorted(topics):
             wish = Wish(tables[topic])
-            asked[topic], _ = reads.ask(connection, spec.source, epoch, wish)
+            asked[topic], _ = reads.ask(connection, spec.config.source, epoch, wish)
             _log.info("table is read for a new view", table=str(wish.table), read=asked[topic])
     return asked
 
 
-def _file(spec: JobSpec, store: Store) -> Path:
-    return spec.checkpoint(store).with_suffix(".json")
+def _file(config: JobConfig, store: Store) -> Path:
+    return config.checkpoint(store).with_suffix(".json")

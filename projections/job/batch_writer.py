@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from projections.changes.applier import Held, ViewCount
     from projections.changes.sink import Sink
     from projections.common.driver_lock import Tenure
-    from projections.planning.job_spec import LedgerAddress, StoreAddresses
+    from projections.planning.job_config import LedgerAddress, StoreAddresses
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.boundary import CompleteThrough, Run
 

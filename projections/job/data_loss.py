@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cdc.broker.topics.extent import Place
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 _HINT: Final = (
     "headwater source status says whether capture is whole; if it is not, headwater source repair"
@@ -26,14 +26,14 @@ _HINT: Final = (
 )
 
 
-def find(spec: JobSpec, query: str) -> RecordsLostError | None:
+def find(config: JobConfig, query: str) -> RecordsLostError | None:
     """Returns the error of a query whose next records are gone; None if they are there.
 
     A broker that does not answer tells nothing: None as well.
     """
-    wanted = committed(spec.checkpoint(query))
+    wanted = committed(config.checkpoint(query))
     try:
-        ends = extent.bounds(spec.bootstrap, {topic for topic, _ in wanted})
+        ends = extent.bounds(config.bootstrap, {topic for topic, _ in wanted})
     except CdcError:
         return None
     return lost(query, wanted, ends)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.job.status import QueryProgress
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
 
 TOPICS_WAIT_S: Final = 300.0
@@ -46,17 +47,17 @@ _BIND_S: Final = 2.0
 _log = structlog.get_logger(__name__)
 
 
-def begin(spec: JobSpec) -> SparkSession:
+def begin(config: JobConfig) -> SparkSession:
     """Starts Spark; `run` joins it. The status file says so if it cannot be started.
 
     Raises:
         ClusterError: The cluster cannot be used.
     """
-    JobStatus(JobState.STARTING).write(spec.status_file)
+    JobStatus(JobState.STARTING).write(config.status_file)
     try:
-        return start_session(spec)
+        return start_session(config)
     except ProjectionError as error:
-        JobStatus(JobState.FAILED, Fault.of(error)).write(spec.status_file)
+        JobStatus(JobState.FAILED, Fault.of(error)).write(config.status_file)
         raise
 
 
@@ -71,8 +72,10 @@ def run(spec: JobSpec) -> int:
             might still write.
         ClusterError: The cluster cannot be used.
     """
-    with taken(spec.home, spec.source if spec.shares_home else None) as tenure:
-        spec.derived_file.unlink(missing_ok=True)  # of the job before, which may have kept others
+    with taken(spec.config.home, spec.config.source if spec.config.shares_home else None) as tenure:
+        spec.config.derived_file.unlink(
+            missing_ok=True
+        )  # of the job before, which may have kept others
         return _Job(replace(spec, tenure=tenure)).run()
 
 
@@ -90,7 +93,7 @@ class _Job:
         self._state = JobState.STARTING
         self._progress: dict[str, QueryProgress] = {}
         self._tables = TableWatch(spec)
-        self._epoch = store_recovery.epoch_of(spec)
+        self._epoch = store_recovery.epoch_of(spec.config)
         self._turn: Turn | None = None
         self._error: Fault | None = None
         self._held: object = None
@@ -100,7 +103,7 @@ class _Job:
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        session = begin(self._spec)
+        session = begin(self._spec.config)
         try:
             # kept as long as this process lives
             self._held = None if self._spec.tenure is None else hold(session, self._spec.tenure)
@@ -125,9 +128,9 @@ class _Job:
 
     def _meet_executors(self, session: SparkSession) -> None:
         """Makes sure of executors that are not this process, now and as long as the job runs."""
-        if self._spec.local:
+        if self._spec.config.local:
             return
-        self._mark = cluster.shared(session, self._spec.addresses.tables)
+        self._mark = cluster.shared(session, self._spec.config.addresses.tables)
         self._executors = cluster.ExecutorWatch(session)
 
     def _take_turn(self, session: SparkSession) -> None:
@@ -150,7 +153,7 @@ class _Job:
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         with spec.writing():
-            spark_checkpoint.adopt(spec.checkpoint(Store.TABLE).parent)
+            spark_checkpoint.adopt(spec.config.checkpoint(Store.TABLE).parent)
             spec = handover.checked(spec)
             spec = store_recovery.prepared(store_recovery.recovered(spec, self._epoch))
             return backfill.admitted(spec)
@@ -186,9 +189,9 @@ class _Job:
 
     def _ready(self) -> None:
         self._state = JobState.READY
-        if self._spec.ready_file is not None:
-            self._spec.ready_file.parent.mkdir(parents=True, exist_ok=True)
-            self._spec.ready_file.write_text("ready\n")
+        if self._spec.config.ready_file is not None:
+            self._spec.config.ready_file.parent.mkdir(parents=True, exist_ok=True)
+            self._spec.config.ready_file.write_text("ready\n")
 
     def _await_topics(self, spec: JobSpec) -> None:
         """Waits until the topics exist: Spark refuses a subscription that matches none."""
@@ -205,7 +208,7 @@ class _Job:
 
     def _exists(self, wanted: frozenset[str]) -> bool:
         try:
-            return wanted <= topics.names(self._spec.bootstrap)
+            return wanted <= topics.names(self._spec.config.bootstrap)
         except BrokerError:
             return False  # the broker may still be starting
 
@@ -230,7 +233,7 @@ class _Job:
             paused=() if turn is None else turn.spec.paused,
             attendants={} if turn is None else {a.name: a.condition() for a in turn.attendants},
         )
-        status.write(self._spec.status_file)
+        status.write(self._spec.config.status_file)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -86,7 +86,7 @@ class Turn:
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
         self._guards = {
-            store: StoreGuard(spec.ledger, store, spec.tenure)
+            store: StoreGuard(spec.config.ledger, store, spec.tenure)
             for store in Store
             if spec.plans_in(store)
         }
@@ -101,8 +101,8 @@ class Turn:
             for store, guard in self._guards.items()
         }
         self._takeover = Takeover(self._batches, spec, tables, lanes, self._taken)
-        self._rebuilds = RebuildServer(session, spec)
-        self._showcase = Showcase(spec.addresses.tables, spec.source)
+        self._rebuilds = RebuildServer(session, spec.config)
+        self._showcase = Showcase(spec.config.addresses.tables, spec.config.source)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
                 self._add(store, partial(self._start_store, store))
@@ -166,9 +166,9 @@ class Turn:
     def _try_again(self) -> None:
         """Has what waits for other columns than the views had tried with those that they have."""
         try:
-            with quarantine_table.connect(self.spec.ledger) as connection:
+            with quarantine_table.connect(self.spec.config.ledger) as connection:
                 views = [plan.name for plan in self.spec.plans]
-                quarantine_table.shaped_anew(connection, self.spec.source, views)
+                quarantine_table.shaped_anew(connection, self.spec.config.source, views)
         except ProjectionError as error:
             _log.warning("what waits is not tried again yet", code=error.code, what=error.message)
 
@@ -179,7 +179,7 @@ class Turn:
         )
 
     def _loss(self, query: str) -> Fault | None:
-        error = data_loss.find(self.spec, query)
+        error = data_loss.find(self.spec.config, query)
         return None if error is None else Fault.of(error)
 
     def _start_store(self, store: Store) -> StreamingQuery:
@@ -219,7 +219,7 @@ class Turn:
     def _retry_first(self, store: Store) -> None:
         """Makes room in a full quarantine before the next batch needs it."""
         try:
-            with quarantine_table.connect(self.spec.ledger) as connection:
+            with quarantine_table.connect(self.spec.config.ledger) as connection:
                 self._caretaker.retry(connection, store)
         except (CdcError, ProjectionError) as error:
             _log.warning("nothing is tried again yet", code=error.code, what=error.message)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdc.snapshot.reads import Read
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
 
@@ -50,10 +51,10 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
             continue
         if plan.expectations:
             continue  # they are looked at where the stream's rows are
-        if DeltaTable.is_deltatable(str(spec.addresses.tables / plan.name)):
+        if DeltaTable.is_deltatable(str(spec.config.addresses.tables / plan.name)):
             continue
         try:
-            rows = _load(spec, plan, stopped)
+            rows = _load(spec.config, plan, stopped)
         except (CdcError, ProjectionError, psycopg.Error) as error:
             _log.warning(
                 "view is not loaded, the stream fills it",
@@ -67,26 +68,29 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
     return found
 
 
-def _load(spec: JobSpec, plan: ViewPlan, stopped: Callable[[], bool]) -> int | None:
-    with session.connect(spec.source_dsn) as connection:
-        read = _read(connection, spec, plan, stopped)
-    if read is None or read.read_lsn is None or (read.rows_expected or 0) < spec.load_rows_min:
+def _load(config: JobConfig, plan: ViewPlan, stopped: Callable[[], bool]) -> int | None:
+    with session.connect(config.source_dsn) as connection:
+        read = _read(connection, config, plan, stopped)
+    if read is None or read.read_lsn is None or (read.rows_expected or 0) < config.load_rows_min:
         return None  # the stream makes short work of it, too
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
-    root, hiding = spec.addresses.tables, spec.hiding
-    return bulk_load.load(Load(plan, version, spec.source_dsn, root, hiding.rules, hiding.salt))
+    root, hiding = config.addresses.tables, config.hiding
+    return bulk_load.load(Load(plan, version, config.source_dsn, root, hiding.rules, hiding.salt))
 
 
 def _read(
-    connection: psycopg.Connection[Any], spec: JobSpec, plan: ViewPlan, stopped: Callable[[], bool]
+    connection: psycopg.Connection[Any],
+    config: JobConfig,
+    plan: ViewPlan,
+    stopped: Callable[[], bool],
 ) -> Read | None:
     """Returns the newest whole read of the view's table, once it has begun."""
     deadline = time.monotonic() + BEGIN_WAIT_S
     while not stopped():
-        epoch = reads.epoch_of(connection, spec.source, 1)
+        epoch = reads.epoch_of(connection, config.source, 1)
         found = [
             read
-            for read in reads.of_source(connection, spec.source, epoch)
+            for read in reads.of_source(connection, config.source, epoch)
             if read.whole and read.table == plan.schema.table
         ]
         newest = found[-1] if found else None

@@ -106,11 +106,11 @@ class TableWatch:
         spec = self._spec
         self._observe(connection, always=True)
         # whatever is noted between the two is in what is bound and not in the mark: it is seen
-        versions = registry.mark(connection, spec.source, self._views)
+        versions = registry.mark(connection, spec.config.source, self._views)
         derived = self._derived(connection)
-        kept = registry.kept(connection, spec.source, spec.views)
+        kept = registry.kept(connection, spec.config.source, spec.views)
         views = [version.view for version in kept]
-        bound = bind(connection, spec.source, views, decides=True, hiding=spec.hiding)
+        bound = bind(connection, spec.config.source, views, decides=True, hiding=spec.config.hiding)
         self._names = names = [view.name for view in views]
         # one of a view that is not declared is no one's to take over
         self._known = versions.joining.union(names)
@@ -127,7 +127,7 @@ class TableWatch:
         spec = self._spec
         reads = self._reads(connection)
         found = versions_derived.places(
-            connection, spec.source, spec.declared_derived, spec.functions
+            connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
         found = found or spec.derived
         self._read = reads.union(*(view.inputs for view in found))
@@ -135,7 +135,7 @@ class TableWatch:
 
     def _reads(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
         names = [view.name for view in self._spec.declared_derived]
-        return versions_derived.read(connection, self._spec.source, names)
+        return versions_derived.read(connection, self._spec.config.source, names)
 
     def look(self) -> bool:
         """Tells whether the views have to be bound anew."""
@@ -145,7 +145,7 @@ class TableWatch:
             try:
                 connection = self._connected()
                 self._observe(connection, always=False)
-                source = self._spec.source
+                source = self._spec.config.source
                 versions = registry.mark(connection, source, self._views)
                 shapes = view_schemas.mark(connection, source, self._names)
                 # what no one has read so far says of its rows only what they are
@@ -176,7 +176,7 @@ class TableWatch:
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
-            self._connection = session.connect(self._spec.source_dsn)
+            self._connection = session.connect(self._spec.config.source_dsn)
         return self._connection
 
     def _close(self) -> None:

@@ -33,16 +33,17 @@ from projections.stores.valkey.epoch import CacheEpoch
 from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
 
 _log = structlog.get_logger(__name__)
 
 
-def epoch_of(spec: JobSpec) -> CacheEpoch:
+def epoch_of(config: JobConfig) -> CacheEpoch:
     """Returns the memory of a job's cache, which lies beside the query's checkpoint."""
-    file = spec.checkpoint(Store.CACHE).with_suffix(".epoch")
-    return CacheEpoch(spec.cache_url, spec.addresses.cache_prefix, file)
+    file = config.checkpoint(Store.CACHE).with_suffix(".epoch")
+    return CacheEpoch(config.cache_url, config.addresses.cache_prefix, file)
 
 
 def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
@@ -67,7 +68,7 @@ def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
             why=reason or "they are laid out in another way",
         )
         names = [plan.name for plan in again]
-        with session.connect(spec.source_dsn) as connection:
+        with session.connect(spec.config.source_dsn) as connection:
             positions.withdraw(connection, names, Store.CACHE)
         backfill.forget(spec, Store.CACHE, names)
         if reason:
@@ -83,7 +84,7 @@ def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
 
 def _rid(spec: JobSpec) -> None:
     """Removes what lies beside the rows of views that have nothing there any more."""
-    sink = CacheSink(spec.addresses.cache_url, spec.addresses.cache_prefix)
+    sink = CacheSink(spec.config.addresses.cache_url, spec.config.addresses.cache_prefix)
     try:
         for plan in spec.plans_in(Store.CACHE):
             if not plan.cache.linked:
@@ -120,7 +121,7 @@ def prepared(spec: JobSpec) -> JobSpec:
 
 def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
     found = {}
-    with closing(open_sink(Store.SEARCH, spec.addresses)) as sink:
+    with closing(open_sink(Store.SEARCH, spec.config.addresses)) as sink:
         for plan in plans:
             try:
                 sink.prepare(plan)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from projections.common.offsets import Offsets
     from projections.job.active_plans import Intake
     from projections.job.schema_watch import TableWatch
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.publishing.boundary import CompleteThrough
     from projections.stores.valkey.epoch import CacheEpoch
@@ -119,7 +120,7 @@ _CONSUMER: Final = {
 def pace(spec: JobSpec, query: str) -> Pace:
     """Returns how a query takes its work; that of the tables rests longer the more there are."""
     if query == ARCHIVE:
-        return Pace(round(spec.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
+        return Pace(round(spec.config.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
     usual = _PACES[query]
     if query != Store.TABLE:
         return usual
@@ -149,7 +150,7 @@ def start_query(
     """
     writer = replace(_writer(spec, store), derives=bool(spec.derived))
     # one writer for each table at a time; elsewhere the rows of a partition stay in one task
-    tasks = 1 if store is Store.TABLE else spec.tasks
+    tasks = 1 if store is Store.TABLE else spec.config.tasks
     wanted = sorted(spec.topics_in(store))
     starting = _starting(spec, store)
     records = record_columns(_records(session, spec, store, _exactly(wanted), starting))
@@ -161,10 +162,12 @@ def start_query(
                 # no version is dropped any more before it is written
                 if gate.tables.look():
                     raise FaultError(_CHANGED)
-                ends = spark_checkpoint.batch_end(spec.checkpoint(store), batch_id)
+                ends = spark_checkpoint.batch_end(spec.config.checkpoint(store), batch_id)
                 writing = replace(writer, plans=gate.intake.sent)
                 if store is Store.TABLE:
-                    turns = BatchTurn(Published(spec.addresses.tables, spec.source).folder)
+                    turns = BatchTurn(
+                        Published(spec.config.addresses.tables, spec.config.source).folder
+                    )
                     writing = replace(writing, reach=gate.reach(ends), turn=turns.begin())
                 gate.beat()
                 counters = _written(gate.guard, writing, batch)
@@ -192,24 +195,26 @@ def start_archive(
         CheckpointForeignError: The checkpoint is another query's.
         RecordsLostError: It is damaged, and what follows it is gone.
     """
-    place = spec.checkpoint(ARCHIVE)
+    place = spec.config.checkpoint(ARCHIVE)
     spark_checkpoint.check(place)
     if (path := spark_checkpoint.damaged(place)) is not None:
-        if (lost := data_loss.find(spec, ARCHIVE)) is not None:
+        if (lost := data_loss.find(spec.config, ARCHIVE)) is not None:
             raise lost
         _log.warning("a checkpoint is damaged, the query begins another", file=str(path))
         spark_checkpoint.set_aside(place)  # the archive itself knows up to where it has records
     spark_checkpoint.claim(place, {})
-    pattern = re.escape(f"{spec.source}.") + ".*"
+    pattern = re.escape(f"{spec.config.source}.") + ".*"
     records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
-    archiver = Archiver(spec.archive, ArchiveRetention(spec.archive_days), spec.tenure)
+    archiver = Archiver(
+        spec.config.archive, ArchiveRetention(spec.config.archive_days), spec.tenure
+    )
     identities: dict[str, str] = {}
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        ends = spark_checkpoint.batch_end(spec.checkpoint(ARCHIVE), batch_id)
+        ends = spark_checkpoint.batch_end(spec.config.checkpoint(ARCHIVE), batch_id)
         if {topic for topic, _ in ends} - identities.keys():
             # a query whose topic is made anew while it runs ends, and is started again
-            identities.update(_identities(spec, ends))
+            identities.update(_identities(spec.config, ends))
         aware = replace(archiver, ends=ends, identities=identities)
         rows = batch.mapInArrow(aware.write, ADDED_DDL).collect()
         on_batch(batch_id, sum(row["added"] for row in rows))
@@ -218,9 +223,9 @@ def start_archive(
     return _started(session, spec, ARCHIVE, stream)
 
 
-def _identities(spec: JobSpec, ends: Offsets) -> dict[str, str]:
+def _identities(config: JobConfig, ends: Offsets) -> dict[str, str]:
     try:
-        return topics.identities(spec.bootstrap, {topic for topic, _ in ends})
+        return topics.identities(config.bootstrap, {topic for topic, _ in ends})
     except BrokerError as error:
         raise FaultError(error) from None
 
@@ -234,7 +239,7 @@ def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
 def _writer(spec: JobSpec, store: Store) -> BatchWriter:
     plans = SentPlans(spec.plans_in(store))
     return BatchWriter(
-        store, plans, spec.addresses, spec.ledger, tenure=spec.tenure, mark=spec.mark
+        store, plans, spec.config.addresses, spec.config.ledger, tenure=spec.tenure, mark=spec.mark
     )
 
 
@@ -276,14 +281,14 @@ def _starting(spec: JobSpec, store: Store) -> str:
         RecordsLostError: What it wants next is gone, or its topics are not those it stands in.
         BrokerError: The broker does not answer.
     """
-    wanted, place = spec.topics_in(store), spec.checkpoint(store)
+    wanted, place = spec.topics_in(store), spec.config.checkpoint(store)
     spark_checkpoint.take_back(place)
     known = spark_checkpoint.check(place)
     stands, damaged = spark_checkpoint.committed(place), spark_checkpoint.damaged(place)
     at = handover.rewound(spec, store, stands)
     standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
-    bounds = extent.bounds(spec.bootstrap, wanted)
-    identities = topics.identities(spec.bootstrap, wanted)
+    bounds = extent.bounds(spec.config.bootstrap, wanted)
+    identities = topics.identities(spec.config.bootstrap, wanted)
     lost = data_loss.made_anew(store, wanted & known.keys(), known, identities)
     if lost := lost or data_loss.lost(store, standing, bounds):
         raise lost
@@ -318,7 +323,7 @@ def _records(
 ) -> DataFrame:
     # a pattern, because a subscription by name fails while one of the topics does not exist yet
     reader = (
-        of_topics(session.readStream.format("kafka"), spec, query)
+        of_topics(session.readStream.format("kafka"), spec.config, query)
         .option("subscribePattern", pattern)
         .option("startingOffsets", starting)
         .option("maxOffsetsPerTrigger", pace(spec, query).offsets_max)
@@ -327,13 +332,13 @@ def _records(
     return records
 
 
-def of_topics(reader: Any, spec: JobSpec, query: str) -> Any:
+def of_topics(reader: Any, config: JobConfig, query: str) -> Any:
     """Has a reader of Spark's, of streams or of batches, read topics as a query does."""
     reader = (
-        reader.option("kafka.bootstrap.servers", spec.bootstrap)
+        reader.option("kafka.bootstrap.servers", config.bootstrap)
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
-        .option("groupIdPrefix", f"headwater-{spec.source}-{query}")
+        .option("groupIdPrefix", f"headwater-{config.source}-{query}")
     )
     for name, value in _CONSUMER.items():
         reader = reader.option(name, value)
@@ -345,7 +350,7 @@ def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> S
     session.sparkContext.setLocalProperty("spark.scheduler.pool", query)
     started: StreamingQuery = (
         stream.queryName(str(query))
-        .option("checkpointLocation", str(spec.checkpoint(query)))
+        .option("checkpointLocation", str(spec.config.checkpoint(query)))
         .trigger(processingTime=f"{pace(spec, query).every_ms} milliseconds")
         .start()
     )

@@ -14,7 +14,7 @@ from projections.stores.valkey.client import CacheServer, Keys, glob, told_apart
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.job_config import StoreAddresses
 
 _KEYS_AT_ONCE: Final = 2000
 _LOOKED_AT_MAX: Final = 400_000

@@ -8,7 +8,7 @@ from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from projections.changes.sink import Sink
-    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.job_config import StoreAddresses
 
 
 def open_sink(store: Store, addresses: StoreAddresses) -> Sink:

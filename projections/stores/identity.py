@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.definition.views import Store
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
 
@@ -40,17 +41,17 @@ def lost(spec: JobSpec, store: Store) -> frozenset[str]:
     Raises:
         SinkUnavailableError: The store does not answer.
     """
-    kept = _read(spec, store)
+    kept = _read(spec.config, store)
     if not kept:
         return frozenset()
     now = _marks(spec, store)
     return frozenset(view for view, mark in now.items() if kept.get(view, mark) != mark)
 
 
-def forget(spec: JobSpec, store: Store, views: frozenset[str]) -> None:
+def forget(config: JobConfig, store: Store, views: frozenset[str]) -> None:
     """Forgets the places that views had."""
-    kept = _read(spec, store)
-    _write(spec, store, {view: mark for view, mark in kept.items() if view not in views})
+    kept = _read(config, store)
+    _write(config, store, {view: mark for view, mark in kept.items() if view not in views})
 
 
 def check(spec: JobSpec, store: Store) -> None:
@@ -79,30 +80,32 @@ def keep(spec: JobSpec, store: Store) -> None:
     if not marks:
         return
     paused = {view.name for view in spec.paused if store in view.to}
-    kept = {view: mark for view, mark in _read(spec, store).items() if view in paused}
-    _write(spec, store, kept | {view: mark for view, mark in marks.items() if mark is not None})
+    kept = {view: mark for view, mark in _read(spec.config, store).items() if view in paused}
+    _write(
+        spec.config, store, kept | {view: mark for view, mark in marks.items() if mark is not None}
+    )
 
 
 def _marks(spec: JobSpec, store: Store) -> dict[str, str | None]:
-    with closing(open_sink(store, spec.addresses)) as sink:
+    with closing(open_sink(store, spec.config.addresses)) as sink:
         if not isinstance(sink, Marked):
             return {}
         return {plan.name: sink.mark(plan) for plan in spec.plans_in(store)}
 
 
-def _read(spec: JobSpec, store: Store) -> dict[str, str]:
-    path = _file(spec, store)
+def _read(config: JobConfig, store: Store) -> dict[str, str]:
+    path = _file(config, store)
     if not path.is_file():
         return {}
     marks: dict[str, str] = orjson.loads(path.read_bytes())
     return marks
 
 
-def _write(spec: JobSpec, store: Store, marks: Mapping[str, str]) -> None:
-    path = _file(spec, store)
+def _write(config: JobConfig, store: Store, marks: Mapping[str, str]) -> None:
+    path = _file(config, store)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, orjson.dumps(marks))
 
 
-def _file(spec: JobSpec, store: Store) -> Path:
-    return spec.checkpoint(store).with_name(f"{store}.marks.json")
+def _file(config: JobConfig, store: Store) -> Path:
+    return config.checkpoint(store).with_name(f"{store}.marks.json")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.definition.views import DerivedView
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.verification.report import Uncompared, ViewReport
 
@@ -99,9 +100,10 @@ class BackgroundVerification:
         verification = JobVerification(
             spec, self._throttle, deadline_s=self._deadline_s, uncompared=_tell_uncompared
         )
-        with session.connect(spec.source_dsn) as connection:
+        with session.connect(spec.config.source_dsn) as connection:
             seen = {
-                (v.view, v.store): v.looked_at for v in results_table.read(connection, spec.source)
+                (v.view, v.store): v.looked_at
+                for v in results_table.read(connection, spec.config.source)
             }
             now = _now(connection)
         derived = {view.name for view in spec.derived}
@@ -111,7 +113,9 @@ class BackgroundVerification:
             (name, False): plan.to - {Store.TABLE} if name in derived else plan.to
             for name, plan in plans.items()
         }
-        tables = {view.name: view for view in _published(spec)} if Checks(spec).served() else {}
+        tables = (
+            {view.name: view for view in _published(spec)} if Checks(spec.config).served() else {}
+        )
         places |= {(name, True): frozenset({Store.TABLE}) for name in tables}
         if not places:
             return []
@@ -125,7 +129,7 @@ class BackgroundVerification:
         # before it: whatever ends this turn without a result, the next one is another's
         self._begun[chosen] = now
         if chosen[1]:
-            return self._look_at_table(spec, tables[chosen[0]])
+            return self._look_at_table(spec.config, tables[chosen[0]])
         plan = plans[chosen[0]]
         reports: list[ViewReport] = []
         steps = verification.steps(plan, sorted(places[chosen]), reports)
@@ -136,20 +140,20 @@ class BackgroundVerification:
                 break
         if self._stop.is_set():
             return []  # what was not waited for to its end says nothing
-        with session.connect(spec.source_dsn) as connection:
-            results_table.publish(connection, spec.source, reports)
+        with session.connect(spec.config.source_dsn) as connection:
+            results_table.publish(connection, spec.config.source, reports)
         for report in reports:
             self._tell(report)
         return reports
 
-    def _look_at_table(self, spec: JobSpec, view: DerivedView) -> list[ViewReport]:
+    def _look_at_table(self, config: JobConfig, view: DerivedView) -> list[ViewReport]:
         """Has the job verify the table of a view; returns what it has answered."""
         began = time.monotonic()
-        answers = verified_by_job(spec, [view], within_s=ANSWER_S, stop=self._stop)
+        answers = verified_by_job(config, [view], within_s=ANSWER_S, stop=self._stop)
         reports = [each.report for each in answers.values() if each.report is not None]
         worked_s = time.monotonic() - began
-        with session.connect(spec.source_dsn) as connection:
-            results_table.publish(connection, spec.source, reports)
+        with session.connect(config.source_dsn) as connection:
+            results_table.publish(connection, config.source, reports)
         for report in reports:
             self._tell(report)
         self._stop.wait(min(REST_MAX_S, worked_s * (1 / self._budget - 1)))
@@ -192,6 +196,6 @@ def _now(connection: psycopg.Connection[Any]) -> datetime:
 
 def _published(spec: JobSpec) -> list[DerivedView]:
     """The derived views of which there is a table to be looked at."""
-    latest = Published(spec.addresses.tables, spec.source).latest()
+    latest = Published(spec.config.addresses.tables, spec.config.source).latest()
     known = {} if latest is None else latest.views
     return [view for view in spec.derived if view.name in known]

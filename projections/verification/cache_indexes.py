@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cdc.lsn import Lsn
     from projections.changes.row_batch import RowPart
-    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
     from projections.verification.truth import Truth
     from projections.verification.wait import PositionWaiter

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.definition.views import DerivedView
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 DEADLINE_S: Final = 1800.0
 """Longest wait for the answers: a view of that size is better compared beside the job."""
@@ -73,11 +73,11 @@ class Checks:
     """The requests to one job, and its answers.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
-        self._folder = spec.checkpoint(Store.TABLE).parent / _FOLDER
+    def __init__(self, config: JobConfig) -> None:
+        self._folder = config.checkpoint(Store.TABLE).parent / _FOLDER
 
     def serving(self) -> WriterLock:
         """The lock that the job holds while it answers."""
@@ -137,7 +137,7 @@ class Checks:
 
 
 def verified_by_job(
-    spec: JobSpec,
+    config: JobConfig,
     views: Iterable[DerivedView],
     *,
     within_s: float = DEADLINE_S,
@@ -146,7 +146,7 @@ def verified_by_job(
     """Has the running job verify derived views.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         views: The views, as the caller knows them.
         within_s: Longest wait for all answers, seconds.
         stop: Ends the wait.
@@ -155,7 +155,7 @@ def verified_by_job(
         By view, the answers. A view is not among them where no job runs, the job has ended
         meanwhile, has another definition of the view, or could not compare it.
     """
-    checks = Checks(spec)
+    checks = Checks(config)
     if not checks.served():
         return {}
     pause = time.sleep if stop is None else stop.wait

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from cdc.capture import CaptureSpec
     from projections.definition.views import DerivedView
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.verification.report import KeyFinding, ViewReport
@@ -89,7 +90,7 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
             what is wrong is a row; or it is made from others, and no job runs that could.
     """
     if any(view.name == report.view for view in spec.derived):
-        if not job_runs(spec):
+        if not job_runs(spec.config):
             raise RepairRefusedError(
                 f"view {report.view} is a derived view, and no job runs that computes it",
                 hint="start the job with headwater up, then repeat the command",
@@ -192,7 +193,7 @@ def _take_out_duplicates(
     columns = [plan.schema.by_name[name] for name in plan.keys]
     keys = [decoded_key(key_values(key, columns), columns) for key in doubled]
     feeding = next(each for each in spec.plans_in(Store.TABLE) if each.name == plan.name)
-    with closing(TableSink(spec.addresses.tables)) as sink:
+    with closing(TableSink(spec.config.addresses.tables)) as sink:
         removed = sink.deduplicate(feeding, keys)
     say(f"{plan.name} in table: {removed} rows taken out that had a newer one of their key")
 
@@ -222,7 +223,7 @@ def _judged_again(
 ) -> list[Repaired]:
     with ExitStack() as stack:
         sinks = {
-            store: stack.enter_context(closing(open_sink(store, spec.addresses)))
+            store: stack.enter_context(closing(open_sink(store, spec.config.addresses)))
             for store in by_store
         }
         suspects = {store: [each.key for each in found] for store, found in by_store.items()}
@@ -251,11 +252,11 @@ def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
     stores = {report.store for report in reports}
     if Store.TABLE in stores:  # what was wrong there may have been given to the others
         stores |= view.to
-    renewals = Renewals(spec)
+    renewals = Renewals(spec.config)
     asked = renewals.ask(view.name, stores)
     said = ", ".join(sorted(stores))
     say(f"{view.name}: the job makes it whole at its next boundary, in {said}")
-    _await_renewal(spec, renewals, asked, deadline_s)
+    _await_renewal(spec.config, renewals, asked, deadline_s)
     again = {report.store: report for report in _verified_again(spec, view, stores, verify_derived)}
     repaired = []
     for report in reports:
@@ -268,17 +269,19 @@ def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
     return repaired
 
 
-def _await_renewal(spec: JobSpec, renewals: Renewals, asked: Renewal, deadline_s: float) -> None:
+def _await_renewal(
+    config: JobConfig, renewals: Renewals, asked: Renewal, deadline_s: float
+) -> None:
     waiting = asked.waiting
     for _ in looks(deadline_s, _POLL_S):
         left = renewals.of_view(asked.view)
         if left is None:
             return
         waiting = left.waiting
-        runs = job_runs(spec)
+        runs = job_runs(config)
         if not runs:
             break
-    fault = _fault(spec, asked.view) if runs else "the job has ended"
+    fault = _fault(config, asked.view) if runs else "the job has ended"
     raise NotCaughtUpError(
         f"view {asked.view} was not recomputed",
         detail=f"pending in {', '.join(waiting)}" + (f": {fault}" if fault else ""),
@@ -301,10 +304,10 @@ def _count(report: ViewReport) -> int:
     return report.missing + report.extra + report.different
 
 
-def _fault(spec: JobSpec, view: str) -> str:
+def _fault(config: JobConfig, view: str) -> str:
     """What the job says of a view that it cannot keep."""
     try:
-        told = orjson.loads(spec.derived_file.read_bytes()).get(view, {})
+        told = orjson.loads(config.derived_file.read_bytes()).get(view, {})
     except (FileNotFoundError, orjson.JSONDecodeError):
         return ""
     faults = [told.get("error"), *(each.get("error") for each in told.get("stores", {}).values())]

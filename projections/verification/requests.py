@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 _RUNS: Final = ("starting", "ready")
 _SILENCE_S: Final = 60.0
 """How long a job that runs may say nothing of itself: what it is bound to may be bound anew."""
 
 
-def job_runs(spec: JobSpec) -> bool:
+def job_runs(config: JobConfig) -> bool:
     """Whether the job says of itself that it keeps the views."""
     try:
-        said = orjson.loads(spec.status_file.read_bytes())
+        said = orjson.loads(config.status_file.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return False
     return said["state"] in _RUNS and time.time() - said["at"] < _SILENCE_S
@@ -67,11 +67,11 @@ class Renewals:
     """What is asked for of one job.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
-        self._folder = spec.checkpoint(Store.TABLE).parent / _RENEWALS
+    def __init__(self, config: JobConfig) -> None:
+        self._folder = config.checkpoint(Store.TABLE).parent / _RENEWALS
 
     def ask(self, view: str, stores: Iterable[Store]) -> Renewal:
         """Asks for a view; what was asked for it before is done with it.

@@ -25,6 +25,7 @@ from projections.verification.report import EXAMPLES, KeyVerdict, ViewReport
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
 
@@ -42,16 +43,16 @@ def with_staleness(spec: JobSpec, reports: Sequence[ViewReport]) -> list[ViewRep
     """Returns reports that tell what is stale from what is different otherwise."""
     plans = {plan.name: plan for plan in spec.plans}
     return [
-        _told(spec, plans[report.view], report)
+        _told(spec.config, plans[report.view], report)
         if report.different and report.view in plans
         else report
         for report in reports
     ]
 
 
-def _told(spec: JobSpec, plan: ViewPlan, report: ViewReport) -> ViewReport:
+def _told(config: JobConfig, plan: ViewPlan, report: ViewReport) -> ViewReport:
     differing = [each for each in report.findings if each.verdict is KeyVerdict.DIFFERENT]
-    newest = _newest(spec, plan, [each.key for each in differing[:KEYS_MAX]])
+    newest = _newest(config, plan, [each.key for each in differing[:KEYS_MAX]])
     findings = tuple(
         each._replace(verdict=KeyVerdict.STALE)
         if each.verdict is KeyVerdict.DIFFERENT and newest.get(each.key, 0) > each.version
@@ -64,7 +65,7 @@ def _told(spec: JobSpec, plan: ViewPlan, report: ViewReport) -> ViewReport:
     return replace(report, findings=findings, examples=examples, stale=said[KeyVerdict.STALE])
 
 
-def _newest(spec: JobSpec, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, int]:
+def _newest(config: JobConfig, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, int]:
     """Versions of the newest archived changes of some keys."""
     columns = [plan.schema.by_name[name] for name in plan.keys if name in plan.schema.by_name]
     if plan.events is not None or not keys or any(c.kind not in _ALIKE for c in columns):
@@ -77,7 +78,7 @@ def _newest(spec: JobSpec, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, 
     wanted = pa.array(list(recorded), pa.string())
     found: dict[str, int] = defaultdict(int)
     try:
-        for batch in ArchiveScan(spec.archive, plan.topics).records(("key", "epoch", "lsn")):
+        for batch in ArchiveScan(config.archive, plan.topics).records(("key", "epoch", "lsn")):
             own = pc.fill_null(pc.is_in(batch.column("key"), wanted), False)
             for row in batch.filter(own).to_pylist():
                 if row["epoch"] is not None and row["lsn"] is not None:

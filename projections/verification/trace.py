@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from projections.definition.views import Store
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
 CHANGES_MAX: Final = 10
@@ -126,11 +126,11 @@ class Trace:
     stores: tuple[StoredRow, ...]
 
 
-def trace(spec: JobSpec, plan: ViewPlan, key: str, changes_max: int = CHANGES_MAX) -> Trace:
+def trace(config: JobConfig, plan: ViewPlan, key: str, changes_max: int = CHANGES_MAX) -> Trace:
     """Follows a row from its commits to the stores of a view.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         plan: The view.
         key: The row's key; parts of a longer one as `projections.changes.documents.key_text` joins
             them.
@@ -147,9 +147,9 @@ def trace(spec: JobSpec, plan: ViewPlan, key: str, changes_max: int = CHANGES_MA
             detail="they are not identified by the key of a table",
             hint="headwater events stream shows an event; headwater query finds a row",
         )
-    found = sorted(_sightings(spec, plan, key), key=lambda each: each.sighting.version)
+    found = sorted(_sightings(config, plan, key), key=lambda each: each.sighting.version)
     newest = found[-1] if found else None
-    stores = tuple(_stored(spec, plan, store, newest) for store in sorted(plan.to))
+    stores = tuple(_stored(config, plan, store, newest) for store in sorted(plan.to))
     changes = [each.sighting for each in found[-changes_max:]]
     return Trace(plan.name, key, tuple(changes), stores)
 
@@ -193,15 +193,15 @@ class _Found(NamedTuple):
     record_key: str  # under which its records wait for each other
 
 
-def _sightings(spec: JobSpec, plan: ViewPlan, key: str) -> Iterator[_Found]:
+def _sightings(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Found]:
     row = _Row(plan, key)
     for topic in plan.topics:
         archived_to: dict[int, int] = {}
-        for place, event in _archived(spec, topic, archived_to):
+        for place, event in _archived(config, topic, archived_to):
             if found := row.found(topic, place, event, archived=True):
                 yield found
-        with searching(spec.bootstrap) as client:
-            for _, partition in sorted(extent.bounds(spec.bootstrap, [topic])):
+        with searching(config.bootstrap) as client:
+            for _, partition in sorted(extent.bounds(config.bootstrap, [topic])):
                 part = SearchedPartition(client, (topic, partition))
                 begin = max(part.begin, archived_to.get(partition, 0))
                 for offset, event in part.changes(begin, part.end):
@@ -210,12 +210,12 @@ def _sightings(spec: JobSpec, plan: ViewPlan, key: str) -> Iterator[_Found]:
 
 
 def _archived(
-    spec: JobSpec, topic: str, reached: dict[int, int]
+    config: JobConfig, topic: str, reached: dict[int, int]
 ) -> Iterator[tuple[tuple[int, int], ChangeEvent]]:
     """Reads a topic's changes from the archive; notes how far that has each partition."""
-    if not DeltaTable.is_deltatable(str(spec.archive)):
+    if not DeltaTable.is_deltatable(str(config.archive)):
         return
-    for batch in ArchiveScan(spec.archive, {topic}).records(_ARCHIVED):
+    for batch in ArchiveScan(config.archive, {topic}).records(_ARCHIVED):
         for row in batch.to_pylist():
             place = row["partition"], row["offset"]
             reached[place[0]] = max(reached.get(place[0], 0), place[1] + 1)
@@ -224,15 +224,15 @@ def _archived(
                 yield place, ChangeEvent.parse(record_key(row), value, row["epoch"])
 
 
-def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) -> StoredRow:
-    with session.connect(spec.source_dsn) as connection:
+def _stored(config: JobConfig, plan: ViewPlan, store: Store, newest: _Found | None) -> StoredRow:
+    with session.connect(config.source_dsn) as connection:
         reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
         through = reached.get((plan.name, store))
         if newest is None:
             return StoredRow(store, StoredState.NEVER_SEEN, None, through, None)
         picked = quarantine_admin.Picked(plan.name, store, newest.record_key)
-        waiting = quarantine_admin.keys(connection, spec.source, picked)
-    with closing(open_sink(store, spec.addresses)) as sink:
+        waiting = quarantine_admin.keys(connection, config.source, picked)
+    with closing(open_sink(store, config.addresses)) as sink:
         (version,) = sink.versions(plan, [RowChange(newest.key, 0, None, 0)])
     sighting = newest.sighting
     state = StoredState.HAS_IT if version >= sighting.version else StoredState.BEHIND
@@ -242,7 +242,7 @@ def _stored(spec: JobSpec, plan: ViewPlan, store: Store, newest: _Found | None) 
         StoredState.WAITS if waiting else state if version else StoredState.NEVER_SEEN,
         Lsn(lsn_of(version)) if version else None,
         through,
-        spark_checkpoint.batch_of(spec.checkpoint(store), place, sighting.offset),
+        spark_checkpoint.batch_of(config.checkpoint(store), place, sighting.offset),
         sum(each.records for each in waiting),
         waiting[0].code if waiting else None,
     )

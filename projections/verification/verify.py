@@ -120,7 +120,7 @@ class JobVerification:
         for view in self._spec.derived:
             table = self._published(view.name)
             if table is not None and (not views or view.name in views):
-                plan = plan_at(self._spec, view, table.version)
+                plan = plan_at(self._spec.config, view, table.version)
                 if plan.to - {Store.TABLE}:
                     yield plan
 
@@ -156,21 +156,21 @@ class JobVerification:
             reader, other = (stack.enter_context(self._session()) for _ in range(2))
             sinks = {}
             for store in wanted:
-                sink = open_sink(store, self._spec.addresses)
+                sink = open_sink(store, self._spec.config.addresses)
                 sinks[store] = stack.enter_context(closing(sink))
             compared = ComparedStores(sinks, self._left_out(plan.name))
             stack.enter_context(compared.every())
             reach = PositionWaiter(
                 other, self.throttle, deadline_s=self._deadline_s, resting=self._resting
             )
-            found = ViewPass(plan, compared, reach, self.throttle, self._spec.addresses)
+            found = ViewPass(plan, compared, reach, self.throttle, self._spec.config.addresses)
             if plan.append_only:
                 keyless = KeylessPass(
                     reader, other, plan, reach, self.throttle, resting=self._resting
                 )
                 yield from found.keyless_steps(keyless)
             elif derived:
-                tables = self._spec.addresses.tables
+                tables = self._spec.config.addresses.tables
                 truth = TableTruth(tables, plan, partial(self._published, plan.name))
                 yield from found.steps(truth, lambda _: frozenset())
             else:
@@ -208,8 +208,8 @@ class JobVerification:
         return lambda store, error: tell(Uncompared(view, store, Fault.of(error)))
 
     def _published(self, view: str) -> Any:
-        latest = Published(self._spec.addresses.tables, self._spec.source).latest()
+        latest = Published(self._spec.config.addresses.tables, self._spec.config.source).latest()
         return None if latest is None else latest.views.get(view)
 
     def _session(self) -> Any:
-        return source_rows.session_of(self._spec.source_dsn, self._spec.hiding.salt)
+        return source_rows.session_of(self._spec.config.source_dsn, self._spec.config.hiding.salt)

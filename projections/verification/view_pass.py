@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cdc.lsn import Lsn
     from projections.common.throttle import Throttle
-    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
     from projections.verification.compared_stores import ComparedStores
     from projections.verification.keyless import KeylessPass

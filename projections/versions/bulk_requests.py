@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from projections.archive.bulk import BulkFold, BulkPart
     from projections.archive.scan import ArchiveScan
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
 ATTEMPTS_MAX: Final = 2
@@ -117,11 +117,11 @@ class BulkRequests:
     """What is asked of one job, and what it answers.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
-        self._root = spec.checkpoint(Store.TABLE).parent / _FOLDER
+    def __init__(self, config: JobConfig) -> None:
+        self._root = config.checkpoint(Store.TABLE).parent / _FOLDER
 
     def asking(self, place: str) -> WriterLock:
         """The lock that the command holds which fills a version, as long as it asks."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from cdc.table import Column
     from projections.changes.sink import Sink
     from projections.definition.diff import DefinitionChange
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
 EXAMPLES: Final = 10
@@ -98,7 +98,7 @@ class VersionDifference:
 
 def compare_versions(  # noqa: PLR0913  # two versions, and what is known of both
     connection: psycopg.Connection[Any],
-    spec: JobSpec,
+    config: JobConfig,
     old: ViewPlan,
     new: ViewPlan,
     change: DefinitionChange,
@@ -113,7 +113,7 @@ def compare_versions(  # noqa: PLR0913  # two versions, and what is known of bot
 
     Args:
         connection: To the source, in autocommit.
-        spec: The job.
+        config: The job's configuration.
         old: The version that readers see.
         new: The other one.
         change: How its definition differs.
@@ -127,12 +127,12 @@ def compare_versions(  # noqa: PLR0913  # two versions, and what is known of bot
     if pair.incomparable is not None:
         return VersionDifference(TableDifference(()), "", None, incomparable=pair.incomparable)
     if Store.TABLE in pair.stores and not pair.by_sequence:
-        compared = _in_tables(spec, pair)
+        compared = _in_tables(config, pair)
     else:
         store = Store.TABLE if Store.TABLE in pair.stores else min(pair.stores)
         with (
-            store_lock.alone(connection, spec.source, [store]),
-            closing(open_sink(store, spec.addresses)) as sink,
+            store_lock.alone(connection, config.source, [store]),
+            closing(open_sink(store, config.addresses)) as sink,
         ):
             compared = _in_store(sink, store, pair)
     _set_apart(compared, pair)
@@ -268,9 +268,9 @@ class _Sieve:
         return None if unmet is None else f"rows that {self._other.name} keeps out: {unmet.name}"
 
 
-def _in_tables(spec: JobSpec, pair: _Pair) -> VersionDifference:
-    tables, old, new = spec.addresses.tables, pair.old, pair.new
-    latest = Published(tables, spec.source).latest()
+def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
+    tables, old, new = config.addresses.tables, pair.old, pair.new
+    latest = Published(tables, config.source).latest()
     sides = {} if latest is None else latest.views
     one, other = sides.get(old.name), sides.get(new.name)
     behind = not pair.still and one and other and (one.epoch, one.lsn) != (other.epoch, other.lsn)

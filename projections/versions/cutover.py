@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.errors import ProjectionError
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.publishing.published_versions import PublishedVersion
     from projections.versions.version import ViewVersion
 
@@ -55,7 +55,7 @@ _ONE_SWITCH: Final = timedelta(seconds=1)
 _log = structlog.get_logger(__name__)
 
 
-def switch(connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
+def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> None:
     """Moves readers of a view to another version, in all stores.
 
     All stores are asked before anything changes. Readers who are on their way to another version
@@ -63,7 +63,7 @@ def switch(connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
 
     Args:
         connection: To the source, in autocommit; it holds the lock of the view's versions.
-        spec: The job.
+        config: The job's configuration.
         target: The version.
 
     Raises:
@@ -73,26 +73,26 @@ def switch(connection: Connection, spec: JobSpec, target: ViewVersion) -> None:
         SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
             rest.
     """
-    under_way = _under_way(connection, spec, target.view) is not None
-    asked = _ask(spec, target)
+    under_way = _under_way(connection, config, target.view) is not None
+    asked = _ask(config, target)
     if not under_way:
         _refuse_away(target, asked)
     here = stores_of(target) - asked.away.keys()
     with (
-        session.connect(spec.source_dsn) as noting,  # a turn's own session notes all at its end
-        store_lock.alone(connection, spec.source, _turns(target, here)),
+        session.connect(config.source_dsn) as noting,  # a turn's own session notes all at its end
+        store_lock.alone(connection, config.source, _turns(target, here)),
     ):
-        for each in registry.of_view(connection, spec.source, target.view):
+        for each in registry.of_view(connection, config.source, target.view):
             seen = each.state is VersionState.CURRENT or each.switching
             if seen and each.place != target.place:
-                refuse_behind(connection, spec, each, target, here)
+                refuse_behind(connection, config, each, target, here)
         if not under_way:  # they may have been waited for since
-            _refuse_away(target, _ask(spec, target))
-        registry.note_switching(noting, spec.source, target.place)
-        _complete(connection, spec, target, here, asked.away)
+            _refuse_away(target, _ask(config, target))
+        registry.note_switching(noting, config.source, target.place)
+        _complete(connection, config, target, here, asked.away)
 
 
-def back(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
+def back(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
     """Moves readers of a view back to the version that they saw before; returns it.
 
     Readers who are on their way to a later version, or to one that they never saw, stay with the
@@ -100,7 +100,7 @@ def back(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
 
     Args:
         connection: To the source, in autocommit; it holds the lock of the view's versions.
-        spec: The job.
+        config: The job's configuration.
         view: The view.
 
     Raises:
@@ -111,47 +111,47 @@ def back(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
         SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
             rest.
     """
-    target = before(connection, spec, view)
+    target = before(connection, config, view)
     if target.switching:
-        finish(connection, spec, view)
+        finish(connection, config, view)
     else:
-        switch(connection, spec, target)
+        switch(connection, config, target)
     return target
 
 
-def finish(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | None:
+def finish(connection: Connection, config: JobConfig, view: str) -> ViewVersion | None:
     """Does what is left of a switch of a view that was begun; returns what readers see by it.
 
     Args:
         connection: To the source, in autocommit; it holds the lock of the view's versions.
-        spec: The job.
+        config: The job's configuration.
         view: The view.
 
     Raises:
         VersionBusyError: A batch takes too long.
         SwitchUnfinishedError: A store does not answer: whoever comes next does the rest.
     """
-    target = _under_way(connection, spec, view)
+    target = _under_way(connection, config, view)
     if target is None:
         return None
-    asked = _ask(spec, target)
+    asked = _ask(config, target)
     # no more batches wait than have to, as it may be tried again and again
-    with store_lock.alone(connection, spec.source, _turns(target, asked.lacking)):
-        _complete(connection, spec, target, asked.lacking, asked.away)
+    with store_lock.alone(connection, config.source, _turns(target, asked.lacking)):
+        _complete(connection, config, target, asked.lacking, asked.away)
     return target
 
 
-def resume(connection: Connection, spec: JobSpec) -> None:
+def resume(connection: Connection, config: JobConfig) -> None:
     """Finishes switches that someone began and did not end; none while they are at it.
 
     Raises:
         SwitchUnfinishedError: A store of one does not answer; the others are finished.
     """
     unfinished: SwitchUnfinishedError | None = None
-    for view in _to_finish(connection, spec):
+    for view in _to_finish(connection, config):
         try:
-            with registry.alone(connection, spec.source, view, wait_s=0):
-                finish(connection, spec, view)
+            with registry.alone(connection, config.source, view, wait_s=0):
+                finish(connection, config, view)
         except VersionBusyError:
             continue
         except SwitchUnfinishedError as error:
@@ -160,9 +160,9 @@ def resume(connection: Connection, spec: JobSpec) -> None:
         raise unfinished
 
 
-def _to_finish(connection: Connection, spec: JobSpec) -> list[str]:
+def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
     """Views whose switch can be finished; one that is declared again has to be made first."""
-    moving = [v for v in registry.read(connection, spec.source) if v.switching]
+    moving = [v for v in registry.read(connection, config.source) if v.switching]
     if not moving:
         return []
     there = {(p.view, p.store) for p in positions.read(connection)}
@@ -174,49 +174,49 @@ def _to_finish(connection: Connection, spec: JobSpec) -> list[str]:
     )
 
 
-def assert_shown(connection: Connection, spec: JobSpec) -> None:
+def assert_shown(connection: Connection, config: JobConfig) -> None:
     """Shows readers of each store what they are to see, where the store has forgotten it.
 
     Raises:
         SinkError: A store cannot be reached.
     """
-    later = _later(connection, spec)
+    later = _later(connection, config)
     if not later:
         return
     turns = frozenset[str]().union(*(_turns(each, stores_of(each)) for each in later))
-    with store_lock.alone(connection, spec.source, turns):
+    with store_lock.alone(connection, config.source, turns):
         # no one is moving readers at this moment, and what is noted is what they are to see
-        for version in _later(connection, spec):
+        for version in _later(connection, config):
             for store in in_order(stores_of(version)):
-                show(spec, store, version)
+                show(config, store, version)
 
 
-def _later(connection: Connection, spec: JobSpec) -> list[ViewVersion]:
+def _later(connection: Connection, config: JobConfig) -> list[ViewVersion]:
     """Versions that readers see and that are not the first; none of views whose are being moved."""
-    versions = registry.read(connection, spec.source)
+    versions = registry.read(connection, config.source)
     moved = {each.view for each in versions if each.switching}
     current = [each for each in versions if each.state is VersionState.CURRENT]
     return [each for each in current if each.number > 1 and each.view not in moved]
 
 
-def _under_way(connection: Connection, spec: JobSpec, view: str) -> ViewVersion | None:
+def _under_way(connection: Connection, config: JobConfig, view: str) -> ViewVersion | None:
     """The version of a view that readers are being moved to."""
-    versions = registry.of_view(connection, spec.source, view)
+    versions = registry.of_view(connection, config.source, view)
     return next((each for each in versions if each.switching), None)
 
 
-def before(connection: Connection, spec: JobSpec, view: str) -> ViewVersion:
+def before(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
     """Returns the version that readers saw before the one that they see, or are on their way to.
 
     Args:
         connection: To the source, in autocommit.
-        spec: The job.
+        config: The job's configuration.
         view: The view.
 
     Raises:
         VersionUnknownError: There is none, or it was dropped.
     """
-    return _before(registry.of_view(connection, spec.source, view), view)
+    return _before(registry.of_view(connection, config.source, view), view)
 
 
 def _before(versions: Iterable[ViewVersion], view: str) -> ViewVersion:
@@ -276,12 +276,12 @@ class _Asked:
     away: Mapping[Store, ProjectionError]
 
 
-def _ask(spec: JobSpec, target: ViewVersion) -> _Asked:
+def _ask(config: JobConfig, target: ViewVersion) -> _Asked:
     lacking: set[Store] = set()
     away: dict[Store, ProjectionError] = {}
     for store in stores_of(target):
         try:
-            if not shows(spec, store, target):
+            if not shows(config, store, target):
                 lacking.add(store)
         except (SinkError, StableTableError) as error:
             away[store] = error
@@ -306,7 +306,7 @@ def _refuse_away(target: ViewVersion, asked: _Asked) -> None:
 
 def _complete(
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     target: ViewVersion,
     stores: Collection[Store],
     away: Mapping[Store, ProjectionError],
@@ -315,7 +315,7 @@ def _complete(
 
     Args:
         connection: It has the stores' turns.
-        spec: The job.
+        config: The job's configuration.
         target: The version.
         stores: The stores.
         away: Those for which it is left to be done, and why.
@@ -326,7 +326,7 @@ def _complete(
     left = dict(away)
     for store in in_order(stores):
         try:
-            show(spec, store, target)
+            show(config, store, target)
         except SinkError as error:
             left[store] = error
         except StableTableError as error:  # a version that is behind is shown nowhere else, either
@@ -335,11 +335,11 @@ def _complete(
     if left:
         raise _unfinished(target, left)
     before = [VersionState.CURRENT]
-    for each in registry.of_view(connection, spec.source, target.view):
+    for each in registry.of_view(connection, config.source, target.view):
         if each.place != target.place:
-            registry.move(connection, spec.source, each.place, VersionState.FORMER, before)
+            registry.move(connection, config.source, each.place, VersionState.FORMER, before)
     before = [VersionState.HELD, VersionState.FORMER, VersionState.CURRENT]
-    registry.move(connection, spec.source, target.place, VersionState.CURRENT, before)
+    registry.move(connection, config.source, target.place, VersionState.CURRENT, before)
     _log.info("readers see another version", view=target.view, version=target.number)
 
 
@@ -357,7 +357,7 @@ def _unfinished(
 
 def refuse_behind(
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     current: ViewVersion,
     target: ViewVersion,
     stores: Collection[Store] | None = None,
@@ -366,7 +366,7 @@ def refuse_behind(
 
     Args:
         connection: To the source, in autocommit.
-        spec: The job.
+        config: The job's configuration.
         current: What readers see.
         target: The version.
         stores: Where; None for all stores that it is kept in.
@@ -376,7 +376,7 @@ def refuse_behind(
     """
     stores = stores_of(target) if stores is None else stores
     if target.derived:
-        _refuse_derived_behind(spec, current, target, stores)
+        _refuse_derived_behind(config, current, target, stores)
         return
     reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
     behind = []
@@ -385,13 +385,13 @@ def refuse_behind(
         if own is None or (seen is not None and own < seen):
             behind.append(f"{store}: {own or 'nothing yet'}, readers see {seen}")
     if Store.TABLE in stores:
-        published = Published(spec.addresses.tables, spec.source)
+        published = Published(config.addresses.tables, config.source)
         if not _published(published.latest(), target.place):
             behind.append("table: not published yet")
         else:
             behind += _next_behind(published, target)
     if behind:
-        shape = view_schemas.read(connection, spec.source).get(target.place)
+        shape = view_schemas.read(connection, config.source).get(target.place)
         still = shape is not None and shape.paused is not None
         raise VersionBehindError(
             f"version {target.number} of view {target.view} is behind",
@@ -403,13 +403,13 @@ def refuse_behind(
 
 
 def _refuse_derived_behind(
-    spec: JobSpec, current: ViewVersion, target: ViewVersion, stores: Collection[Store]
+    config: JobConfig, current: ViewVersion, target: ViewVersion, stores: Collection[Store]
 ) -> None:
     """Refuses a version that is not where it is published, or is published earlier.
 
     What another store has of the present one is what is published, or older.
     """
-    published = Published(spec.addresses.tables, spec.source)
+    published = Published(config.addresses.tables, config.source)
     latest = published.latest()
     views = {} if latest is None else latest.views
     own, seen = views.get(target.place), views.get(current.place)
@@ -422,7 +422,7 @@ def _refuse_derived_behind(
     for store in sorted(stores):
         if store is Store.TABLE:
             continue
-        had = delivered(spec, store).get(target.place)
+        had = delivered(config, store).get(target.place)
         if own is None or had is None or not had.table or had.version != own.version:
             behind.append(f"{store}: not yet what is published")
     if behind:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.definition.views import AnyView
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_versions import TableVersion
@@ -89,11 +90,11 @@ def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Su
     followers = _followers(connection, spec, target.view)
     if not followers:
         return NOBODY
-    now, latest = _now(connection, spec, target.view, followers), _latest(spec)
+    now, latest = _now(connection, spec.config, target.view, followers), _latest(spec.config)
     at = latest.get(target.place)
     then = {name: columns for name, columns in now.items() if name != target.view}
     if at is not None:
-        then[target.view] = _columns_at(spec, target.place, at)
+        then[target.view] = _columns_at(spec.config, target.place, at)
     return Succession(followers, now, then)
 
 
@@ -115,13 +116,13 @@ def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Succession:
     if not followers:
         return NOBODY
     if isinstance(view, DerivedView):
-        return _of_query(connection, spec, view, followers)
+        return _of_query(connection, spec.config, view, followers)
     planned = replace(view, name=f"{view.name}.{_PLANNED}")
     try:
-        bound = binding.bind(connection, spec.source, [planned], hiding=spec.hiding)
+        bound = binding.bind(connection, spec.config.source, [planned], hiding=spec.config.hiding)
     except PlanError:
         return NOBODY
-    now = _now(connection, spec, view.name, followers)
+    now = _now(connection, spec.config, view.name, followers)
     return Succession(followers, now, {**now, view.name: columns_of(bound.plans[0])})
 
 
@@ -132,11 +133,11 @@ def columns_of(plan: ViewPlan) -> Columns:
 
 
 def _of_query(
-    connection: Connection, spec: JobSpec, view: DerivedView, followers: tuple[DerivedView, ...]
+    connection: Connection, config: JobConfig, view: DerivedView, followers: tuple[DerivedView, ...]
 ) -> Succession:
-    now = _now(connection, spec, view.name, (view, *followers))
-    versions = registry.of_view(connection, spec.source, view.name)
-    place = registry.current_places(connection, spec.source).get(view.name)
+    now = _now(connection, config, view.name, (view, *followers))
+    versions = registry.of_view(connection, config.source, view.name)
+    place = registry.current_places(connection, config.source).get(view.name)
     current = next((each for each in versions if each.place == place), None)
     # of a function that cannot be kept, another one may be followed in place
     if current is not None and (view.function is None or part_told(view.text) is not None):
@@ -149,8 +150,10 @@ def _of_query(
 
 def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[DerivedView, ...]:
     """Views made from one, or from one of these, by the queries whose rows readers see."""
-    places = registry.current_places(connection, spec.source)
-    known = versions_derived.places(connection, spec.source, spec.declared_derived, spec.functions)
+    places = registry.current_places(connection, spec.config.source)
+    known = versions_derived.places(
+        connection, spec.config.source, spec.declared_derived, spec.config.functions
+    )
     reached, found = {view}, []
     for each in known:
         name = each.name.partition(".")[0]
@@ -162,27 +165,27 @@ def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[Derive
 
 
 def _now(
-    connection: Connection, spec: JobSpec, view: str, reading: tuple[DerivedView, ...]
+    connection: Connection, config: JobConfig, view: str, reading: tuple[DerivedView, ...]
 ) -> dict[str, Columns]:
     """Columns of all that some views read but what they make themselves, as readers see it."""
-    places, latest = registry.current_places(connection, spec.source), _latest(spec)
+    places, latest = registry.current_places(connection, config.source), _latest(config)
     made = {each.name for each in reading} - {view}
     found = {}
     for name in sorted({view}.union(*(each.inputs for each in reading)) - made):
         place = places.get(name, name)
         if place in latest:
-            found[name] = _columns_at(spec, place, latest[place])
+            found[name] = _columns_at(config, place, latest[place])
     return found
 
 
-def _latest(spec: JobSpec) -> Mapping[str, TableVersion]:
-    latest = Published(spec.addresses.tables, spec.source).latest()
+def _latest(config: JobConfig) -> Mapping[str, TableVersion]:
+    latest = Published(config.addresses.tables, config.source).latest()
     return {} if latest is None else latest.views
 
 
-def _columns_at(spec: JobSpec, place: str, at: TableVersion) -> Columns:
+def _columns_at(config: JobConfig, place: str, at: TableVersion) -> Columns:
     try:
-        table = DeltaTable(str(spec.addresses.tables / place), version=at.version)
+        table = DeltaTable(str(config.addresses.tables / place), version=at.version)
         return _columns(table.schema())
     except (DeltaError, OSError) as error:
         raise SinkUnavailableError(

@@ -26,6 +26,7 @@ from projections.versions.version import VersionState
 if TYPE_CHECKING:
     import psycopg
 
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_versions import PublishedVersion
@@ -49,34 +50,36 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
     Raises:
         RebuildRefusedError: It would be made from itself, by way of other versions that are kept.
     """
-    known = versions_derived.kept(connection, spec.source, spec.declared_derived, spec.functions)
+    known = versions_derived.kept(
+        connection, spec.config.source, spec.declared_derived, spec.config.functions
+    )
     by_view: dict[str, list[DerivedView]] = {}
     for each in known:
         by_view.setdefault(each.view.name.partition(".")[0], []).append(each.view)
     by_view.setdefault(view.name, []).append(view)
     versions_derived.in_order(by_view)
-    own = [v for v in registry.read(connection, spec.source) if v.view == view.name]
+    own = [v for v in registry.read(connection, spec.config.source) if v.view == view.name]
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     differs = () if current is None else registry.changed(connection, current, view).said
-    rows = _rows(spec, view)
+    rows = _rows(spec.config, view)
     return RebuildPlan(
         view.name,
         differs,
         "views",
         rows,
         round(rows / _ROWS_PER_S, 1),
-        int(rebuild.parquet_bytes(spec, current) * DISK_SPARE),
-        shutil.disk_usage(spec.home).free,
+        int(rebuild.parquet_bytes(spec.config, current) * DISK_SPARE),
+        shutil.disk_usage(spec.config.home).free,
         rebuild.followers(spec, view),
         known_by=f"{_ROWS_PER_S:,} rows a second are assumed",
-        stores=rebuild.stores_room(spec, view, current),
+        stores=rebuild.stores_room(spec.config, view, current),
     )
 
 
-def _rows(spec: JobSpec, view: DerivedView) -> int:
+def _rows(config: JobConfig, view: DerivedView) -> int:
     """About how many rows the tables have that a view reads."""
-    tables = spec.addresses.tables
-    published = Published(tables, spec.source)
+    tables = config.addresses.tables
+    published = Published(tables, config.source)
     latest, places = published.latest(), published.current()
     if latest is None:
         return 0
@@ -86,7 +89,7 @@ def _rows(spec: JobSpec, view: DerivedView) -> int:
 
 
 def compare(
-    connection: Connection, spec: JobSpec, current: ViewVersion, target: ViewVersion
+    connection: Connection, config: JobConfig, current: ViewVersion, target: ViewVersion
 ) -> VersionDifference:
     """Compares a version with the one that readers see, as both are published at one boundary.
 
@@ -95,7 +98,7 @@ def compare(
 
     Args:
         connection: To the source, in autocommit.
-        spec: The job.
+        config: The job's configuration.
         current: The version that readers see.
         target: The other one.
 
@@ -103,16 +106,16 @@ def compare(
         VersionBehindError: They have not been published at one boundary yet.
         SinkError: A table cannot be read.
     """
-    latest = Published(spec.addresses.tables, spec.source).latest()
-    old, new = (_bound(spec, latest, version) for version in (current, target))
+    latest = Published(config.addresses.tables, config.source).latest()
+    old, new = (_bound(config, latest, version) for version in (current, target))
     change = registry.changed(connection, current, registry.defined(target))
     types = [{c.name: c.type_name for c in plan.schema.columns} for plan in (old, new)]
     columns = {name for one in types for name in one if types[0].get(name) != types[1].get(name)}
     change = change._replace(columns=frozenset(columns), rows=False)
-    return versions_compare.compare_versions(connection, spec, old, new, change)
+    return versions_compare.compare_versions(connection, config, old, new, change)
 
 
-def _bound(spec: JobSpec, latest: PublishedVersion | None, version: ViewVersion) -> ViewPlan:
+def _bound(config: JobConfig, latest: PublishedVersion | None, version: ViewVersion) -> ViewPlan:
     view = version.declared()
     at = None if latest is None else latest.views.get(version.place)
     if at is None or not isinstance(view, DerivedView):
@@ -121,7 +124,7 @@ def _bound(spec: JobSpec, latest: PublishedVersion | None, version: ViewVersion)
             hint="the job makes it at the next boundary: headwater view status; then try again",
         )
     try:
-        plan = plan_at(spec, view, at.version)
+        plan = plan_at(config, view, at.version)
     except (DeltaError, OSError) as error:
         raise SinkUnavailableError(
             f"table {version.place} cannot be read", detail=type(error).__name__

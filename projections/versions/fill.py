@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from projections.archive.progress import ReplayProgress
     from projections.archive.task import ReplayResult as Done
     from projections.common.offsets import Offsets
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
     from projections.versions.version import FillProgress
 
@@ -60,16 +60,16 @@ class Filling:
     waits: Callable[[str], None] = lambda _: None
 
 
-def targets(connection: Connection, spec: JobSpec, plan: ViewPlan) -> list[ReplayTarget]:
+def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[ReplayTarget]:
     """Returns what a replay fills: the places of a version, one in each store."""
     return [
         ReplayTarget(
             (plan.in_store(store),),
-            partial(open_sink, store, spec.addresses),
+            partial(open_sink, store, config.addresses),
             # what waited when it was killed, or came to wait in an earlier lap, still does: an
             # older row must lend it no values
-            held=quarantine_table.held(connection, spec.source, store),
-            set_aside=partial(quarantine_table.write, spec.ledger, store),
+            held=quarantine_table.held(connection, config.source, store),
+            set_aside=partial(quarantine_table.write, config.ledger, store),
             changes_per_write=AT_ONCE[store],
         )
         for store in sorted(plan.to)
@@ -83,17 +83,17 @@ def note_swept(connection: Connection, plan: ViewPlan, done: Done) -> None:
         sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
 
 
-def archived(spec: JobSpec, plan: ViewPlan, version: int | None = None) -> Offsets:
+def archived(config: JobConfig, plan: ViewPlan, version: int | None = None) -> Offsets:
     """Returns how far the archive says that it has had each partition of a view's topics."""
-    return coverage.archived(spec, frozenset(plan.topics), version)
+    return coverage.archived(config, frozenset(plan.topics), version)
 
 
-def whole_reads(connection: Connection, spec: JobSpec) -> dict[str, Read]:
+def whole_reads(connection: Connection, config: JobConfig) -> dict[str, Read]:
     """Returns the newest whole read of each table that is done, by topic."""
-    epoch = reads.epoch_of(connection, spec.source, 1)
+    epoch = reads.epoch_of(connection, config.source, 1)
     return {
         read.topic: read
-        for read in reads.of_source(connection, spec.source, epoch)
+        for read in reads.of_source(connection, config.source, epoch)
         if read.whole and read.state == "done"
     }
 
@@ -140,11 +140,11 @@ class Laps:
         return left > FEW and not soon and not self.outrun
 
 
-def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
+def left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:
     """Returns about how many records the archive has by now that a version lacks.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         plan: The version.
         replayed: How far it is filled.
 
@@ -157,7 +157,7 @@ def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
     topics = frozenset(plan.topics)
     version = None if replayed.archive is None else replayed.archive[0]
     try:
-        had = coverage.archived(spec, topics, version)
+        had = coverage.archived(config, topics, version)
     except SinkUnavailableError as error:
         raise ArchiveIncompleteError(
             f"no one knows any more what the archive had at version {version}", detail=error.detail
@@ -165,5 +165,5 @@ def left(spec: JobSpec, plan: ViewPlan, replayed: FillProgress) -> int:
     # of a topic that was deleted and made anew, offsets begin again
     if any(had.get(place, 0) < end for place, end in replayed.ends.items()):
         raise ArchiveIncompleteError("a topic was made anew since it was read from the archive")
-    now = coverage.archived(spec, topics)
+    now = coverage.archived(config, topics)
     return sum(max(0, end - replayed.ends.get(place, 0)) for place, end in now.items())

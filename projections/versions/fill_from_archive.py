@@ -63,12 +63,12 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         WriterLockedError: Another command fills this version.
     """
     filled = _ArchiveRebuild(connection, spec, version, plan, filling)
-    with job_engine.fenced(spec, plan, filling.stopped):
-        if way_of(spec, plan, changes).by_job:
-            filled.engine = JobEngine(spec, plan, filling)
+    with job_engine.fenced(spec.config, plan, filling.stopped):
+        if way_of(spec.config, plan, changes).by_job:
+            filled.engine = JobEngine(spec.config, plan, filling)
         done = filled.run()
     done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
-    registry.note_replayed(connection, spec.source, version.place, done)
+    registry.note_replayed(connection, spec.config.source, version.place, done)
 
 
 @dataclass
@@ -89,14 +89,14 @@ class _ArchiveRebuild:
                     laps.begin(resumed=begun)
                     done = self._replayed(done)
                     continue
-                left = laps_of.left(self.spec, self.plan, done)
+                left = laps_of.left(self.spec.config, self.plan, done)
                 if not laps.worth(left):
                     if laps.outrun:
                         self.filling.waits(self._outrun(left))
                     return done
                 self.filling.waits(self._begins(done, left))
                 laps.begin(left)
-                at = newest_version(self.spec.archive)
+                at = newest_version(self.spec.config.archive)
                 self.plan = rebuild.bind_again(self.connection, self.spec, self.version)
                 done = self._replayed(done, at)
             except BulkLostError as error:
@@ -105,7 +105,7 @@ class _ArchiveRebuild:
                 if done.archive is None:
                     raise
                 # the topics may still have what the archive lacks
-                bounds = extent.bounds(self.spec.bootstrap, frozenset(self.plan.topics))
+                bounds = extent.bounds(self.spec.config.bootstrap, frozenset(self.plan.topics))
                 if not handover.too_late(self.plan, done.ends, bounds):
                     return done
                 done = FillProgress({})
@@ -130,17 +130,19 @@ class _ArchiveRebuild:
             return replace(before, seconds=round(before.seconds + took_s, 1), share=share)
 
         def noted(replayed: FillProgress) -> None:
-            registry.note_replayed(self.connection, self.spec.source, self.plan.name, replayed)
+            registry.note_replayed(
+                self.connection, self.spec.config.source, self.plan.name, replayed
+            )
 
         def note_progress(now: Mapping[str, Any]) -> None:
             noted(replace(so_far(), progress=now))
 
         number = before.laps + 1 if lap else 0
         noting = ProgressWriter(before.progress, note_progress, self.filling.progress, number)
-        into = targets(self.connection, self.spec, self.plan)
+        into = targets(self.connection, self.spec.config, self.plan)
         if self.engine is not None and not lap:
             into = [replace(target, bulk=self.engine) for target in into]
-        done = replay(self.spec.archive, into, self._options(before, at, noting))
+        done = replay(self.spec.config.archive, into, self._options(before, at, noting))
         note_swept(self.connection, self.plan, done)
         found = replace(
             so_far(),
@@ -164,15 +166,15 @@ class _ArchiveRebuild:
             had=Had(ends, before.archive) if lap else None,
             version=at,
             # one that goes on was looked at when it began
-            archived={} if lap and noting.resumes else archived(spec, plan, at),
-            whole=whole_reads(connection, spec) if to_sweep else {},
+            archived={} if lap and noting.resumes else archived(spec.config, plan, at),
+            whole=whole_reads(connection, spec.config) if to_sweep else {},
             spans=sweeps.spans(connection, plan),
             share=self.filling.share,
             stopped=self.filling.stopped,
             progress=noting.told,
             note=noting.note,
             resume=noting.resumes,
-            scratch=spec.home,
+            scratch=spec.config.home,
         )
 
     def _go_on_alone(self, error: BulkLostError) -> None:
@@ -182,7 +184,7 @@ class _ArchiveRebuild:
         self.filling.waits(
             f"version {version.number} of view {version.view} is filled record by record: {why}"
         )
-        job_engine.fence(self.spec, self.plan, self.filling.stopped)
+        job_engine.fence(self.spec.config, self.plan, self.filling.stopped)
 
     def _to_sweep(self) -> bool:
         """Whether a whole read allows something to be removed that was not removed yet."""

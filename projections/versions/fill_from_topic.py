@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from projections.archive.topic_copy import Copied
     from projections.common.offsets import Offsets
     from projections.definition.views import View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.fill import Filling
@@ -68,7 +69,7 @@ def fill(
         RebuildRefusedError: Too much time has passed since it was begun.
         SinkError: A store refuses everything or cannot be reached.
     """
-    remove_left(connection, spec)
+    remove_left(connection, spec.config)
     _TopicRebuild(connection, spec, version, plan, filling).run()
 
 
@@ -85,7 +86,7 @@ class _TopicRebuild:
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        self.copy = TopicCopy(self.spec, self.version.place)
+        self.copy = TopicCopy(self.spec.config, self.version.place)
         self.before = self.version.replayed or FillProgress({})
         self.until = self.before.until or 0.0
 
@@ -108,15 +109,15 @@ class _TopicRebuild:
         options = ReplayOptions(
             copied=copied.offsets,
             taken=copied.taken(),
-            whole=whole_reads(self.connection, self.spec),
+            whole=whole_reads(self.connection, self.spec.config),
             share=self.filling.share,
             stopped=self.filling.stopped,
             progress=noting.told,
             note=noting.note,
             resume=resume,
-            scratch=self.spec.home,
+            scratch=self.spec.config.home,
         )
-        into = targets(self.connection, self.spec, self.plan)
+        into = targets(self.connection, self.spec.config, self.plan)
         done = replay(self.copy.archive, into, options)
         note_swept(self.connection, self.plan, done)
         self._refuse_late()
@@ -149,9 +150,9 @@ class _TopicRebuild:
 
     def _origin(self) -> topic_coverage.TopicOrigin:
         view = cast("View", self.version.declared(self.spec.views))
-        current = registry.current_places(self.connection, self.spec.source)
+        current = registry.current_places(self.connection, self.spec.config.source)
         place = current.get(self.version.view, self.version.view)
-        found = topic_coverage.of_view(self.connection, self.spec, view, place)
+        found = topic_coverage.of_view(self.connection, self.spec.config, view, place)
         if found is None:
             raise self._lacking(f"topic {self.plan.topic} keeps more than the newest records")
         why = found.lacking or (None if self.plan.schema.key else topic_coverage.SAYS_NOTHING)
@@ -188,21 +189,23 @@ class _TopicRebuild:
         share = share_of(before, took_s, self.filling.share)
         seconds = round(before.seconds + took_s, 1)
         replayed = FillProgress(ends, progress, records, seconds, share, until=self.until)
-        registry.note_replayed(self.connection, self.spec.source, self.version.place, replayed)
+        registry.note_replayed(
+            self.connection, self.spec.config.source, self.version.place, replayed
+        )
 
 
-def remove_left(connection: Connection, spec: JobSpec) -> None:
+def remove_left(connection: Connection, config: JobConfig) -> None:
     """Removes copies that whoever was killed has left: all but those of versions being filled.
 
     Args:
         connection: To the source.
-        spec: The job.
+        config: The job's configuration.
     """
-    folder = copies_folder(spec)
+    folder = copies_folder(config)
     # before it is asked whose they are: a version is noted before its copy is begun, so that none
     # of a rebuild that begins meanwhile is taken for one that was left
     places = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    versions = registry.read(connection, spec.source) if places else ()
+    versions = registry.read(connection, config.source) if places else ()
     filled = {each.place for each in versions if each.state is VersionState.BUILDING}
     for place in sorted(places - filled):
-        TopicCopy(spec, place).remove()
+        TopicCopy(config, place).remove()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.definition.views import View
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
     from projections.versions.version import FillProgress
 
@@ -35,21 +35,21 @@ class FillWay(NamedTuple):
     why: str
 
 
-def way_of(spec: JobSpec, plan: ViewPlan | None, changes: int) -> FillWay:
+def way_of(config: JobConfig, plan: ViewPlan | None, changes: int) -> FillWay:
     """Tells who replays the archive into a version.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         plan: The version; None where it does not fit its table.
         changes: Changes that the archive has for it.
     """
-    least = spec.rebuild_rows_min
+    least = config.rebuild_rows_min
     if changes < least:
         return FillWay(False, f"fewer changes than {least:,}")
     why = "it does not fit its table" if plan is None else bulk_refusal(plan)
     if why is not None:
         return FillWay(False, why)
-    server = BulkRequests(spec).server()
+    server = BulkRequests(config).server()
     if server is None:
         return FillWay(False, "the job does not run, or is starting")
     if server.slots < SLOTS_MIN:
@@ -59,7 +59,7 @@ def way_of(spec: JobSpec, plan: ViewPlan | None, changes: int) -> FillWay:
 
 def way_planned(
     connection: psycopg.Connection[Any],
-    spec: JobSpec,
+    config: JobConfig,
     view: View,
     changes: int,
     begun: FillProgress | None,
@@ -68,7 +68,7 @@ def way_planned(
 
     Args:
         connection: To the source.
-        spec: The job.
+        config: The job's configuration.
         view: The view as it is declared now.
         changes: Changes that the archive has for it.
         begun: How far a version is filled that was begun; None of none.
@@ -79,8 +79,8 @@ def way_planned(
     if state is not None and not state.bulk:
         return FillWay(False, "it was begun so")
     plan = None
-    if changes >= spec.rebuild_rows_min:  # for fewer, nothing else matters
+    if changes >= config.rebuild_rows_min:  # for fewer, nothing else matters
         with suppress(PlanError):
-            bound = binding.bind(connection, spec.source, [view], hiding=spec.hiding)
+            bound = binding.bind(connection, config.source, [view], hiding=config.hiding)
             plan = next(iter(bound.plans), None)
-    return way_of(spec, plan, changes)
+    return way_of(config, plan, changes)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from cdc.broker.topics.extent import Place
     from projections.common.offsets import Offsets
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.version import ViewVersion
@@ -63,10 +64,10 @@ def checked(spec: JobSpec) -> JobSpec:
         return spec
     coming = {plan.name: plan for plan in spec.plans if plan.name in spec.joining}
     topics = frozenset(topic for plan in coming.values() for topic in plan.topics)
-    bounds = extent.bounds(spec.bootstrap, topics)
+    bounds = extent.bounds(spec.config.bootstrap, topics)
     late = {place for place, plan in coming.items() if too_late(plan, spec.joining[place], bounds)}
-    with session.connect(spec.source_dsn) as connection:
-        versions = registry.read(connection, spec.source)
+    with session.connect(spec.config.source_dsn) as connection:
+        versions = registry.read(connection, spec.config.source)
         late |= coming.keys() & expired(versions, time.time())
         for place in sorted(late):
             error = RecordsLostError(
@@ -75,7 +76,7 @@ def checked(spec: JobSpec) -> JobSpec:
                 hint="headwater view rebuild: it goes on with what the archive has by now, and says"
                 " so if it cannot",
             )
-            registry.note_fault(connection, spec.source, place, Fault.of(error))
+            registry.note_fault(connection, spec.config.source, place, Fault.of(error))
             _log.warning("a version cannot be taken over", version=place, code=error.code)
     if not late:
         return spec
@@ -142,7 +143,7 @@ def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
 
     Of one that was dropped, nothing is left that its last batches have said.
     """
-    versions = registry.read(connection, spec.source)
+    versions = registry.read(connection, spec.config.source)
     coming = {each.place for each in versions if each.state is VersionState.JOINING}
     dropped = {each.place for each in versions if each.state is VersionState.DROPPED}
     if not coming and not dropped:
@@ -150,11 +151,11 @@ def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
     there = {(p.view, p.store) for p in positions.read(connection)}
     kept = {plan.name for plan in spec.plans}
     for place in sorted((dropped - kept) & {view for view, _ in there}):
-        registry.forget(connection, spec.source, place)
+        registry.forget(connection, spec.config.source, place)
     for plan in spec.plans:
         if plan.name in coming and all((plan.name, store) in there for store in plan.to):
             before = [VersionState.JOINING]
-            registry.move(connection, spec.source, plan.name, VersionState.HELD, before)
+            registry.move(connection, spec.config.source, plan.name, VersionState.HELD, before)
             _log.info("a version is kept beside the one that readers see", version=plan.name)
 
 
@@ -176,17 +177,17 @@ class HandoverOffsets(NamedTuple):
     left: int
 
 
-def note(spec: JobSpec, place: str, taken: Mapping[Store, HandoverOffsets]) -> None:
+def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) -> None:
     """Writes down what a version has by now; there is one at a time."""
-    path = _path(spec)
+    path = _path(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     stores = {str(store): list(each) for store, each in taken.items()}
     write_atomically(path, orjson.dumps({"place": place, "stores": stores}))
 
 
-def read(spec: JobSpec, place: str) -> dict[Store, HandoverOffsets]:
+def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
     """Returns what was written down of a version last; nothing if that was another one."""
-    said = _read(_path(spec))
+    said = _read(_path(config))
     if said.get("place") != place:
         return {}
     return {Store(store): HandoverOffsets(*each) for store, each in said["stores"].items()}
@@ -196,12 +197,12 @@ class Approach:
     """Watches one version come nearer.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         place: The version's place.
     """
 
-    def __init__(self, spec: JobSpec, place: str) -> None:
-        self._spec = spec
+    def __init__(self, config: JobConfig, place: str) -> None:
+        self._config = config
         self._place = place
         self._moved_at = time.monotonic()
         self._look_at = 0.0
@@ -224,7 +225,7 @@ class Approach:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
-        taken = {s: each for s, each in read(self._spec, self._place).items() if s not in there}
+        taken = {s: each for s, each in read(self._config, self._place).items() if s not in there}
         self._left = {store: each.left for store, each in taken.items()}
         moved = False
         for store, each in taken.items():
@@ -247,7 +248,7 @@ class Approach:
 
     def _records(self, there: Collection[Store]) -> dict[str, int]:
         """Records of it that the queries of other stores have had since the job started."""
-        queries: Mapping[str, Any] = _read(self._spec.status_file).get("queries", {})
+        queries: Mapping[str, Any] = _read(self._config.status_file).get("queries", {})
         return {
             store: query["views"][self._place]["records"]
             for store, query in queries.items()
@@ -257,12 +258,12 @@ class Approach:
     def _table_bytes(self, there: Collection[Store]) -> int:
         if Store.TABLE in there:
             return 0
-        files = (self._spec.addresses.tables / self._place).rglob("*.parquet")
+        files = (self._config.addresses.tables / self._place).rglob("*.parquet")
         return sum(_size(path) for path in files)
 
 
-def _path(spec: JobSpec) -> Path:
-    return spec.run / _FILE
+def _path(config: JobConfig) -> Path:
+    return config.run / _FILE
 
 
 def _size(path: Path) -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
     from projections.versions.bulk_requests import BulkAnswer
     from projections.versions.fill import Filling
@@ -49,22 +49,22 @@ class JobEngine:
     """Has the job do bulk work; see `BulkEngine`.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         plan: The version.
         filling: How it is filled, and what pauses it.
     """
 
     rows_min = 0
 
-    def __init__(self, spec: JobSpec, plan: ViewPlan, filling: Filling) -> None:
-        self._spec = spec
+    def __init__(self, config: JobConfig, plan: ViewPlan, filling: Filling) -> None:
+        self._config = config
         self._place = plan.name
         self._share = filling.share
-        self._requests = BulkRequests(spec)
+        self._requests = BulkRequests(config)
 
     def ready(self, plan: ViewPlan) -> bool:
         """Tells whether the tables of a view are as they were made; see `BulkEngine`."""
-        return Store.TABLE not in plan.to or untouched(self._spec.addresses.tables, plan)
+        return Store.TABLE not in plan.to or untouched(self._config.addresses.tables, plan)
 
     def fold(
         self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
@@ -127,11 +127,11 @@ class JobEngine:
 
 
 @contextmanager
-def fenced(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> Iterator[None]:
+def fenced(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> Iterator[None]:
     """Keeps what the job was asked for by an earlier command from a table, and lets this one ask.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         plan: The version.
         stopped: Ends the wait for what the job is writing at this moment.
 
@@ -139,7 +139,7 @@ def fenced(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> Iterator[
         ReplayStoppedError: It was told to stop.
         WriterLockedError: Another command fills this version.
     """
-    requests = BulkRequests(spec)
+    requests = BulkRequests(config)
     asking = requests.asking(plan.name)
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -151,21 +151,21 @@ def fenced(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> Iterator[
                 raise
             stopped.wait(_POLL_S)
     try:
-        fence(spec, plan, stopped)
+        fence(config, plan, stopped)
         yield
     finally:
         requests.withdraw(plan.name)
         asking.release()
 
 
-def fence(spec: JobSpec, plan: ViewPlan, stopped: threading.Event) -> None:
+def fence(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> None:
     """Withdraws what the job is asked for, and waits until it writes nothing of that any more.
 
     Raises:
         ReplayStoppedError: It was told to stop.
     """
-    BulkRequests(spec).withdraw(plan.name)
-    tables = spec.addresses.tables
+    BulkRequests(config).withdraw(plan.name)
+    tables = config.addresses.tables
     while True:
         if stopped.is_set():
             raise stopped_error()

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from projections.changes.sink import Holding, Sink
     from projections.common.offsets import Offsets
     from projections.definition.views import Store, View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.fill import Filling
@@ -124,15 +125,15 @@ def plan_rows(
         BoundsError: It has no such bounds.
         ArchiveMissingError: There is no archive.
     """
-    current = chosen(connection, spec, view)
+    current = chosen(connection, spec.config, view)
     plan = _bound(spec, current)
     bounds.check(plan)
     every = RecordFilter()
-    scan = ArchiveScan(spec.archive, frozenset(plan.topics))
-    with pinned(spec.archive, scan.version):
+    scan = ArchiveScan(spec.config.archive, frozenset(plan.topics))
+    with pinned(spec.config.archive, scan.version):
         found = select(scan, plan, bounds, every)
         changes = count(scan, plan, found.keys, every)
-    rate = rate_of(registry.read(connection, spec.source), view, share)
+    rate = rate_of(registry.read(connection, spec.config.source), view, share)
     seconds = (2 * found.records / _LOOKED_AT + changes) / rate.per_s
     return rebuild.RebuildPlan(
         view.name,
@@ -140,8 +141,8 @@ def plan_rows(
         "archive",
         changes,
         round(seconds, 1),
-        _room(spec, current),
-        shutil.disk_usage(spec.home).free,
+        _room(spec.config, current),
+        shutil.disk_usage(spec.config.home).free,
         rebuild.followers(spec, view),
         bounds.said(),
         len(found.keys),
@@ -149,13 +150,13 @@ def plan_rows(
     )
 
 
-def chosen(connection: Connection, spec: JobSpec, view: View) -> ViewVersion:
+def chosen(connection: Connection, config: JobConfig, view: View) -> ViewVersion:
     """Returns the version whose rows are made anew: the one that readers see.
 
     Raises:
         RebuildRefusedError: There is none, or its definition is not the declared one.
     """
-    own = registry.of_view(connection, spec.source, view.name)
+    own = registry.of_view(connection, config.source, view.name)
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     if current is None:
         raise RebuildRefusedError(
@@ -200,24 +201,24 @@ def rebuild_rows(  # noqa: PLR0913, PLR0917  # who asks for it knows all of this
         ArchiveIncompleteError: The archive lacks records.
         SinkError: A store refuses everything or cannot be reached.
     """
-    current = chosen(connection, spec, view)
+    current = chosen(connection, spec.config, view)
     plan = _bound(spec, current)
     bounds.check(plan)
-    free = shutil.disk_usage(spec.home).free
-    rebuild.refuse_small(view, _room(spec, current), free, spare_bytes)
-    through = _settled(connection, spec, plan, filling.stopped, running)
+    free = shutil.disk_usage(spec.config.home).free
+    rebuild.refuse_small(view, _room(spec.config, current), free, spare_bytes)
+    through = _settled(connection, spec.config, plan, filling.stopped, running)
     filled = [_Filled(connection, spec, plan, store) for store in sorted(plan.to)]
     options = ReplayOptions(
         bounds=bounds,
         through=through,
-        archived=archived(spec, plan),
-        whole=whole_reads(connection, spec),
+        archived=archived(spec.config, plan),
+        whole=whole_reads(connection, spec.config),
         share=filling.share,
         stopped=filling.stopped,
         progress=filling.progress,
-        scratch=spec.home,
+        scratch=spec.config.home,
     )
-    done = replay(spec.archive, [each.target() for each in filled], options)
+    done = replay(spec.config.archive, [each.target() for each in filled], options)
     stores = tuple(each.remade(done, number) for number, each in enumerate(filled))
     return BoundedRebuild(view.name, current.number, done.chosen or 0, stores)
 
@@ -229,8 +230,8 @@ class _Filled:
         self._spec = spec
         self._store = store
         self._waiting = 0
-        self._held = quarantine_table.held(connection, spec.source, store)
-        self._sink = CheckedSink(open_sink(store, spec.addresses))
+        self._held = quarantine_table.held(connection, spec.config.source, store)
+        self._sink = CheckedSink(open_sink(store, spec.config.addresses))
         # what a whole read has not found is gone, even if the store has lost that it was
         below = sweeps.done(connection).get((plan.name, store), 0)
         own = next(each for each in spec.plans_in(store) if each.name == plan.name)
@@ -252,7 +253,7 @@ class _Filled:
 
     def _set_aside(self, waiting: Sequence[UnappliedRecord], swept: Mapping[str, int]) -> None:
         self._waiting += len(waiting)
-        quarantine_table.write(self._spec.ledger, self._store, waiting, swept)
+        quarantine_table.write(self._spec.config.ledger, self._store, waiting, swept)
 
 
 def _bound(spec: JobSpec, current: ViewVersion) -> ViewPlan:
@@ -263,14 +264,14 @@ def _bound(spec: JobSpec, current: ViewVersion) -> ViewPlan:
     return next(plan for plan in spec.plans if plan.name == current.place)
 
 
-def _room(spec: JobSpec, current: ViewVersion) -> int:
+def _room(config: JobConfig, current: ViewVersion) -> int:
     """About how much disk it takes: a table writes anew each file of which a row changes."""
-    return int(rebuild.size_bytes(spec, current) * rebuild.DISK_SPARE)
+    return int(rebuild.size_bytes(config, current) * rebuild.DISK_SPARE)
 
 
 def _settled(
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     plan: ViewPlan,
     stopped: threading.Event,
     running: Callable[[], bool],
@@ -280,7 +281,9 @@ def _settled(
     Returns:
         The offset after the last of it, of each partition.
     """
-    begun = {store: _of(plan, spark_checkpoint.begun(spec.checkpoint(store))) for store in plan.to}
+    begun = {
+        store: _of(plan, spark_checkpoint.begun(config.checkpoint(store))) for store in plan.to
+    }
     there = {(each.view, each.store) for each in positions.read(connection)}
     if lacking := [store for store in sorted(plan.to) if (plan.name, store) not in there]:
         raise RebuildEarlyError(
@@ -293,7 +296,7 @@ def _settled(
         for place, end in ends.items():
             through[place] = max(end, through.get(place, 0))
     deadline = time.monotonic() + WAIT_S
-    while behind := _behind(spec, plan, through):
+    while behind := _behind(config, plan, through):
         if stopped.is_set():
             raise RebuildStoppedError(
                 f"the rebuild of rows of view {plan.view} was ended before it began"
@@ -310,9 +313,9 @@ def _settled(
     return through
 
 
-def _behind(spec: JobSpec, plan: ViewPlan, through: Offsets) -> list[str]:
-    ends = {str(s): spark_checkpoint.committed(spec.checkpoint(s)) for s in sorted(plan.to)}
-    ends["archive"] = archived(spec, plan)
+def _behind(config: JobConfig, plan: ViewPlan, through: Offsets) -> list[str]:
+    ends = {str(s): spark_checkpoint.committed(config.checkpoint(s)) for s in sorted(plan.to)}
+    ends["archive"] = archived(config, plan)
     return [
         name
         for name, reached in ends.items()

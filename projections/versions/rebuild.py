@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from projections.archive.coverage import ArchiveCoverage
     from projections.archive.topic_coverage import TopicOrigin
     from projections.definition.views import AnyView, View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.stores.capacity import Room
@@ -131,7 +132,7 @@ def plan_rebuild(
         RebuildRefusedError: The archive cannot be read, or events that are stored cannot.
     """
     refuse_unread(connection, view)
-    versions = registry.read(connection, spec.source)
+    versions = registry.read(connection, spec.config.source)
     own = [each for each in versions if each.view == view.name]
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     differs = () if current is None else registry.changed(connection, current, view).said
@@ -139,9 +140,11 @@ def plan_rebuild(
     changes, lacking, beside = size.rows, None, 0
     if source == "archive":
         place = view.name if current is None else current.place
-        there = coverage.of_view(connection, spec, view, place, whole_reads(connection, spec))
+        there = coverage.of_view(
+            connection, spec.config, view, place, whole_reads(connection, spec.config)
+        )
         changes, lacking = there.records, there.lacking
-        topic = _instead_of_archive(connection, spec, view, own, there)
+        topic = _instead_of_archive(connection, spec.config, view, own, there)
         if topic is not None and topic.lacking is None:
             source, lacking = "topic", None
             changes, beside = topic.topic.span, topic.topic.size_bytes
@@ -157,20 +160,20 @@ def plan_rebuild(
         source,
         changes,
         round(changes / rate.per_s, 1),
-        int(((parquet_bytes(spec, current) or size.size_bytes) + beside) * DISK_SPARE),
-        shutil.disk_usage(spec.home).free,
+        int(((parquet_bytes(spec.config, current) or size.size_bytes) + beside) * DISK_SPARE),
+        shutil.disk_usage(spec.config.home).free,
         followers(spec, view),
         lacking=lacking,
         instead=None if lacking is None else coverage.instead(view),
         known_by=rate.known_by,
-        stores=stores_room(spec, view, current),
-        filled_by=way_planned(connection, spec, view, changes, begun) if archived else None,
+        stores=stores_room(spec.config, view, current),
+        filled_by=way_planned(connection, spec.config, view, changes, begun) if archived else None,
     )
 
 
 def _instead_of_archive(
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     view: View,
     own: list[ViewVersion],
     there: ArchiveCoverage,
@@ -187,7 +190,7 @@ def _instead_of_archive(
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     place = view.name if current is None else current.place
     try:
-        found = topic_coverage.of_view(connection, spec, view, place)
+        found = topic_coverage.of_view(connection, config, view, place)
     except BrokerError:
         return None  # what the archive lacks is told all the same
     if found is not None and begun is not None:
@@ -195,11 +198,11 @@ def _instead_of_archive(
     return found
 
 
-def stores_room(spec: JobSpec, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
+def stores_room(config: JobConfig, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
     """Returns what another version of a view will take of its stores beside the tables."""
     if current is None:
         return {}
-    return rooms(spec.addresses, current.place, view.to & current.declared().to)
+    return rooms(config.addresses, current.place, view.to & current.declared().to)
 
 
 def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
@@ -209,7 +212,7 @@ def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
 
 def begin(  # noqa: PLR0913  # who begins knows all of this
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     view: AnyView,
     planned: RebuildPlan,
     spare_bytes: int,
@@ -220,7 +223,7 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
 
     Args:
         connection: To the source; it holds the lock of the view's versions.
-        spec: The job.
+        config: The job's configuration.
         view: The view as it is declared now.
         planned: What will be done.
         spare_bytes: Room that has to be left.
@@ -231,7 +234,7 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         RebuildRefusedError: There is such a version already, another one is being built, or the
             disk is too small.
     """
-    own = registry.of_view(connection, spec.source, view.name)
+    own = registry.of_view(connection, config.source, view.name)
     building = [each for each in own if each.state in _COMING]
     for each in building:
         if not _same(each, view):
@@ -256,12 +259,12 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         )
     refuse_small(view, planned.disk_bytes, planned.disk_free_bytes, spare_bytes)
     _refuse_full(view, planned.stores)
-    shared = spec.shares_home
-    with function_store.noting(connection, spec.source, spec.functions, [view], shared=shared):
+    shared = config.shares_home
+    with function_store.noting(connection, config.source, config.functions, [view], shared=shared):
         if not own:  # the job has not noted it yet
-            registry.register(connection, spec.source, [view])
-        number = registry.add(connection, spec.source, view, reasons=planned.differs)
-    return numbered(connection, spec, view.name, number)
+            registry.register(connection, config.source, [view])
+        number = registry.add(connection, config.source, view, reasons=planned.differs)
+    return numbered(connection, config, view.name, number)
 
 
 def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: int) -> None:
@@ -300,14 +303,14 @@ def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPla
         RebuildRefusedError: Its table is gone, or was given another name.
     """
     view = cast("View", version.declared(spec.views))
-    plan = _bound(connection, spec, view)
-    if binding.read_unlogged(connection, spec.source, view, hiding=spec.hiding):
-        return _bound(connection, spec, view)
+    plan = _bound(connection, spec.config, view)
+    if binding.read_unlogged(connection, spec.config.source, view, hiding=spec.config.hiding):
+        return _bound(connection, spec.config, view)
     return plan
 
 
-def _bound(connection: Connection, spec: JobSpec, view: View) -> ViewPlan:
-    bound = binding.bind(connection, spec.source, [view], decides=True, hiding=spec.hiding)
+def _bound(connection: Connection, config: JobConfig, view: View) -> ViewPlan:
+    bound = binding.bind(connection, config.source, [view], decides=True, hiding=config.hiding)
     if bound.paused:
         fault = bound.paused[0].fault
         raise RebuildRefusedError(fault.message, detail=fault.detail, hint=fault.hint)
@@ -325,29 +328,29 @@ def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> V
     if view_schemas.ready(connection) and not trigger.active(connection):
         with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape is there yet
             history.observe(connection, coverage.tables_of(view))
-    return _bound(connection, spec, view)
+    return _bound(connection, spec.config, view)
 
 
-def prepare(spec: JobSpec, plan: ViewPlan) -> None:
+def prepare(config: JobConfig, plan: ViewPlan) -> None:
     """Makes the places of a version in its stores.
 
     Raises:
         SinkError: A store refuses or cannot be reached.
     """
     for store in sorted(plan.to):
-        with closing(open_sink(store, spec.addresses)) as sink:
+        with closing(open_sink(store, config.addresses)) as sink:
             sink.prepare(plan)
 
 
-def join(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
+def join(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
     """Has the job take a version over that is filled."""
     before = [VersionState.BUILDING]
-    registry.move(connection, spec.source, version.place, VersionState.JOINING, before)
+    registry.move(connection, config.source, version.place, VersionState.JOINING, before)
 
 
 def await_held(  # noqa: PLR0913  # a wait, and all that may end it
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     version: ViewVersion,
     *,
     stopped: Callable[[], bool],
@@ -362,9 +365,9 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
         RebuildRefusedError: The job cannot take it over.
     """
     began = time.monotonic()
-    approach, tell_at = Approach(spec, version.place), began + TOLD_EVERY_S
+    approach, tell_at = Approach(config, version.place), began + TOLD_EVERY_S
     while True:
-        now = numbered(connection, spec, version.view, version.number)
+        now = numbered(connection, config, version.view, version.number)
         if now.state not in _COMING:
             return now
         if now.fault is not None:
@@ -396,7 +399,7 @@ def _awaited(connection: Connection, version: ViewVersion, waited_s: float) -> s
 
 def chosen(
     connection: Connection,
-    spec: JobSpec,
+    config: JobConfig,
     view: str,
     number: int | None,
     states: Collection[VersionState],
@@ -407,7 +410,7 @@ def chosen(
         VersionUnknownError: There is none.
         VersionBehindError: It is still being built.
     """
-    own = registry.of_view(connection, spec.source, view)
+    own = registry.of_view(connection, config.source, view)
     found = [
         each for each in own if each.number == number or (number is None and each.state in states)
     ]
@@ -440,19 +443,19 @@ def chosen(
     return version
 
 
-def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
+def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
     """Removes a version that readers do not see from every store, and what is known of it.
 
     Args:
         connection: To the source; it holds the lock of the view's versions.
-        spec: The job.
+        config: The job's configuration.
         version: The version.
 
     Raises:
         VersionUnknownError: It is the one that readers see, or may be.
         SinkError: A store cannot be reached: give the command again.
     """
-    own = registry.of_view(connection, spec.source, version.view)
+    own = registry.of_view(connection, config.source, version.view)
     if any(each.switching for each in own):  # a store may show any of them that does not answer
         raise VersionUnknownError(
             f"readers of view {version.view} are on their way to another version",
@@ -467,54 +470,54 @@ def drop(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
     turns = {store_lock.of_derived(store) for store in stores} if version.derived else stores
     # the job sees that before its next batch, and writes nothing there any more
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
-    registry.move(connection, spec.source, version.place, VersionState.DROPPED, before)
+    registry.move(connection, config.source, version.place, VersionState.DROPPED, before)
     plan = routing.place_of(version.place, stores)
-    with store_lock.alone(connection, spec.source, turns):
+    with store_lock.alone(connection, config.source, turns):
         pass  # whatever was being written there has been written
     for store in sorted(stores):
-        with closing(routing.showing(store, spec)) as sink:
+        with closing(routing.showing(store, config)) as sink:
             sink.drop(plan)
-    TopicCopy(spec, version.place).remove()
-    BulkRequests(spec).forget(version.place)
-    registry.forget(connection, spec.source, version.place)
-    function_store.tidy(connection, spec.functions, shared=spec.shares_home)
+    TopicCopy(config, version.place).remove()
+    BulkRequests(config).forget(version.place)
+    registry.forget(connection, config.source, version.place)
+    function_store.tidy(connection, config.functions, shared=config.shares_home)
 
 
 def _same(version: ViewVersion, view: AnyView) -> bool:
     return registry.made_for([replace(version, state=VersionState.HELD)], view) is not None
 
 
-def numbered(connection: Connection, spec: JobSpec, view: str, number: int) -> ViewVersion:
+def numbered(connection: Connection, config: JobConfig, view: str, number: int) -> ViewVersion:
     """Returns a version by its number, whatever became of it.
 
     Raises:
         VersionUnknownError: There never was one.
     """
-    for each in registry.read(connection, spec.source):
+    for each in registry.read(connection, config.source):
         if (each.view, each.number) == (view, number):
             return each
     raise VersionUnknownError(f"view {view} has no version {number}")
 
 
-def size_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
+def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
     """Returns about how much room a version takes; what other stores have of it is of that order.
 
     That is the size of its table; of one that has none, that of the table that it is made from.
     """
-    found = parquet_bytes(spec, version)
+    found = parquet_bytes(config, version)
     if found or version is None or version.derived:
         return found
-    with session.connect(spec.source_dsn) as connection:
+    with session.connect(config.source_dsn) as connection:
         return table_size.of_tables(
             connection, coverage.tables_of(cast("View", version.declared()))
         ).size_bytes
 
 
-def parquet_bytes(spec: JobSpec, version: ViewVersion | None) -> int:
+def parquet_bytes(config: JobConfig, version: ViewVersion | None) -> int:
     """Returns how much room the tables of a version take; none of one that has none."""
     if version is None:
         return 0
     names = (version.place, f"{version.place}.deleted", f"{version.place}.changes")
-    folders = [spec.addresses.tables / name for name in names]
+    folders = [config.addresses.tables / name for name in names]
     files = (path for folder in folders for path in folder.rglob("*.parquet"))
     return sum(path.stat().st_size for path in files if path.is_file())

@@ -46,28 +46,30 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         VersionBusyError: A batch takes too long; given again, it does the rest.
         SinkError: A store does not answer; given again, it does the rest.
     """
-    versions = [each for each in registry.read(connection, spec.source) if each.view == view]
+    versions = [each for each in registry.read(connection, spec.config.source) if each.view == view]
     if not versions:
         raise VersionUnknownError(
             f"no view is named {view}", hint="headwater view list --versions shows all there are"
         )
     _refuse_read(connection, spec, view)
     for each in versions:
-        registry.move(connection, spec.source, each.place, VersionState.DROPPED, VersionState)
+        registry.move(
+            connection, spec.config.source, each.place, VersionState.DROPPED, VersionState
+        )
     turns = {*Store, *(store_lock.of_derived(each) for each in Store)}
-    with store_lock.alone(connection, spec.source, turns):
+    with store_lock.alone(connection, spec.config.source, turns):
         pass  # whatever was being written has been written
     for store in routing.in_order(list(Store)):
-        routing.hide(spec, store, view)
-        with closing(routing.showing(store, spec)) as sink:
+        routing.hide(spec.config, store, view)
+        with closing(routing.showing(store, spec.config)) as sink:
             for each in versions:
                 # also where it was taken out of the store, which the definition does not say
                 sink.drop(routing.place_of(each.place, {store}))
     for each in versions:
-        TopicCopy(spec, each.place).remove()
-        BulkRequests(spec).forget(each.place)
-        registry.forget(connection, spec.source, each.place)
-    function_store.tidy(connection, spec.functions, shared=spec.shares_home)
+        TopicCopy(spec.config, each.place).remove()
+        BulkRequests(spec.config).forget(each.place)
+        registry.forget(connection, spec.config.source, each.place)
+    function_store.tidy(connection, spec.config.functions, shared=spec.config.shares_home)
     return tuple(versions)
 
 
@@ -76,7 +78,7 @@ def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
     readers = [
         each.name
         for each in spec.declared_derived
-        if view in versions_derived.read(connection, spec.source, [each.name])
+        if view in versions_derived.read(connection, spec.config.source, [each.name])
     ]
     if readers:
         raise VersionError(

@@ -20,7 +20,7 @@ from projections.stores.factory import open_sink
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.versions.version import ViewVersion
 
 
@@ -68,12 +68,12 @@ def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
     return ViewPlan(name, "", "", schema, (), frozenset(stores))
 
 
-def showing(store: Store, spec: JobSpec) -> ShowingSink:
+def showing(store: Store, config: JobConfig) -> ShowingSink:
     """Opens a store as what shows versions; see `Showing`."""
-    return cast("ShowingSink", open_sink(store, spec.addresses))
+    return cast("ShowingSink", open_sink(store, config.addresses))
 
 
-def shows(spec: JobSpec, store: Store, target: ViewVersion) -> bool:
+def shows(config: JobConfig, store: Store, target: ViewVersion) -> bool:
     """Whether readers of a store see a version.
 
     Raises:
@@ -81,15 +81,15 @@ def shows(spec: JobSpec, store: Store, target: ViewVersion) -> bool:
     """
     if store is Store.TABLE:
         with _reaching_tables():
-            published = Published(spec.addresses.tables, spec.source)
-            shown = StableTable(spec.addresses.tables, target.view).shows()
+            published = Published(config.addresses.tables, config.source)
+            shown = StableTable(config.addresses.tables, target.view).shows()
             place = published.current().get(target.view, target.view)
         return place == target.place and shown is not None and shown.place == place
-    with closing(showing(store, spec)) as sink:
+    with closing(showing(store, config)) as sink:
         return sink.shows(place_of(target.place, stores_of(target)))
 
 
-def show(spec: JobSpec, store: Store, target: ViewVersion) -> None:
+def show(config: JobConfig, store: Store, target: ViewVersion) -> None:
     """Lets readers of a store see a version.
 
     Raises:
@@ -98,17 +98,17 @@ def show(spec: JobSpec, store: Store, target: ViewVersion) -> None:
     """
     if store is Store.TABLE:
         with _reaching_tables():
-            published = Published(spec.addresses.tables, spec.source)
+            published = Published(config.addresses.tables, config.source)
             published.switch({target.view: target.place})
-            StableTable(spec.addresses.tables, target.view).follow(published)
+            StableTable(config.addresses.tables, target.view).follow(published)
         return
     plan = place_of(target.place, stores_of(target))
-    with closing(showing(store, spec)) as sink:
+    with closing(showing(store, config)) as sink:
         if not sink.shows(plan):
             sink.show(plan)
 
 
-def hide(spec: JobSpec, store: Store, view: str) -> None:
+def hide(config: JobConfig, store: Store, view: str) -> None:
     """Takes a view's name from readers of a store: they see no version of it any more.
 
     Raises:
@@ -116,10 +116,10 @@ def hide(spec: JobSpec, store: Store, view: str) -> None:
     """
     if store is Store.TABLE:
         with _reaching_tables():
-            Published(spec.addresses.tables, spec.source).withdraw(view)
-            StableTable(spec.addresses.tables, view).remove()
+            Published(config.addresses.tables, config.source).withdraw(view)
+            StableTable(config.addresses.tables, view).remove()
         return
-    with closing(showing(store, spec)) as sink:
+    with closing(showing(store, config)) as sink:
         sink.hide(view)
 
 

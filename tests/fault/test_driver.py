@@ -22,7 +22,7 @@ from tests.waiting import LONG_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from tests.fix_capture import Captured
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,7 +45,7 @@ def job(
 
 def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob) -> None:
     enough = threading.Event()
-    writer = threading.Thread(target=_write, args=(job.spec.source_dsn, enough))
+    writer = threading.Thread(target=_write, args=(job.spec.config.source_dsn, enough))
     writer.start()
     left: set[Path] = set()
     try:
@@ -56,7 +56,7 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
             job.kill()
             assert job.orphans() == []
         # every record is archived once all the same
-        shutil.rmtree(job.spec.checkpoint("archive"))
+        shutil.rmtree(job.spec.config.checkpoint("archive"))
         job.start()
         job.wait(_batches(1))
     finally:
@@ -64,13 +64,15 @@ def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob)
         writer.join()
 
     assert job.catch_up() == []
-    sent = _sent(job.spec)
-    wait_until(lambda: sent.keys() <= {place for place, _ in _archived(job.spec)}, timeout_s=LONG_S)
+    sent = _sent(job.spec.config)
+    wait_until(
+        lambda: sent.keys() <= {place for place, _ in _archived(job.spec.config)}, timeout_s=LONG_S
+    )
     assert _scratch(job).exists()
     assert job.stop() == 0
     assert 2 == len(left)
     assert [] == [path for path in left if path.exists()]
-    archived = _archived(job.spec)
+    archived = _archived(job.spec.config)
     assert len(archived) == len(dict(archived)), "a record is there twice"
     assert sent == {place: value for place, value in archived if place in sent}
 
@@ -88,7 +90,7 @@ def _scratch(job: ViewJob) -> Path:
 def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_can_write(
     job: ViewJob,
 ) -> None:
-    other, log = ViewJob(job.spec), job.spec.home / "job.log"
+    other, log = ViewJob(job.spec), job.spec.config.home / "job.log"
     job.start()
     job.wait(_batches(1))
     assert job.process is not None
@@ -103,30 +105,30 @@ def test_a_driver_that_is_stopped_gives_way_to_another_only_when_nothing_of_it_c
 
     job.kill()
     other.start()
-    wait_until(lambda: other.process.pid in holders(job.spec.home), timeout_s=LONG_S)
+    wait_until(lambda: other.process.pid in holders(job.spec.config.home), timeout_s=LONG_S)
     assert other.process.poll() is None, "it waits for what the first one left"
     jvm.kill()
     for worker in workers:  # one was stopped amid a write, perhaps
-        if worker.pid in holders(job.spec.home / ".writer" / "tenure"):
+        if worker.pid in holders(job.spec.config.home / ".writer" / "tenure"):
             worker.kill()
-    _write_some(job.spec.source_dsn)
+    _write_some(job.spec.config.source_dsn)
     assert other.catch_up() == []
 
     # now only the old workers can write
     mine = psutil.Process(other.process.pid)
     for process in (everything := [mine, *mine.children(recursive=True)]):
         process.suspend()
-    before = _files(job.spec.home)
+    before = _files(job.spec.config.home)
     for worker in psutil.wait_procs(workers, 0)[1]:
         worker.resume()
     assert [] == psutil.wait_procs(workers, 30)[1]
-    assert before == _files(job.spec.home)
+    assert before == _files(job.spec.config.home)
     for process in everything:
         process.resume()
-    _write_some(job.spec.source_dsn)
+    _write_some(job.spec.config.source_dsn)
     assert other.catch_up() == []
 
-    (job.spec.home / ".writer" / "tenure").unlink()
+    (job.spec.config.home / ".writer" / "tenure").unlink()
     assert 1 == other.process.wait(180)
     assert "HW-P017" == other.status()["error"]["code"]
 
@@ -152,7 +154,7 @@ def test_a_store_that_is_gone_holds_back_only_itself(
 def test_a_driver_killed_while_a_table_changes_follows_it_afterwards(job: ViewJob) -> None:
     job.start()
     job.wait(_batches(1))
-    with psycopg.connect(job.spec.source_dsn, autocommit=True) as connection:
+    with psycopg.connect(job.spec.config.source_dsn, autocommit=True) as connection:
         connection.execute("ALTER TABLE counters ADD COLUMN colour text")
         connection.execute("UPDATE counters SET colour = 'red' WHERE id % 2 = 1")
     job.kill()
@@ -164,11 +166,11 @@ def test_a_driver_killed_while_a_table_changes_follows_it_afterwards(job: ViewJo
     assert job.stop() == 0
 
 
-def _sent(spec: JobSpec) -> dict[tuple[str, int, int], bytes | None]:
+def _sent(config: JobConfig) -> dict[tuple[str, int, int], bytes | None]:
     """Every record that the topics of a source have."""
     found = {}
-    with consumer(spec.bootstrap) as client:
-        names = [name for name in client.topics() if name.startswith(f"{spec.source}.")]
+    with consumer(config.bootstrap) as client:
+        names = [name for name in client.topics() if name.startswith(f"{config.source}.")]
         places = partitions(client, names)
         ends = client.end_offsets(places)
         client.assign(places)
@@ -180,8 +182,8 @@ def _sent(spec: JobSpec) -> dict[tuple[str, int, int], bytes | None]:
     return found
 
 
-def _archived(spec: JobSpec) -> list[tuple[tuple[str, int, int], bytes | None]]:
-    rows = DeltaTable(spec.archive).to_pyarrow_table().to_pylist()
+def _archived(config: JobConfig) -> list[tuple[tuple[str, int, int], bytes | None]]:
+    rows = DeltaTable(config.archive).to_pyarrow_table().to_pylist()
     return [((row["topic"], row["partition"], row["offset"]), record_value(row)) for row in rows]
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from projections.definition.views import View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from tests.fix_capture import Captured
@@ -80,8 +81,8 @@ def test_a_rebuilt_view_equals_the_live_one_whatever_is_killed(
     captured = capture("things")
     job = view_job(captured, views=declared(captured.spec.name))
     workload.read = partial(_ask, captured, job)
-    with told(run_seed, job), connected(job.spec) as connection, reading(captured):
-        assert {} == registry.register(connection, job.spec.source, job.spec.views)
+    with told(run_seed, job), connected(job.spec.config) as connection, reading(captured):
+        assert {} == registry.register(connection, job.spec.config.source, job.spec.views)
         job.start()
         assert [] == job.catch_up()
         workload.start()
@@ -128,7 +129,7 @@ def told(seed: int, job: ViewJob) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(job.report(f"seed {seed}, in {job.spec.home}"))
+        error.add_note(job.report(f"seed {seed}, in {job.spec.config.home}"))
         raise
 
 
@@ -153,7 +154,7 @@ def _built(  # noqa: PLR0913, PLR0917
         assert process.exitcode in {0, -signal.SIGKILL if step is not None else 0}
     if kill is _killed_while_it_joins:
         kill(process, job, view, chance)
-    wait_until(lambda: _held(connection, job.spec, view), timeout_s=LONG_S)
+    wait_until(lambda: _held(connection, job.spec.config, view), timeout_s=LONG_S)
 
 
 def _killed_while_it_fills(process: Any, job: ViewJob, _: View, chance: Random) -> None:
@@ -165,7 +166,7 @@ def _killed_while_it_joins(_: Any, job: ViewJob, view: View, chance: Random) -> 
     """As soon as it is asked to take the version over, or one of its stores has it."""
     store = chance.choice([None, *sorted(view.to)])
     if store is not None:
-        file = job.spec.checkpoint(store).with_suffix(".json")
+        file = job.spec.config.checkpoint(store).with_suffix(".json")
         wait_until(lambda: f"{view.name}.v2" in (backfill.read(file) or {}), timeout_s=LONG_S)
     _struck(job)
 
@@ -176,8 +177,8 @@ def _struck(job: ViewJob) -> None:
     job.start()
 
 
-def _held(connection: Connection, spec: JobSpec, view: View) -> bool:
-    version = rebuild.numbered(connection, spec, view.name, 2)
+def _held(connection: Connection, config: JobConfig, view: View) -> bool:
+    version = rebuild.numbered(connection, config, view.name, 2)
     assert version.fault is None
     return version.state is VersionState.HELD
 
@@ -188,17 +189,17 @@ def _ask(captured: Captured, job: ViewJob) -> None:
     They claim no position until then: of reads that come faster than a slow machine sweeps, there
     would be no end.
     """
-    with connected(job.spec) as connection:
+    with connected(job.spec.config) as connection:
         if _swept(connection, job):
             ask(captured.spec, THINGS)
 
 
 def _difference(connection: Connection, spec: JobSpec, view: View) -> list[object]:
     """What the command would say of both versions, at one boundary."""
-    first, second = registry.of_view(connection, spec.source, view.name)
+    first, second = registry.of_view(connection, spec.config.source, view.name)
     plans = [rebuild.bind(connection, spec, each) for each in (first, second)]
     change = registry.changed(connection, first, registry.defined(second))
-    found = compared(connection, spec, *plans, change)
+    found = compared(connection, spec.config, *plans, change)
     return [] if found.same else [found]
 
 
@@ -211,7 +212,7 @@ def _at_rest(connection: Connection, job: ViewJob) -> bool:
 
 def _swept(connection: Connection, job: ViewJob) -> bool:
     """Whether nothing is read any more, and what reads allow is swept from every version."""
-    source = job.spec.source
+    source = job.spec.config.source
     whole, done = reads.whole_reads(connection, source), sweeps.done(connection)
     pending = [
         sweeps.pending(plan, store, whole, done) for plan in job.bound().plans for store in plan.to
@@ -225,7 +226,7 @@ def _swept(connection: Connection, job: ViewJob) -> bool:
 def _equal_in_all_stores(job: ViewJob, view: View) -> None:
     first, second = _plans(job, view)
     for store in Store:
-        with closing(open_sink(store, job.spec.addresses)) as sink:
+        with closing(open_sink(store, job.spec.config.addresses)) as sink:
             old, new = (
                 {row["id"]: dict(row) for row in sink.documents(plan)} for plan in (first, second)
             )
@@ -234,7 +235,7 @@ def _equal_in_all_stores(job: ViewJob, view: View) -> None:
 
 
 def _equal_in_all_states(job: ViewJob, view: View, workload: Workload) -> None:
-    first, second = (_states(job.spec, plan) for plan in _plans(job, view))
+    first, second = (_states(job.spec.config, plan) for plan in _plans(job, view))
     assert [] == _unlike(first, second)
     expected, found = workload.states(), _told(first)
     assert [] == _unlike(expected, found)
@@ -243,7 +244,7 @@ def _equal_in_all_states(job: ViewJob, view: View, workload: Workload) -> None:
 
 def _never_wrong(job: ViewJob, view: View, workload: Workload) -> None:
     for plan in _plans(job, view):
-        states = _states(job.spec, plan)
+        states = _states(job.spec.config, plan)
         rows = (
             (state["id"], Row(*(state[name] for name in Row._fields))) for state in states.values()
         )
@@ -262,9 +263,9 @@ def _unlike(one: dict[Any, Any], other: dict[Any, Any]) -> list[tuple[Any, Any, 
     return [(key, one.get(key), other.get(key)) for key in keys[:5]]
 
 
-def _states(spec: JobSpec, plan: ViewPlan) -> dict[Any, dict[str, Any]]:
+def _states(config: JobConfig, plan: ViewPlan) -> dict[Any, dict[str, Any]]:
     """All that a history has, by key and time."""
-    rows = DeltaTable(str(spec.addresses.tables / plan.name)).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(str(config.addresses.tables / plan.name)).to_pyarrow_table().to_pylist()
     found = {(row["id"], row["valid_from"]): row | {"big": in_short(row["big"])} for row in rows}
     assert len(rows) == len(found)
     return dict(sorted(found.items()))

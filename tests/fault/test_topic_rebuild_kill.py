@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
@@ -97,8 +98,8 @@ def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is
     )
     job = view_job(captured, views=[mirror])
     spec, topic = job.spec, THINGS.topic(captured.spec.name)
-    with connected(spec) as connection, reading(captured):
-        assert {} == registry.register(connection, spec.source, spec.views)
+    with connected(spec.config) as connection, reading(captured):
+        assert {} == registry.register(connection, spec.config.source, spec.views)
         job.start()
         assert [] == job.catch_up()
         workload.gate.acquire()
@@ -106,21 +107,21 @@ def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is
         try:
             workload.write(300)
             job.catch_up()  # whoever follows has everything before it is compacted
-            with compacting(spec.bootstrap, topic):
-                left = await_compacted(spec.bootstrap, topic, workload.write)
+            with compacting(spec.config.bootstrap, topic):
+                left = await_compacted(spec.config.bootstrap, topic, workload.write)
                 job.catch_up()
-            there = compacted.look(spec.bootstrap, topic)
+            there = compacted.look(spec.config.bootstrap, topic)
             assert there is not None
             assert (0, HOUR_MS / 1000) == (there.bounds[0][0], there.keeps_s)
             assert 0 not in left
-            _cut_off(spec, topic)
+            _cut_off(spec.config, topic)
             planned = rebuild.plan_rebuild(connection, spec, mirror, "archive")
             assert ("topic", None) == (planned.source, planned.lacking)
             workload.gate.release()
             for kill in KILLS:
                 _built(spec, mirror, kill)
                 assert workload.error is None
-            wait_until(lambda: _held(connection, spec, mirror), timeout_s=LONG_S)
+            wait_until(lambda: _held(connection, spec.config, mirror), timeout_s=LONG_S)
             done = workload.written + 50
             wait_until(
                 lambda: workload.written > done or workload.error is not None, timeout_s=LONG_S
@@ -134,14 +135,14 @@ def test_a_version_filled_from_a_compacted_topic_equals_the_live_one_whatever_is
         wait_until(lambda: _at_rest(connection), timeout_s=LONG_S)
         assert [] == job.catch_up()
         _equal_in_all_stores(job, mirror)
-        assert not list((spec.home / "copies").rglob("*.parquet"))
+        assert not list((spec.config.home / "copies").rglob("*.parquet"))
         assert 0 == job.stop()
 
 
-def _cut_off(spec: JobSpec, topic: str) -> None:
+def _cut_off(config: JobConfig, topic: str) -> None:
     """The archive loses its first records, as it does after `archive.keep_days`."""
-    with archive_lock(spec.archive):
-        DeltaTable(str(spec.archive)).delete(f"topic = '{topic}' AND \"offset\" < 20")
+    with archive_lock(config.archive):
+        DeltaTable(str(config.archive)).delete(f"topic = '{topic}' AND \"offset\" < 20")
 
 
 def _built(spec: JobSpec, view: MirrorView, kill: tuple[str, int] | None) -> None:
@@ -152,8 +153,8 @@ def _built(spec: JobSpec, view: MirrorView, kill: tuple[str, int] | None) -> Non
     assert (0 if kill is None else -signal.SIGKILL) == process.exitcode, kill
 
 
-def _held(connection: psycopg.Connection[Any], spec: JobSpec, view: MirrorView) -> bool:
-    version = rebuild.numbered(connection, spec, view.name, 2)
+def _held(connection: psycopg.Connection[Any], config: JobConfig, view: MirrorView) -> bool:
+    version = rebuild.numbered(connection, config, view.name, 2)
     assert version.fault is None
     return version.state is VersionState.HELD
 
@@ -167,7 +168,7 @@ def _at_rest(connection: psycopg.Connection[Any]) -> bool:
 def _equal_in_all_stores(job: ViewJob, view: MirrorView) -> None:
     plans = {plan.name: plan for plan in job.bound().plans}
     for store in Store:
-        with closing(open_sink(store, job.spec.addresses)) as sink:
+        with closing(open_sink(store, job.spec.config.addresses)) as sink:
             old, new = (
                 {row["id"]: dict(row) for row in sink.documents(plans[name])}
                 for name in (view.name, f"{view.name}.v2")

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from projections.definition.views import Store
-from projections.planning.job_spec import LedgerAddress, StoreAddresses
+from projections.planning.job_config import LedgerAddress, StoreAddresses
 from projections.publishing.published_versions import Published
 from projections.stores.factory import open_sink
 from tests.programs import killed_writer

@@ -315,14 +315,17 @@ def build(spec: JobSpec, view: View, step: int | None) -> None:
         left = [step]
         for owner, name in STEPS:
             setattr(owner, name, _counted(getattr(owner, name), left, halved=owner in HALVED))
-    with connected(spec) as connection, registry.alone(connection, spec.source, view.name):
+    with (
+        connected(spec.config) as connection,
+        registry.alone(connection, spec.config.source, view.name),
+    ):
         planned = rebuild.plan_rebuild(connection, spec, view, "archive")
-        version = rebuild.begin(connection, spec, view, planned, 0, held_too=True)
+        version = rebuild.begin(connection, spec.config, view, planned, 0, held_too=True)
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
-            rebuild.prepare(spec, plan)
+            rebuild.prepare(spec.config, plan)
             fill_from_archive.fill(connection, spec, version, plan, Filling(share=0.5))
-            rebuild.join(connection, spec, version)
+            rebuild.join(connection, spec.config, version)
 
 
 def _counted(function: Callable[..., Any], left: list[int], *, halved: bool) -> Callable[..., Any]:
@@ -354,15 +357,18 @@ def build_from_topic(spec: JobSpec, view: View, kill: tuple[str, int] | None) ->
         owner, name = TOPIC_STEPS[named]
         counted = _counted(getattr(owner, name), [number], halved=owner in HALVED)
         setattr(owner, name, counted)
-    with connected(spec) as connection, registry.alone(connection, spec.source, view.name):
+    with (
+        connected(spec.config) as connection,
+        registry.alone(connection, spec.config.source, view.name),
+    ):
         planned = rebuild.plan_rebuild(connection, spec, view, "archive")
         assert planned.source == "topic", planned
-        version = rebuild.begin(connection, spec, view, planned, 0, held_too=True)
+        version = rebuild.begin(connection, spec.config, view, planned, 0, held_too=True)
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
-            rebuild.prepare(spec, plan)
+            rebuild.prepare(spec.config, plan)
             fill_from_topic.fill(connection, spec, version, plan, Filling())
-            rebuild.join(connection, spec, version)
+            rebuild.join(connection, spec.config, version)
 
 
 TOPIC_STEPS: dict[str, tuple[Any, str]] = {

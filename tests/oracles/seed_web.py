@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from headwater.reading import sql
 from projections.definition.registry import load
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.published_versions import Published
 from projections.stores.delta.table_sink import FEED
@@ -267,14 +268,14 @@ class Web:
         from projections.job.tasks.derived_tables import Deriver
 
         (folder / "views.py").write_text(VIEWS)
-        spec = JobSpec.of_tables("web", folder, ())
+        spec = JobSpec(JobConfig.of_tables("web", folder, ()))
         spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
         self.deriver = Deriver(spark, session_of_batches(spark), spec)
         self.rows: dict[str, dict[Any, Row]] = {name: {} for name in TABLES}
         self._written: dict[str, dict[Any, Row]] = {name: {} for name in TABLES}
         self._tables, self._published = (
-            spec.addresses.tables,
-            Published(spec.addresses.tables, "web"),
+            spec.config.addresses.tables,
+            Published(spec.config.addresses.tables, "web"),
         )
         self._lsn = 100
         for name, (_, columns) in TABLES.items():

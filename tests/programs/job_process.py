@@ -25,7 +25,7 @@ class JobProcess:
     def __init__(self, spec: JobSpec) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["projections.job.driver"])
-        spec.home.mkdir(parents=True, exist_ok=True)
+        spec.config.home.mkdir(parents=True, exist_ok=True)
         self._process = context.Process(target=_run, args=(spec, {**os.environ}))
         self._process.start()
         assert self._process.pid is not None
@@ -59,7 +59,7 @@ def _run(spec: JobSpec, environment: dict[str, str]) -> None:
     # the server that forks has the environment in which its first job was started, of another test
     os.environ.clear()
     os.environ.update(environment)
-    log = os.open(Path(spec.home) / "job.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(Path(spec.config.home) / "job.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(log, stream)
     from projections.job import driver

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from projections.changes.row_change import Applied, RowChange
     from projections.changes.sink import Sink
-    from projections.planning.job_spec import LedgerAddress, StoreAddresses
+    from projections.planning.job_config import LedgerAddress, StoreAddresses
 
 TABLES = ("checking", "savings")
 BEAT = "bank.headwater.heartbeat"

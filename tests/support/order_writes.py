@@ -13,14 +13,14 @@ from projections.stores.valkey.reader import CacheReader
 from tests.support.version_steps import Reader
 
 if TYPE_CHECKING:
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 WATCHED = "paid"
 
 
-def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
-    cached = CacheReader(spec.cache_url, f"{spec.source}:", view)
-    searcher = Searcher(spec.search_url)
+def readers(config: JobConfig, view: str) -> dict[str, Reader]:
+    cached = CacheReader(config.cache_url, f"{config.source}:", view)
+    searcher = Searcher(config.search_url)
 
     def in_cache() -> int | None:
         row = cached.get(WATCHED)
@@ -32,14 +32,14 @@ def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
 
     def in_table(name: str, condition: str) -> int | None:
         sql = f"SELECT latest FROM {name} WHERE {condition}"  # noqa: S608
-        found = reading_sql.run(sql, spec.addresses.tables)
+        found = reading_sql.run(sql, config.addresses.tables)
         return int(found["latest"][0].as_py()) if found.num_rows else None
 
     return {
         "cache": Reader(in_cache),
         "search": Reader(in_search),
         "table": Reader(lambda: in_table(view, f"status = '{WATCHED}'")),
-        "follower": Reader(lambda: in_table(f"{spec.source}_most", "one = 1")),
+        "follower": Reader(lambda: in_table(f"{config.source}_most", "one = 1")),
     }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from projections.definition.views import View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.versions.compare import VersionDifference
     from projections.versions.version import ViewVersion
@@ -53,42 +54,42 @@ class Reader(threading.Thread):
 
 
 @contextmanager
-def connected(spec: JobSpec) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(spec.source_dsn, autocommit=True) as connection:
+def connected(config: JobConfig) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(config.source_dsn, autocommit=True) as connection:
         yield connection
 
 
 def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> ViewVersion:
     planned = rebuild.plan_rebuild(connection, spec, view, "archive")
-    version = rebuild.begin(connection, spec, view, planned, 0)
+    version = rebuild.begin(connection, spec.config, view, planned, 0)
     plan = rebuild.bind(connection, spec, version)
-    rebuild.prepare(spec, plan)
+    rebuild.prepare(spec.config, plan)
     fill_from_archive.fill(connection, spec, version, plan, Filling())
-    rebuild.join(connection, spec, version)
+    rebuild.join(connection, spec.config, version)
     return version
 
 
 def built(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> ViewVersion:
-    with registry.alone(connection, spec.source, view.name):
+    with registry.alone(connection, spec.config.source, view.name):
         version = filled(connection, spec, view)
         deadline = time.monotonic() + 180
         try:
             return rebuild.await_held(
                 connection,
-                spec,
+                spec.config,
                 version,
                 stopped=lambda: time.monotonic() > deadline,
                 running=lambda: True,
             )
         except RebuildStoppedError as error:
-            for line in _seen(connection, spec):
+            for line in _seen(connection, spec.config):
                 error.add_note(line)
             raise
 
 
-def _seen(connection: psycopg.Connection[Any], spec: JobSpec) -> list[str]:
+def _seen(connection: psycopg.Connection[Any], config: JobConfig) -> list[str]:
     """What somebody else sees of versions, and who waits for whom."""
-    with connected(spec) as other:
+    with connected(config) as other:
         versions = other.execute("SELECT place, state FROM headwater.view_versions").fetchall()
         sessions = other.execute(
             "SELECT pid, state, wait_event_type, pg_blocking_pids(pid), xact_start, left(query, 90)"
@@ -99,11 +100,11 @@ def _seen(connection: psycopg.Connection[Any], spec: JobSpec) -> list[str]:
 
 
 def compared(
-    connection: Any, spec: JobSpec, *given: Any, still: bool = False, deadline_s: float = 400
+    connection: Any, config: JobConfig, *given: Any, still: bool = False, deadline_s: float = 400
 ) -> VersionDifference:
     def difference() -> VersionDifference | VersionBehindError:
         try:
-            return compare.compare_versions(connection, spec, *given, still=still)
+            return compare.compare_versions(connection, config, *given, still=still)
         except VersionBehindError as error:
             return error
 
@@ -117,10 +118,10 @@ def compared(
     return found
 
 
-def switched(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
+def switched(connection: Any, config: JobConfig, target: ViewVersion) -> None:
     def done() -> bool:
         try:
-            cutover.switch(connection, spec, target)
+            cutover.switch(connection, config, target)
         except VersionBehindError:
             return False
         return True

@@ -50,14 +50,14 @@ def ask(connection: Connection, spec: JobSpec) -> None:
     """
     with told_apart():
         plans = {plan.name: plan for plan in spec.plans if _may_be_read(plan)}
-        asked = (spec.source, sorted(plans), UNRESOLVED, KEYS_MAX)
+        asked = (spec.config.source, sorted(plans), UNRESOLVED, KEYS_MAX)
         lacking = connection.execute(_LACKING, asked).fetchall()
         if not lacking:
             return
-        epoch = connection.execute(_EPOCH, (spec.source,)).fetchone()
+        epoch = connection.execute(_EPOCH, (spec.config.source,)).fetchone()
         if epoch is None:
             return
-        pending = reads.open_reads(connection, spec.source, epoch[0])
+        pending = reads.open_reads(connection, spec.config.source, epoch[0])
         whole = {read.table for read in pending if read.whole}
         keys: dict[str, list[str]] = defaultdict(list)
         for view, key in lacking:
@@ -67,8 +67,8 @@ def ask(connection: Connection, spec: JobSpec) -> None:
             wanted = _keys(plans[view], of_view)
             if wanted:
                 wish = Wish(plans[view].schema.table, wanted)
-                reads.ask(connection, spec.source, epoch[0], wish, len(wanted))
-            connection.execute(_ASKED, (spec.source, view, of_view, UNRESOLVED))
+                reads.ask(connection, spec.config.source, epoch[0], wish, len(wanted))
+            connection.execute(_ASKED, (spec.config.source, view, of_view, UNRESOLVED))
 
 
 def _may_be_read(plan: ViewPlan) -> bool:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from projections.changes.applier import UnappliedRecord
     from projections.definition.views import Store
     from projections.errors import ProjectionError
-    from projections.planning.job_spec import LedgerAddress
+    from projections.planning.job_config import LedgerAddress
 
     Connection = psycopg.Connection[Any]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from projections.changes.quarantine.table import Connection
     from projections.common.driver_lock import Tenure
     from projections.definition.views import Store
-    from projections.planning.job_spec import LedgerAddress
+    from projections.planning.job_config import LedgerAddress
 
 _PAUSE_S: Final = 5.0
 """Between two tries to reach a database that does not answer."""

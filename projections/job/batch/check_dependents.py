@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from projections.common.fault import Fault
     from projections.definition.views import DerivedView
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.dependents import Columns, Succession
@@ -41,17 +42,17 @@ def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
         By view that could not be kept, why.
     """
     schemas = {plan.view: _struct(columns_of(plan)) for plan in plans}
-    return _unfit(session_beside(spec), spec.derived, schemas)
+    return _unfit(session_beside(spec.config), spec.derived, schemas)
 
 
-def stand_still(spec: JobSpec, succession: Succession) -> dict[str, str]:
+def stand_still(config: JobConfig, succession: Succession) -> dict[str, str]:
     """Tells which views would stand still once readers see another version of one that they read.
 
     The queries are analysed over the columns that would be there; no row is read. A view that does
     not fit what it reads as it is now is not told: it stands still already.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
         succession: The views, and what they read.
 
     Returns:
@@ -59,7 +60,7 @@ def stand_still(spec: JobSpec, succession: Succession) -> dict[str, str]:
     """
     if succession.alike:
         return {}
-    with session_ended(spec) as session:
+    with session_ended(config) as session:
         views = succession.views
         then = _unfit(session, views, _structs(succession.then))
         # of the view itself: a version by that query is refused before anybody sees it

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from projections.definition.views import DerivedView
     from projections.job.batch.compare_derived import Counts
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 _NAMED: Final = 10
 """Keys that are named of those that are wrong: a view is made anew as a whole."""
@@ -139,18 +139,18 @@ class DerivedReplay:
 
 
 def replay_beside(
-    spec: JobSpec, root: Path, places: Mapping[str, str], epoch: int, lsn: int
+    config: JobConfig, root: Path, places: Mapping[str, str], epoch: int, lsn: int
 ) -> DerivedReplay:
     """Begins a replay in a driver beside the job's; see `DerivedReplay`.
 
     Args:
-        spec: How Spark is run.
+        config: How Spark is run.
         root: Folder of the tables.
         places: Folder in `root` of the table of each view that is no derived one, by view.
         epoch: Incarnation of the source at which the tables stand.
         lsn: Their position, in bytes.
     """
-    return DerivedReplay(session_beside(spec), root, places, epoch, lsn)
+    return DerivedReplay(session_beside(config), root, places, epoch, lsn)
 
 
 def _compared(made: DataFrame, kept: DataFrame, keys: Sequence[str]) -> ReplayComparison:

@@ -54,19 +54,19 @@ def verify_derived(
         DuplicateKeyError: A view is not kept as its key does not identify its rows; it has an
             example.
     """
-    published = Published(spec.addresses.tables, spec.source)
+    published = Published(spec.config.addresses.tables, spec.config.source)
     latest, places = published.latest(), published.current()
     if latest is None or not spec.derived:
         return []
-    session = session_beside(spec)
-    tables = spec.addresses.tables
+    session = session_beside(spec.config)
+    tables = spec.config.addresses.tables
     # by Delta's own reader alone: what is verified was made from what the other one reads
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
         keeper = DerivedKeeper(tables, view, versions)
         try:
-            return derived_report(keeper, latest, places, spec.source)
+            return derived_report(keeper, latest, places, spec.config.source)
         except FunctionLostError as error:
             if uncompared is None:
                 raise

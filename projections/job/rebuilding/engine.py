@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import FoldedRows
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
     Integers = NDArray[np.int64]

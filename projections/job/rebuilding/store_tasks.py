@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.changes.applier import Held
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
-    from projections.planning.job_spec import StoreAddresses
+    from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
 DELIVERED: Final = pa.schema(

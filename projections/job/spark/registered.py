@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 __all__ = ["SparkSession", "registered"]
 
 
-def registered(spec: JobSpec, tables: Mapping[str, tuple[Path, int | None]]) -> SparkSession:
+def registered(config: JobConfig, tables: Mapping[str, tuple[Path, int | None]]) -> SparkSession:
     """Opens a session, or joins the process's own, in which views are read by their names.
 
     Args:
-        spec: How Spark is run.
+        config: How Spark is run.
         tables: Of each view, the folder of its table and which version of it is read; None for the
             newest.
     """
-    session = session_beside(spec)
+    session = session_beside(config)
     for name, (folder, version) in tables.items():
         reader = session.read.format("delta")
         if version is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from projections.common.driver_lock import Tenure
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
 
 __all__ = [
     "JAVA_OPTIONS",
@@ -116,7 +116,7 @@ _OF_FEW_ROWS: Final = {
 }
 
 
-def start_session(spec: JobSpec) -> SparkSession:
+def start_session(config: JobConfig) -> SparkSession:
     """Starts the driver's JVM, or joins the one that this process has.
 
     Raises:
@@ -125,43 +125,43 @@ def start_session(spec: JobSpec) -> SparkSession:
     """
     # Spark's own launcher and its workers are told through the environment, by Spark's design
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYSPARK_PYTHON"] = spec.conf.get(_PYTHON, sys.executable)
-    if spec.java_home is not None:
-        os.environ["JAVA_HOME"] = str(spec.java_home)
-    builder = SparkSession.builder.appName(f"headwater {spec.source}").master(spec.master)
-    for name, value in settings(spec).items():
+    os.environ["PYSPARK_PYTHON"] = config.conf.get(_PYTHON, sys.executable)
+    if config.java_home is not None:
+        os.environ["JAVA_HOME"] = str(config.java_home)
+    builder = SparkSession.builder.appName(f"headwater {config.source}").master(config.master)
+    for name, value in settings(config).items():
         builder = builder.config(name, value)
-    session = _started(builder, spec)
+    session = _started(builder, config)
     java_classes.remember(session)
     return session
 
 
-def session_beside(spec: JobSpec) -> SparkSession:
+def session_beside(config: JobConfig) -> SparkSession:
     """Starts a driver beside the job's for someone who asks something, or joins the process's own.
 
     What its JVM says goes to a log: it is nothing to whoever asked for something else. What is
     wrong with a query is told by the error that is raised.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
     """
     for name in _REPEATING:
         logging.getLogger(name).disabled = True
-    with _heard_in(spec.home / "log" / "spark-beside.log"):
-        return start_session(spec if spec.local else replace(spec, master=_BESIDE))
+    with _heard_in(config.home / "log" / "spark-beside.log"):
+        return start_session(config if config.local else replace(config, master=_BESIDE))
 
 
 @contextmanager
-def session_ended(spec: JobSpec) -> Iterator[SparkSession]:
+def session_ended(config: JobConfig) -> Iterator[SparkSession]:
     """Gives a driver beside the job's whose JVM ends with it: what follows may take hours.
 
     One that this process has already is joined, and stays.
 
     Args:
-        spec: The job.
+        config: The job's configuration.
     """
     joined = SparkContext._active_spark_context is not None  # noqa: SLF001  # of any thread
-    session = session_beside(spec)
+    session = session_beside(config)
     try:
         yield session
     finally:
@@ -194,31 +194,31 @@ def _heard_in(log: Path) -> Iterator[None]:
         os.close(own)
 
 
-def _started(builder: SparkSession.Builder, spec: JobSpec) -> SparkSession:
-    if spec.local:
+def _started(builder: SparkSession.Builder, config: JobConfig) -> SparkSession:
+    if config.local:
         return builder.getOrCreate()
-    cluster.await_master(spec.master)
-    with cluster.refusals(spec.master):
+    cluster.await_master(config.master)
+    with cluster.refusals(config.master):
         session = builder.getOrCreate()
     cluster.await_executors(session)
     return session
 
 
-def settings(spec: JobSpec) -> dict[str, str]:
+def settings(config: JobConfig) -> dict[str, str]:
     """Returns Spark's settings for a job; those of the project win over ours."""
     found = {
-        "spark.driver.memory": f"{spec.driver_memory_mib}m",
-        "spark.jars": ",".join(map(str, spec.jars)),
-        "spark.sql.warehouse.dir": str(spec.home / "data" / "spark"),
+        "spark.driver.memory": f"{config.driver_memory_mib}m",
+        "spark.jars": ",".join(map(str, config.jars)),
+        "spark.sql.warehouse.dir": str(config.home / "data" / "spark"),
     }
-    if spec.code:
-        found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, spec.code))
-    if spec.local or cluster.near(spec.master):
+    if config.code:
+        found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, config.code))
+    if config.local or cluster.near(config.master):
         found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     folder = f'"-Djava.io.tmpdir={_scratch().path}"'
-    options = (JAVA_OPTIONS, folder, class_archive.option(spec.java_home))
+    options = (JAVA_OPTIONS, folder, class_archive.option(config.java_home))
     found |= _CONF | {"spark.driver.extraJavaOptions": " ".join(filter(None, options))}
-    return found | dict(spec.conf)
+    return found | dict(config.conf)
 
 
 @cache

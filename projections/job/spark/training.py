@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from projections.job.spark.session import JAVA_OPTIONS, start_session
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -89,7 +89,7 @@ def main(words: list[str]) -> int:
     """Trains a session and waits until its JVM has written the archive."""
     folder, archive, java_home, *jars = map(Path, words)
     options = f'{JAVA_OPTIONS} "-XX:ArchiveClassesAtExit={archive}"'
-    spec = JobSpec.of_tables(
+    config = JobConfig.of_tables(
         "training",
         folder,
         tuple(jars),
@@ -97,7 +97,7 @@ def main(words: list[str]) -> int:
         java_home=java_home,
         conf={"spark.driver.extraJavaOptions": options},
     )
-    session = start_session(spec)
+    session = start_session(config)
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001  # its process has no other name
     train(session, folder)
     session.stop()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.definition.views import DerivedView
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.verification.derived_checks import CheckRequest
 
 _TICK_S: Final = 0.2
@@ -46,7 +46,7 @@ class DerivedWatch(Attendant):
 
     Args:
         session: Where.
-        spec: The job.
+        config: The job's configuration.
         pool: Which of Spark's pools it works in.
         views: Returns the views that are kept at this moment.
     """
@@ -54,15 +54,15 @@ class DerivedWatch(Attendant):
     def __init__(
         self,
         session: SparkSession,
-        spec: JobSpec,
+        config: JobConfig,
         pool: str,
         views: Callable[[], Iterable[DerivedView]],
     ) -> None:
         super().__init__("derived watch")
         self._session = session
-        self._spec = spec
+        self._config = config
         self._pool = pool
-        self._checks = Checks(spec)
+        self._checks = Checks(config)
         self._views = views
 
     def attend(self) -> None:
@@ -95,13 +95,13 @@ class DerivedWatch(Attendant):
             return CheckAnswer(compared=False)
 
     def _compared(self, view: DerivedView) -> CheckAnswer:
-        tables = self._spec.addresses.tables
-        published = Published(tables, self._spec.source)
+        tables = self._config.addresses.tables
+        published = Published(tables, self._config.source)
         latest, places = published.latest(), published.current()
         if latest is None:
             return CheckAnswer(compared=True)
         # of its own, by Delta's own reader: what is verified was made from what the other one reads
         keeper = DerivedKeeper(tables, view, TableVersions(self._session, tables, files_max=0))
         return CheckAnswer(
-            compared=True, report=derived_report(keeper, latest, places, self._spec.source)
+            compared=True, report=derived_report(keeper, latest, places, self._config.source)
         )

@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from cdc.lsn import Lsn
     from projections.common.driver_lock import Tenure
     from projections.definition.views import DerivedView
-    from projections.planning.job_spec import JobSpec, StoreAddresses
+    from projections.planning.job_config import StoreAddresses
+    from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_versions import PublishedVersion, TableVersion
 
@@ -169,19 +170,19 @@ class Follower(Attendant):
         self._spec = spec
         self._store = store
         self._views = [view for view in spec.derived if store in view.to]
-        self._published = Published(spec.addresses.tables, spec.source)
-        self._turn = DerivedTurn(spec.source_dsn, spec.source, store)
-        self._file = delivered_file(spec, store)
-        self._had = delivered(spec, store)
-        self._renewals = Renewals(spec)
+        self._published = Published(spec.config.addresses.tables, spec.config.source)
+        self._turn = DerivedTurn(spec.config.source_dsn, spec.config.source, store)
+        self._file = delivered_file(spec.config, store)
+        self._had = delivered(spec.config, store)
+        self._renewals = Renewals(spec.config)
         self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
         self._at: dict[str, _Brought] = {}
         self._refusals: dict[str, Fault] = {}  # of keys, where there are any
         self._look_at = 0.0
         self._epoch: CacheEpoch | None = None
         if store is Store.CACHE:
-            addresses = spec.addresses
-            file = spec.checkpoint(store).with_suffix(".derived.epoch")
+            addresses = spec.config.addresses
+            file = spec.config.checkpoint(store).with_suffix(".derived.epoch")
             self._epoch = CacheEpoch(
                 addresses.cache_url, addresses.cache_prefix, file, "_epoch_derived"
             )
@@ -260,9 +261,9 @@ class Follower(Attendant):
         if renewal is None and at is not None and at.version == table.version:
             self._come(at, table)
             return True
-        tables = self._spec.addresses.tables
+        tables = self._spec.config.addresses.tables
         found = DeltaTable(str(tables / view.name), version=table.version)
-        plan = derived_plan(view, self._spec.source, pa.schema(found.schema().to_arrow()))
+        plan = derived_plan(view, self._spec.config.source, pa.schema(found.schema().to_arrow()))
         shown = self._published.current().get(plan.view, plan.view) == plan.name
         plan = replace(plan, shown=shown)
         form, had = form_of(plan), self._had.get(view.name)
@@ -316,7 +317,7 @@ class Follower(Attendant):
 
     def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
         plan = delivery.plan
-        task = StoreTask(delivery, self._store, self._spec.addresses, self._spec.tenure)
+        task = StoreTask(delivery, self._store, self._spec.config.addresses, self._spec.tenure)
         if self._epoch is not None:
             self._epoch.beat()
         (row,) = self._session.range(1, numPartitions=1).mapInArrow(task.run, _DDL).collect()
@@ -334,7 +335,7 @@ class Follower(Attendant):
 
     def _place(self, plan: ViewPlan, form: str) -> str:
         """Sees to it that there is a place for a view in the store; returns its mark."""
-        with closing(open_sink(self._store, self._spec.addresses)) as sink:
+        with closing(open_sink(self._store, self._spec.config.addresses)) as sink:
             if self._prepared.get(plan.name) != form:
                 sink.prepare(plan)
                 self._prepared[plan.name] = form
@@ -372,7 +373,7 @@ class Follower(Attendant):
         Raises:
             SinkError: The store does not answer.
         """
-        with closing(open_sink(self._store, self._spec.addresses)) as sink:
+        with closing(open_sink(self._store, self._spec.config.addresses)) as sink:
             if not isinstance(sink, Marked):
                 return []
             return [
@@ -390,7 +391,7 @@ class Follower(Attendant):
         views = [view for view in self._views if view.name in version.views]
         self._withdraw([view.name for view in views])
         self._forget([view.name for view in self._views])
-        epoch.renew([plan_at(self._spec, view) for view in views])
+        epoch.renew([plan_at(self._spec.config, view) for view in views])
 
     def _forget(self, views: list[str]) -> None:
         """Lets views be looked at in the store before anything is known of them there."""
@@ -400,7 +401,7 @@ class Follower(Attendant):
 
     def _withdraw(self, views: list[str]) -> None:
         """Takes back that views claim to be in the store."""
-        dsn = self._spec.source_dsn
+        dsn = self._spec.config.source_dsn
         with postgres.connect(dsn, autocommit=False, timeout_s=_CONNECT_S) as connection:
             positions.withdraw(connection, views, self._store)
         for view in views:
@@ -408,7 +409,7 @@ class Follower(Attendant):
 
     def _rid(self, plan: ViewPlan) -> None:
         """Removes what lies beside the rows of a view that has nothing there any more."""
-        addresses = self._spec.addresses
+        addresses = self._spec.config.addresses
         with closing(CacheSink(addresses.cache_url, addresses.cache_prefix)) as sink:
             sink.drop_beside(plan)
 

@@ -82,29 +82,29 @@ class Deriver(Attendant):
 
     def __init__(self, session: SparkSession, batches: SparkSession, spec: JobSpec) -> None:
         super().__init__("deriver")
-        tables = spec.addresses.tables
+        tables = spec.config.addresses.tables
         self.faults: dict[str, Fault] = {}
         self.seconds: dict[str, float] = {}
         self._session = session
-        self._published = Published(tables, spec.source)
-        self._file = spec.derived_file
+        self._published = Published(tables, spec.config.source)
+        self._file = spec.config.derived_file
         self._spec = spec
         self._versions = TableVersions(session, tables)
         self._versions_of_few = TableVersions(batches, tables)
         self.keepers = [self._keeper(view) for view in spec.derived]
-        self._turn = DerivedTurn(spec.source_dsn, spec.source, Store.TABLE)
+        self._turn = DerivedTurn(spec.config.source_dsn, spec.config.source, Store.TABLE)
         self._joining: dict[str, DerivedView] = {}
         self._made: Mapping[str, TableVersion] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
         self._epoch = 0
-        self._renewals = Renewals(spec)
+        self._renewals = Renewals(spec.config)
         self._renewed: list[Renewal] = []
         self._followers = {
             store: Follower(batches, spec, store)
             for store in (Store.SEARCH, Store.CACHE)
             if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
         }
-        self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
+        self._watch = DerivedWatch(session, spec.config, _POOL, lambda: self.views)
         self._said = b""
 
     def run(self) -> None:
@@ -211,7 +211,7 @@ class Deriver(Attendant):
         return mirrored | {view.name: view.keys for view in self.views}
 
     def _keeper(self, view: DerivedView) -> DerivedKeeper:
-        tables, tenure = self._spec.addresses.tables, self._spec.tenure
+        tables, tenure = self._spec.config.addresses.tables, self._spec.tenure
         return DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=tenure)
 
     def _alone(self) -> AbstractContextManager[Connection | None]:
@@ -221,7 +221,9 @@ class Deriver(Attendant):
     def _meet(self, connection: Connection) -> None:
         """Follows what versions there are by now."""
         spec = self._spec
-        kept = versions_derived.kept(connection, spec.source, spec.declared_derived, spec.functions)
+        kept = versions_derived.kept(
+            connection, spec.config.source, spec.declared_derived, spec.config.functions
+        )
         self._joining = {each.view.name: each.view for each in kept if each.joining}
         if [each.view for each in kept] == self.views:
             return
@@ -242,7 +244,7 @@ class Deriver(Attendant):
         for name in self._joining:
             fault = self.faults.get(name)
             if fault is not None and not fault.retriable:
-                registry.note_fault(connection, self._spec.source, name, fault)
+                registry.note_fault(connection, self._spec.config.source, name, fault)
 
     def _hold(self) -> None:
         """Holds versions that have come to every store of theirs."""
@@ -256,7 +258,7 @@ class Deriver(Attendant):
             return
         with self._turn.taken() as connection:
             for name in there:
-                before, source = [VersionState.JOINING], self._spec.source
+                before, source = [VersionState.JOINING], self._spec.config.source
                 if registry.move(connection, source, name, VersionState.HELD, before):
                     _log.info("a version is held", place=name)
                 del self._joining[name]

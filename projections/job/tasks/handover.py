@@ -156,17 +156,19 @@ class Takeover(Attendant):
         spec, lane = replace(self._spec, plans=(plan,)), self._lanes[store]
         version = _JoiningVersion(self._session, spec, store, ends)
         unknown = beside = 0
-        with quarantine_table.connect(spec.ledger) as connection:
+        with quarantine_table.connect(spec.config.ledger) as connection:
             for _ in range(ROUNDS_MAX):
                 # no one drops it meanwhile, nor moves readers
-                with store_lock.shared(connection, spec.source, store):
+                with store_lock.shared(connection, spec.config.source, store):
                     until, whole = version.next()
                     # as for a batch: what these records follow has happened and is seen now
                     if self._ended():
                         return False
                     version.prepare()
-                    version.take(until, quarantine_table.held(connection, spec.source, store))
-                    handover.note(spec, plan.name, {store: version.taken})
+                    version.take(
+                        until, quarantine_table.held(connection, spec.config.source, store)
+                    )
+                    handover.note(spec.config, plan.name, {store: version.taken})
                 if not whole:
                     continue
                 with lane.guard.writing():
@@ -177,7 +179,7 @@ class Takeover(Attendant):
                     if begins and (version.has(begins) or beside > _BESIDE):
                         version.take(begins, lane.guard.held())
                         self._tell(plan, store, version)
-                        backfill.joined(spec, store, plan.name)
+                        backfill.joined(spec.config, store, plan.name)
                         lane.guard.changed()
                         lane.intake.add(spec.plans_in(store))
                         return True
@@ -225,22 +227,27 @@ class _JoiningVersion:
         self.seconds = 0.0
         (plan,) = spec.plans_in(store)
         self._topics = frozenset(plan.topics)
-        addresses, own = spec.addresses, SentPlans([plan])
-        writer = BatchWriter(store, own, addresses, spec.ledger, tenure=spec.tenure, mark=spec.mark)
+        addresses, own = spec.config.addresses, SentPlans([plan])
+        writer = BatchWriter(
+            store, own, addresses, spec.config.ledger, tenure=spec.tenure, mark=spec.mark
+        )
         self._writer = replace(writer, beside=True)
 
     def prepare(self) -> None:
         """Makes its place, if it is not there."""
         if self._prepared:
             return
-        with self._spec.writing(), closing(open_sink(self._store, self._spec.addresses)) as sink:
+        with (
+            self._spec.writing(),
+            closing(open_sink(self._store, self._spec.config.addresses)) as sink,
+        ):
             for plan in self._spec.plans_in(self._store):
                 sink.prepare(plan)
         self._prepared = True
 
     def next(self) -> tuple[Offsets, bool]:
         """Returns up to where it is to be brought next, and whether its topics end there."""
-        bounds = extent.bounds(self._spec.bootstrap, self._topics)
+        bounds = extent.bounds(self._spec.config.bootstrap, self._topics)
         ends = self._whole = {place: end for place, (_, end) in bounds.items()}
         found = {p: min(end, self._ends.get(p, 0) + RECORDS_MAX) for p, end in ends.items()}
         return found, found == ends
@@ -273,7 +280,7 @@ class _JoiningVersion:
             places[topic].append(partition)
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._store))
         records = (
-            of_topics(self._session.read.format("kafka"), self._spec, self._store)
+            of_topics(self._session.read.format("kafka"), self._spec.config, self._store)
             .option("assign", orjson.dumps(places).decode())
             .option("startingOffsets", _as_spark_reads(begin))
             .option("endingOffsets", _as_spark_reads(lacking))

@@ -93,7 +93,7 @@ class Caretaker(Attendant):
         """Tends the views round by round; a source or store that is away delays it."""
         while not self._stopped.is_set():
             try:
-                with quarantine_table.connect(self._spec.ledger) as connection:
+                with quarantine_table.connect(self._spec.config.ledger) as connection:
                     self._tend(connection)
             except (CdcError, ProjectionError, psycopg.Error) as error:
                 code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
@@ -112,7 +112,7 @@ class Caretaker(Attendant):
             QuarantineDownError: The ledger cannot be read or written.
             SinkError: The store cannot be written; what was due stays due.
         """
-        guard, source = self._guards[store], self._spec.source
+        guard, source = self._guards[store], self._spec.config.source
         plans = {plan.name: plan for plan in self._spec.plans_in(store)}
         while not self._stopped.is_set():
             with guard.writing():
@@ -131,7 +131,7 @@ class Caretaker(Attendant):
     def _tend(self, connection: Connection) -> None:
         looked_at = 0.0
         while not self.rested(INTERVAL_S):
-            due = quarantine_table.due_stores(connection, self._spec.source)
+            due = quarantine_table.due_stores(connection, self._spec.config.source)
             for store in self._guards:
                 if store in due:
                     self.retry(connection, store)
@@ -146,9 +146,9 @@ class Caretaker(Attendant):
         """Takes versions over that have come, and finishes what moves readers to one."""
         handover.settle(connection, self._spec)
         try:
-            cutover.resume(connection, self._spec)
+            cutover.resume(connection, self._spec.config)
             if not self._shown:  # a store that was lost has forgotten what it is to show
-                cutover.assert_shown(connection, self._spec)
+                cutover.assert_shown(connection, self._spec.config)
                 self._shown = True
             self._unmoved = None
         except (SinkError, StableTableError, VersionError) as error:
@@ -167,7 +167,7 @@ class Caretaker(Attendant):
         try:
             return try_again(plan, cases, lambda: self._sink(store), given_up)
         except ViewHaltedError as error:
-            quarantine_table.halt(self._spec.ledger, plan.name, error)
+            quarantine_table.halt(self._spec.config.ledger, plan.name, error)
             raise
         except CdcError as error:  # something is wrong with one of the keys, and with all it says
             by_key: dict[str, list[Case]] = defaultdict(list)
@@ -182,7 +182,7 @@ class Caretaker(Attendant):
             ]
 
     def _sweep(self, connection: Connection) -> None:
-        whole = reads.whole_reads(connection, self._spec.source)
+        whole = reads.whole_reads(connection, self._spec.config.source)
         done = sweeps.done(connection)
         for store, guard in self._guards.items():
             for plan in self._spec.plans_in(store):
@@ -199,7 +199,7 @@ class Caretaker(Attendant):
                     removed = self._sink(store).sweep(plan, sweep.below_version, spans)
                 if plan.history is None:  # a history wants what waits, however old
                     below = {plan.name: sweep.below_version}
-                    quarantine_table.obsolete(connection, self._spec.source, store, below)
+                    quarantine_table.obsolete(connection, self._spec.config.source, store, below)
                 sweeps.note(connection, plan.name, store, sweep, removed)
                 if removed:
                     _log.info("rows removed", view=plan.name, store=str(store), rows=removed)
@@ -208,7 +208,7 @@ class Caretaker(Attendant):
         """Offsets below which a store has every record, while no batch is written there."""
         if store is not Store.TABLE:
             return committed
-        published = Published(self._spec.addresses.tables, self._spec.source)
+        published = Published(self._spec.config.addresses.tables, self._spec.config.source)
         return sweeps.applied(committed, published.waiting_from())
 
     def _look_at_cache(self, connection: Connection) -> None:
@@ -218,7 +218,7 @@ class Caretaker(Attendant):
         try:
             with self._guards[Store.CACHE].writing():
                 self._epoch.look()
-            whole = reads.whole_reads(connection, self._spec.source)
+            whole = reads.whole_reads(connection, self._spec.config.source)
             done = sweeps.done(connection)
             for plan in self._spec.plans_in(Store.CACHE):
                 if plan.name not in self._built and self._whole(plan, whole, done):
@@ -238,7 +238,7 @@ class Caretaker(Attendant):
 
     def _sink(self, store: Store) -> Sink:
         if store not in self._sinks:
-            self._sinks[store] = open_sink(store, self._spec.addresses)
+            self._sinks[store] = open_sink(store, self._spec.config.addresses)
         return self._sinks[store]
 
 

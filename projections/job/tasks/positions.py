@@ -113,7 +113,7 @@ class Publisher(Attendant):
         # a query's offsets are asked of the JVM, as text of all partitions: once for each store
         self._stores = sorted({store for _, store in self._frontiers})
         self._plans = {plan.name: plan for plan in spec.plans}
-        self._published = Published(spec.addresses.tables, spec.source)
+        self._published = Published(spec.config.addresses.tables, spec.config.source)
         # the tables are one group: all of them are where all of their topics are
         self._group = Frontier(spec.topics_in(Store.TABLE))
         self._group_lock = threading.Lock()
@@ -130,8 +130,10 @@ class Publisher(Attendant):
         while not self._stopped.is_set():
             try:
                 with (
-                    session.connect(self._spec.source_dsn, timeout_s=_CONNECT_S) as connection,
-                    consumer(self._spec.bootstrap) as broker,
+                    session.connect(
+                        self._spec.config.source_dsn, timeout_s=_CONNECT_S
+                    ) as connection,
+                    consumer(self._spec.config.bootstrap) as broker,
                 ):
                     rest_s = 0.0
                     while not self.rested(rest_s):
@@ -163,7 +165,7 @@ class Publisher(Attendant):
 
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
         # the order of these is what the frontier rests on
-        position = positions.confirmed(connection, self._spec.slot)
+        position = positions.confirmed(connection, self._spec.config.slot)
         if self._tables.look():
             return  # the views may lack what has come to their tables up to there
         self._meet(connection)
@@ -188,13 +190,13 @@ class Publisher(Attendant):
             if reached is not None:
                 found[reached].append((view, store))
         if self._delivered is not None:
-            gone = registry.dropped(connection, self._spec.source)
+            gone = registry.dropped(connection, self._spec.config.source)
             for place, reached in self._delivered().items():
                 if place[0] not in gone:
                     found[reached].append(place)
         for reached, views in (*found.items(), *self._of_tables().items()):
             with self._spec.writing():
-                positions.publish(connection, self._spec.source, views, reached)
+                positions.publish(connection, self._spec.config.source, views, reached)
 
     def _meet(self, connection: psycopg.Connection[Any]) -> None:
         """Follows versions, too, that batches have by now.
@@ -214,7 +216,7 @@ class Publisher(Attendant):
             self._plans |= {plan.name: plan for plan in coming}
 
     def _look(self, connection: psycopg.Connection[Any]) -> _Seen:
-        source, spec = self._spec.source, self._spec
+        source, spec = self._spec.config.source, self._spec
         unread = reads.unread_topics(connection, source)
         waiting = {store: self._waiting(connection, store) for store in Store}
         # whoever sees that a read is done sees here what it lets be removed
@@ -258,4 +260,4 @@ class Publisher(Attendant):
         if not self._spec.views:
             return frozenset()
         views = [plan.name for plan in self._kept(store)]
-        return view_schemas.waiting_topics(connection, self._spec.source, store, views)
+        return view_schemas.waiting_topics(connection, self._spec.config.source, store, views)

@@ -30,7 +30,7 @@ from projections.versions.bulk_requests import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from projections.planning.job_spec import JobSpec, StoreAddresses
+    from projections.planning.job_config import JobConfig, StoreAddresses
     from projections.versions.bulk_requests import BulkFill
 
 _TICK_S: Final = 0.25
@@ -44,14 +44,14 @@ class RebuildServer(Attendant):
 
     Args:
         session: Where.
-        spec: The job.
+        config: The job's configuration.
     """
 
-    def __init__(self, session: SparkSession, spec: JobSpec) -> None:
+    def __init__(self, session: SparkSession, config: JobConfig) -> None:
         super().__init__("rebuild server")
         self._session = session
-        self._addresses = spec.addresses
-        self._requests = BulkRequests(spec)
+        self._addresses = config.addresses
+        self._requests = BulkRequests(config)
 
     def attend(self) -> None:
         """Answers until stopped."""

@@ -16,7 +16,7 @@ from headwater.reading import sql as reading_sql
 from projections.changes.row_change import RowChange
 from projections.definition.registry import load
 from projections.definition.views import Store
-from projections.planning.job_spec import StoreAddresses
+from projections.planning.job_config import StoreAddresses
 from projections.planning.view_plan import plan_views
 from projections.stores.factory import open_sink
 

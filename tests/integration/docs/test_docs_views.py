@@ -18,6 +18,7 @@ from headwater.runtime.java.jars import ensure
 from projections.definition.registry import load
 from projections.job.spark.session import session_of_batches, start_session
 from projections.job.tasks.derived_tables import Deriver
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.published_versions import Published
 from projections.stores.delta.table_sink import FEED
@@ -122,11 +123,11 @@ class Shop:
         derived = tuple(load(folder / "views.py").derived.values())
         nowhere = "redis://127.0.0.1:1"
         places = (nowhere, "", "", folder, nowhere, "", tuple(ensure("spark")))
-        more = {"master": "local[2]", "derived": derived, "conf": UNCOMPILED}
-        self.spec = JobSpec("shop", (), *places, **more)
-        self.tables = self.spec.addresses.tables
+        config = JobConfig("shop", *places, master="local[2]", conf=UNCOMPILED)
+        self.spec = JobSpec(config, derived=derived)
+        self.tables = self.spec.config.addresses.tables
         self.published = Published(self.tables, "shop")
-        session = start_session(self.spec)
+        session = start_session(self.spec.config)
         self.deriver = Deriver(session, session_of_batches(session), self.spec)
         self.lsn = 100
         for name, (_, schema) in TABLES.items():

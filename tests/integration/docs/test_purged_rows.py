@@ -17,6 +17,7 @@ from headwater.reading import sql
 from projections.changes.row_change import RowChange
 from projections.definition.registry import load
 from projections.definition.views import Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
@@ -61,9 +62,9 @@ class Web:
         blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         (declared,) = (block for block in blocks if '"searches_ever"' in block)
         (folder / "views.py").write_text(BEFORE + declared)
-        spec = JobSpec.of_tables("web", folder, ())
+        spec = JobSpec(JobConfig.of_tables("web", folder, ()))
         spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
-        self.tables = spec.addresses.tables
+        self.tables = spec.config.addresses.tables
         self._deriver = Deriver(spark, session_of_batches(spark), spec)
         self._history, self._published = HistorySink(self.tables), Published(self.tables, "web")
         self._history.prepare(PLAN)

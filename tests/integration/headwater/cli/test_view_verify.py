@@ -58,7 +58,7 @@ def platform(source: psycopg.Connection[Any]) -> Platform:
     """A project whose view has a table."""
     own_schema.ensure(source)
     found = Platform(open_project(None), settings_file(None))
-    tables = TableSink(found.views.job_spec().addresses.tables)
+    tables = TableSink(found.views.job_spec().config.addresses.tables)
     for plan in found.views.plans():
         tables.prepare(plan)
     tables.close()

@@ -28,6 +28,7 @@ from projections.changes.row_change import RowChange
 from projections.definition.registry import load
 from projections.definition.views import DerivedView, Store
 from projections.errors import DuplicateKeyError, ViewHaltedError
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing.published_versions import Published
@@ -210,9 +211,9 @@ class Live:
         schemas = {TableName("public", name): schema(name) for name in TABLES}
         self.plans: Sequence[ViewPlan] = plan_views(known.views.values(), schemas)
         self.derived = list(known.derived.values())
-        spec = JobSpec.of_tables("shop", home, (), derived=tuple(self.derived))
+        spec = JobSpec(JobConfig.of_tables("shop", home, ()), derived=tuple(self.derived))
         self.spec = replace(spec, plans=tuple(self.plans))
-        self.tables = self.spec.addresses.tables
+        self.tables = self.spec.config.addresses.tables
         self.published = Published(self.tables, "shop")
         self._sink = TableSink(self.tables)
         self._had: dict[str, dict[int, Row]] = {name: {} for name in TABLES}

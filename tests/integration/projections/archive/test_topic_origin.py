@@ -24,6 +24,7 @@ from projections.changes.record import Record
 from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, ReplayStoppedError
 from projections.planning.binding import bind
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.valkey.reader import CacheReader
 from projections.versions import fill_from_topic, rebuild, registry
@@ -56,9 +57,13 @@ class Place:
         self.source = source = captured.spec.name
         self.topic, self.bootstrap = ORDERS.topic(source), captured.spec.kafka_bootstrap
         self.view = MirrorView("orders", source, ORDERS, (), frozenset({Store.CACHE}))
-        spec = JobSpec.of_tables(source, home, ())
-        given: dict[str, Any] = {"source_dsn": captured.database, "bootstrap": self.bootstrap}
-        self.spec = replace(spec, **given, cache_url=cache_url, views=(self.view,))
+        config = replace(
+            JobConfig.of_tables(source, home, ()),
+            source_dsn=captured.database,
+            bootstrap=self.bootstrap,
+            cache_url=cache_url,
+        )
+        self.spec = JobSpec(config, views=(self.view,))
         self.connection = psycopg.connect(captured.database, autocommit=True)
         bound = bind(self.connection, source, [self.view], decides=True)
         registry.register(self.connection, source, [self.view])
@@ -66,24 +71,24 @@ class Place:
 
     def origin(self, **said: Any) -> topic_coverage.TopicOrigin:
         view = replace(self.view, **said)
-        found = topic_coverage.of_view(self.connection, self.spec, view, "orders")
+        found = topic_coverage.of_view(self.connection, self.spec.config, view, "orders")
         assert found is not None
         return found
 
     def begun(self) -> ViewVersion:
         planned = rebuild.plan_rebuild(self.connection, self.spec, self.view, "archive")
         assert ("topic", None) == (planned.source, planned.lacking)
-        return rebuild.begin(self.connection, self.spec, self.view, planned, 0)
+        return rebuild.begin(self.connection, self.spec.config, self.view, planned, 0)
 
     def filled(self, filling: Filling | None = None) -> None:
-        version = rebuild.numbered(self.connection, self.spec, "orders", 2)
+        version = rebuild.numbered(self.connection, self.spec.config, "orders", 2)
         plan = rebuild.bind(self.connection, self.spec, version)
-        rebuild.prepare(self.spec, plan)
+        rebuild.prepare(self.spec.config, plan)
         given = filling or Filling()
         fill_from_topic.fill(self.connection, self.spec, version, plan, given)
 
     def again(self, number: int = 2) -> ViewVersion:
-        return rebuild.numbered(self.connection, self.spec, "orders", number)
+        return rebuild.numbered(self.connection, self.spec.config, "orders", number)
 
 
 @pytest.fixture
@@ -130,10 +135,10 @@ def test_a_topic_begins_with_its_first_offset_still_once_it_is_compacted(place: 
     assert replayed is not None
     assert {(place.topic, 0)} == replayed.ends.keys()
     assert replayed.ends[place.topic, 0] >= found.topic.bounds[0][1]
-    assert not any(place.spec.home.joinpath("copies", place.source).glob("*"))
+    assert not any(place.spec.config.home.joinpath("copies", place.source).glob("*"))
     with psycopg.connect(place.captured.database) as connection:
         rows = dict(connection.execute("SELECT id, note FROM orders").fetchall())
-    cached = CacheReader(place.spec.cache_url, f"{place.source}:", "orders.v2")
+    cached = CacheReader(place.spec.config.cache_url, f"{place.source}:", "orders.v2")
     for key in range(1, 201):
         row = cached.get(key)
         assert rows.get(key) == (None if row is None else row["note"])
@@ -157,7 +162,7 @@ def test_a_topic_that_does_not_have_all_is_told_in_the_plan_and_nothing_starts(
         planned = rebuild.plan_rebuild(place.connection, place.spec, place.view, "archive")
         assert "archive" == planned.source
         with pytest.raises(ArchiveIncompleteError):
-            rebuild.begin(place.connection, place.spec, place.view, planned, 0)
+            rebuild.begin(place.connection, place.spec.config, place.view, planned, 0)
         return planned.lacking or ""
 
     topics.alter(place.bootstrap, place.topic, BOTH)
@@ -205,7 +210,7 @@ def test_a_topic_that_was_made_anew_is_refused(place: Place) -> None:
 def test_an_archive_that_has_all_comes_first(place: Place) -> None:
     row = {"id": 1, "note": "n", "big": "b"}
     first = Record(b'{"id":1}', envelope("c", 0x1000, row, order=1), "1", 0, 0)
-    archived(place.spec.archive, place.topic, [first])
+    archived(place.spec.config.archive, place.topic, [first])
 
     planned = rebuild.plan_rebuild(place.connection, place.spec, place.view, "archive")
 
@@ -221,7 +226,7 @@ def test_a_rebuild_that_is_paused_goes_on_until_it_is_too_late(place: Place) -> 
     paused = place.again().replayed
     assert paused is not None
     assert paused.from_topic
-    assert not TopicCopy(place.spec, version.place).finished()
+    assert not TopicCopy(place.spec.config, version.place).finished()
     assert "topic" == _source(place), "a version goes on with what it was begun with"
 
     # nothing was written yet, so a new copy will do however late it is
@@ -244,12 +249,12 @@ def test_a_rebuild_that_is_paused_goes_on_until_it_is_too_late(place: Place) -> 
 
 def test_copies_that_were_left_go_with_a_version_or_with_the_next_rebuild(place: Place) -> None:
     version = place.begun()
-    mine, other = (TopicCopy(place.spec, name) for name in (version.place, "gone.v7"))
+    mine, other = (TopicCopy(place.spec.config, name) for name in (version.place, "gone.v7"))
     for copy in (mine, other):
         copy.archive.mkdir(parents=True)
     (mine.archive.parent / "copied.json").write_bytes(b"")  # as a machine leaves it that stops
     assert mine.finished() is None
-    late = TopicCopy(place.spec, "late.v2")
+    late = TopicCopy(place.spec.config, "late.v2")
     read = registry.read
 
     def begins_meanwhile(*given: Any) -> Any:
@@ -258,11 +263,11 @@ def test_copies_that_were_left_go_with_a_version_or_with_the_next_rebuild(place:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "read", begins_meanwhile)
-        remove_left(place.connection, place.spec)
+        remove_left(place.connection, place.spec.config)
     assert (True, False) == (mine.archive.exists(), other.archive.exists())
     assert late.archive.exists()
 
-    rebuild.drop(place.connection, place.spec, place.again())
+    rebuild.drop(place.connection, place.spec.config, place.again())
 
     assert not mine.archive.exists()
     assert FillProgress({}).from_topic is False

@@ -201,7 +201,7 @@ def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
 
     assert job.catch_up() == []
     assert [7, 17 + 3 - 2 + 151] == rows_of(job)
-    placed = DeltaTable(str(job.spec.addresses.tables / views[0].name)).to_pyarrow_table()
+    placed = DeltaTable(str(job.spec.config.addresses.tables / views[0].name)).to_pyarrow_table()
     by_order = {row["order"]: row for row in placed.to_pylist()}
     assert {"o0", "o2", "o3", "o4", "o5", "o6", "o7"} == set(by_order)
     assert ("12.50", None, '[{"n":1}]', "acme", "flow 6") == tuple(
@@ -223,7 +223,7 @@ def test_views_of_events_equal_the_log_through_compaction_and_upcasting(
 
 
 def rows_of(job: ViewJob) -> list[int]:
-    tables = job.spec.addresses.tables
+    tables = job.spec.config.addresses.tables
     return [
         DeltaTable(str(tables / plan.name)).to_pyarrow_table().num_rows for plan in job.spec.plans
     ]
@@ -231,14 +231,18 @@ def rows_of(job: ViewJob) -> list[int]:
 
 def times_of(job: ViewJob) -> dict[str, tuple[datetime, ...]]:
     """When each order came: to its commit, to the broker, and into the table."""
-    table = DeltaTable(str(job.spec.addresses.tables / job.spec.plans[0].name)).to_pyarrow_table()
+    table = DeltaTable(
+        str(job.spec.config.addresses.tables / job.spec.plans[0].name)
+    ).to_pyarrow_table()
     names = ("committed_at", "received_at", "applied_at")
     return {row["order"]: tuple(row[name] for name in names) for row in table.to_pylist()}
 
 
 def _damage(job: ViewJob) -> None:
     job.wait(lambda said: said["state"] == "ready")
-    DeltaTable(str(job.spec.addresses.tables / job.spec.plans[0].name)).delete("\"order\" = 'o3'")
+    DeltaTable(str(job.spec.config.addresses.tables / job.spec.plans[0].name)).delete(
+        "\"order\" = 'o3'"
+    )
 
 
 def test_an_event_of_a_later_version_waits_by_name_and_the_others_flow(
@@ -288,4 +292,6 @@ def _waiting(connection: psycopg.Connection[Any], name: str) -> list[quarantine_
 
 
 def _rows_in_cache(job: ViewJob) -> int:
-    return sum(1 for _ in open_sink(Store.CACHE, job.spec.addresses).documents(job.spec.plans[0]))
+    return sum(
+        1 for _ in open_sink(Store.CACHE, job.spec.config.addresses).documents(job.spec.plans[0])
+    )

@@ -257,7 +257,7 @@ def _settle(job: ViewJob, timeout_s: float = 240) -> None:
 def _ids(job: ViewJob, view: MirrorView, store: Store) -> list[int]:
     spec = job.bound()
     plans = {plan.name: plan for plan in (*job.spec.plans, *spec.plans)}
-    sink = open_sink(store, spec.addresses)
+    sink = open_sink(store, spec.config.addresses)
     try:
         return sorted(int(str(row["id"])) for row in sink.documents(plans[view.name]))
     finally:

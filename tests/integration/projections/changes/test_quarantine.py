@@ -221,8 +221,10 @@ def _repair(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
 
 def _lose_and_read_again(shop: Shop) -> None:
     """A store lost rows; changes that keep their large values wait until the rows are read."""
-    keys = [f"{shop.job.spec.addresses.cache_prefix}{shop.orders.name}:{n}" for n in (6, 7, 8)]
-    with redis.Redis.from_url(shop.job.spec.cache_url) as cache:
+    keys = [
+        f"{shop.job.spec.config.addresses.cache_prefix}{shop.orders.name}:{n}" for n in (6, 7, 8)
+    ]
+    with redis.Redis.from_url(shop.job.spec.config.cache_url) as cache:
         assert 3 == cache.delete(*keys)
     shop.execute("UPDATE orders SET note = 'small change' WHERE id IN (6, 7)")
     shop.execute("UPDATE orders SET big = repeat('other', 900) WHERE id = 8")
@@ -254,7 +256,7 @@ def _truncate_and_sweep(shop: Shop) -> None:
     ghost = RowChange((77,), 1 << 56 | 8, {"id": 77, "units": 1}, 1)
     assert set() == shop.differing()
     for store in Store:
-        sink = open_sink(store, shop.job.spec.addresses)
+        sink = open_sink(store, shop.job.spec.config.addresses)
         assert 1 == sink.apply(shop.stock, [ghost]).stale  # older than the truncate
         order = {"id": 77, "note": "x", "total": None, "placed_at": None, "big": "y"}
         late = RowChange((77,), (1 << 56) + _lsn(shop), order, 1)
@@ -276,7 +278,7 @@ def _kill_and_start_from_the_beginning(shop: Shop) -> None:
     shop.execute("UPDATE orders SET note = 'while it is killed'")
     shop.job.kill()
     assert [] == shop.job.orphans()
-    shutil.rmtree(shop.job.spec.home / "checkpoints")
+    shutil.rmtree(shop.job.spec.config.home / "checkpoints")
     shop.job.start()
 
     shop.execute("UPDATE orders SET placed_at = now() WHERE id IN (20, 21)")

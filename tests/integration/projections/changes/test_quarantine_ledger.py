@@ -22,7 +22,7 @@ from projections.errors import (
     QuarantineFullError,
     WaitsBehindError,
 )
-from projections.planning.job_spec import LedgerAddress
+from projections.planning.job_config import LedgerAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

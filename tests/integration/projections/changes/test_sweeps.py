@@ -22,6 +22,7 @@ from projections.changes.applier import Held, TaskApplier
 from projections.changes.quarantine.write_guard import StoreGuard
 from projections.definition.views import Store
 from projections.job.tasks.maintenance import Caretaker
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan
 from projections.publishing.boundary import Ahead
@@ -58,12 +59,12 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
     source.together([[("insert", 1), ("insert", 2)]], Random(1))  # noqa: S311  # an order of its own
     written = numbered(source.topic)
     read = numbered([*written, *source.read(-1, -1)])[len(written) :]
-    spec = JobSpec("shop", (HISTORY,), "", database, "", tmp_path, "", "", ())
-    published = Published(spec.addresses.tables, spec.source)
-    sink = WarehouseSink(spec.addresses.tables)
+    spec = JobSpec(JobConfig("shop", "", database, "", tmp_path, "", "", ()), (HISTORY,))
+    published = Published(spec.config.addresses.tables, spec.config.source)
+    sink = WarehouseSink(spec.config.addresses.tables)
     sink.prepare(HISTORY)
     _deliver(sink, written)
-    states = _states(spec)
+    states = _states(spec.config)
     # a batch has ended whose boundary lies before the read: what it sent waits for the next one
     published.keep_beyond(Ahead(), [(TOPIC, read)])
     ends = {(TOPIC, 0): len(written) + len(read)}
@@ -80,7 +81,7 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
 
     assert [(1, True), (2, True)] == [(each["id"], each["is_current"]) for each in states]
     assert [(each["id"], each["valid_from"], None) for each in states] == [
-        (each["id"], each["valid_from"], each["valid_to"]) for each in _states(spec)
+        (each["id"], each["valid_from"], each["valid_to"]) for each in _states(spec.config)
     ]
 
 
@@ -90,8 +91,8 @@ def test_a_source_that_ends_the_connection_amid_a_round_delays_a_sweep_only(
     source = Source(whole_rows=True)
     source.together([[("insert", 1)]], Random(1))  # noqa: S311  # an order of its own
     written = numbered(source.topic)
-    spec = JobSpec("shop", (HISTORY,), "", database, "", tmp_path, "", "", ())
-    sink = WarehouseSink(spec.addresses.tables)
+    spec = JobSpec(JobConfig("shop", "", database, "", tmp_path, "", "", ()), (HISTORY,))
+    sink = WarehouseSink(spec.config.addresses.tables)
     sink.prepare(HISTORY)
     _deliver(sink, written)
     ends, ended = {(TOPIC, 0): len(written)}, []
@@ -108,7 +109,7 @@ def test_a_source_that_ends_the_connection_amid_a_round_delays_a_sweep_only(
             wait_until(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), timeout_s=60)
 
     assert all(ended)
-    assert [False] == [each["is_current"] for each in _states(spec)]
+    assert [False] == [each["is_current"] for each in _states(spec.config)]
 
 
 @contextmanager
@@ -120,7 +121,7 @@ def _tended(spec: JobSpec, committed: Callable[[], Offsets]) -> Iterator[threadi
         looked.release()
         return committed()
 
-    guards = {Store.TABLE: StoreGuard(spec.ledger, Store.TABLE)}
+    guards = {Store.TABLE: StoreGuard(spec.config.ledger, Store.TABLE)}
     caretaker = Caretaker(spec, guards, told)
     caretaker.start()
     try:
@@ -147,7 +148,7 @@ def _deliver(sink: WarehouseSink, records: Sequence[Record]) -> None:
     assert not delivery.waiting
 
 
-def _states(spec: JobSpec) -> list[dict[str, object]]:
-    table = DeltaTable(str(spec.addresses.tables / HISTORY.name)).to_pyarrow_table()
+def _states(config: JobConfig) -> list[dict[str, object]]:
+    table = DeltaTable(str(config.addresses.tables / HISTORY.name)).to_pyarrow_table()
     found: list[dict[str, object]] = table.sort_by([("id", "ascending")]).to_pylist()
     return found

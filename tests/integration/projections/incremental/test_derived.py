@@ -23,6 +23,7 @@ from projections.job.batch.check_dependents import unfit
 from projections.job.batch.verify_derived import verify_derived
 from projections.job.spark.session import session_of_batches, start_session
 from projections.job.tasks.derived_tables import Deriver
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing.published_versions import Published
@@ -219,18 +220,19 @@ def job(folder: Path) -> JobSpec:
     derived = tuple(load(folder / "views.py").derived.values())
     nowhere = "127.0.0.1:1"
     return JobSpec(
-        "shop",
-        (),
-        nowhere,
-        "",
-        "",
-        folder,
-        "",
-        "",
-        tuple(ensure("spark")),
-        master="local[2]",
+        JobConfig(
+            "shop",
+            nowhere,
+            "",
+            "",
+            folder,
+            "",
+            "",
+            tuple(ensure("spark")),
+            master="local[2]",
+            conf=UNCOMPILED,
+        ),
         derived=derived,
-        conf=UNCOMPILED,
     )
 
 
@@ -296,8 +298,8 @@ def require_equal(session: SparkSession, shop: Shop, published: PublishedVersion
 
 def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Path) -> None:
     spec = job(folder)
-    session = start_session(spec)
-    shop = Shop(spec.addresses.tables, Random(11))  # noqa: S311
+    session = start_session(spec.config)
+    shop = Shop(spec.config.addresses.tables, Random(11))  # noqa: S311
     deriver = Deriver(session, session_of_batches(session), spec)
     for keeper in deriver.keepers:
         keeper.onward_rows_min = 0

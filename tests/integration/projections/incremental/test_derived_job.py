@@ -196,8 +196,8 @@ def job(
 
 
 def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: ViewJob) -> None:
-    name = job.spec.source
-    with writing(job.spec.source_dsn):
+    name = job.spec.config.source
+    with writing(job.spec.config.source_dsn):
         job.start()
         await_published(job, 3)
         job.kill()
@@ -207,7 +207,7 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
 
     assert job.catch_up(600) == []  # in search and cache, too
     assert all(report.equal for report in verify_derived(job.bound()))
-    with psycopg.connect(job.spec.source_dsn, row_factory=dict_row) as connection:
+    with psycopg.connect(job.spec.config.source_dsn, row_factory=dict_row) as connection:
         documents = connection.execute(DOCUMENTS_AT_THE_SOURCE).fetchall()
         by_status = connection.execute(BY_STATUS_AT_THE_SOURCE).fetchall()
         in_time = {
@@ -225,16 +225,16 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
         (row["status"] for row in read(job, f"{name}_large")), key=repr
     )
     chairs = {document["id"] for document in documents if "chair 3" in str(document["items"])}
-    with Searcher(job.spec.search_url) as searcher:
+    with Searcher(job.spec.config.search_url) as searcher:
         asked = SearchQuery('"chair 3"', size=500, fields=("items.product",), syntax=True)
         found = searcher.search(f"{name}_document", asked)
     assert chairs == {int(hit.key) for hit in found.hits}
-    cache = CacheReader(job.spec.cache_url, f"{name}:", f"{name}_by_status")
+    cache = CacheReader(job.spec.config.cache_url, f"{name}:", f"{name}_by_status")
     totals = {row["status"] or r"\N": row["total"] for row in by_status}
     assert totals == {rank.key: rank.score for rank in cache.top("most")}
     assert not cache.building
     # each transaction changes an order and its items by the same amount
-    tables = job.spec.addresses.tables
+    tables = job.spec.config.addresses.tables
     read_here = {"orders", "items", f"{name}_document", f"{name}_by_status", f"{name}_silences"}
     # of the first boundaries some tables may be missing that are still being read
     published = [each for each in Published(tables, name).all() if read_here <= each.views.keys()]
@@ -249,7 +249,7 @@ def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: V
 
 def read(job: ViewJob, view: str, order: str = "1") -> list[dict[str, Any]]:
     sql = f"SELECT * FROM {view} ORDER BY {order}"  # noqa: S608
-    rows = reading_sql.run(sql, job.spec.addresses.tables).to_pylist()
+    rows = reading_sql.run(sql, job.spec.config.addresses.tables).to_pylist()
     return [{name: v for name, v in row.items() if name != "_version"} for row in rows]
 
 
@@ -268,7 +268,7 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest(job: ViewJob) -> PublishedVersion | None:
-    return Published(job.spec.addresses.tables, job.spec.source).latest()
+    return Published(job.spec.config.addresses.tables, job.spec.config.source).latest()
 
 
 def await_published(job: ViewJob, more: int) -> None:

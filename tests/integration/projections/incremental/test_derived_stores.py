@@ -79,7 +79,7 @@ def test_a_store_that_is_down_holds_up_its_own_derived_views_and_no_other(
 ) -> None:
     door = gate(request.getfixturevalue(f"{down}_url"))
     job = derived_job(**{f"{down}_url": door.url})
-    view, idle = f"{job.spec.source}_by_status", f"{job.spec.source}_by_kind"
+    view, idle = f"{job.spec.config.source}_by_status", f"{job.spec.config.source}_by_kind"
     job.start()
     assert [] == job.catch_up()
     door.shut()
@@ -105,7 +105,7 @@ def test_what_a_store_has_lost_of_a_view_that_does_not_change_is_given_anew(
     derived_job: Callable[..., ViewJob], search_url: str, cache_url: str
 ) -> None:
     job = derived_job()
-    name = job.spec.source
+    name = job.spec.config.source
     job.start()
     assert [] == job.catch_up()
     with closing(SearchEngine(search_url)) as engine:
@@ -115,7 +115,7 @@ def test_what_a_store_has_lost_of_a_view_that_does_not_change_is_given_anew(
         job.wait(lambda _: count(engine, f"{name}_by_status") == 5)
 
         assert 7 == count(engine, f"{name}_by_kind")
-    with closing(CacheServer(cache_url, job.spec.addresses.cache_prefix)) as server:
+    with closing(CacheServer(cache_url, job.spec.config.addresses.cache_prefix)) as server:
         server.client.delete(*server.client.scan_iter(match=f"{name}:*"))
 
         job.wait(lambda _: len(list(server.client.scan_iter(match=f"{name}:{name}_by*"))) == 12)
@@ -129,12 +129,12 @@ def count(engine: SearchEngine, alias: str) -> int:
 
 
 def change(job: ViewJob, statement: str) -> None:
-    with psycopg.connect(job.spec.source_dsn, autocommit=True) as connection:
+    with psycopg.connect(job.spec.config.source_dsn, autocommit=True) as connection:
         connection.execute(statement.encode())
 
 
 def end_of_log(job: ViewJob) -> Lsn:
-    with psycopg.connect(job.spec.source_dsn) as connection:
+    with psycopg.connect(job.spec.config.source_dsn) as connection:
         row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
     assert row is not None
     return Lsn.parse(row[0])
@@ -145,7 +145,7 @@ def await_position(job: ViewJob, view: str, store: Store, lsn: Lsn) -> None:
 
 
 def position(job: ViewJob, view: str, store: Store) -> Lsn:
-    with psycopg.connect(job.spec.source_dsn) as connection:
+    with psycopg.connect(job.spec.config.source_dsn) as connection:
         found = positions.read(connection)
     places = {(each.view, each.store): each.applied_through for each in found}
     return places.get((view, store), Lsn(0))
@@ -153,5 +153,5 @@ def position(job: ViewJob, view: str, store: Store) -> Lsn:
 
 def fault(job: ViewJob, view: str, store: str) -> str | None:
     """The code of what keeps a view out of a store."""
-    error = json.loads(job.spec.derived_file.read_bytes())[view]["stores"][store]["error"]
+    error = json.loads(job.spec.config.derived_file.read_bytes())[view]["stores"][store]["error"]
     return None if error is None else str(error["code"])

@@ -20,6 +20,7 @@ from projections.changes.applier import Held, TaskApplier
 from projections.changes.row_change import RowChange
 from projections.definition.registry import load
 from projections.definition.views import Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
@@ -95,10 +96,10 @@ class Web:
 
         folder.mkdir()
         (folder / "views.py").write_text(VIEWS.replace("{column}", column))
-        spec = JobSpec.of_tables("web", folder, ())
+        spec = JobSpec(JobConfig.of_tables("web", folder, ()))
         spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
         self.deriver = Deriver(spark, session_of_batches(spark), spec)
-        self.plan, self.tables = plan, spec.addresses.tables
+        self.plan, self.tables = plan, spec.config.addresses.tables
         self.history = HistorySink(self.tables)
         self.history.prepare(plan)
         self.clicks: dict[int, Click] = {}

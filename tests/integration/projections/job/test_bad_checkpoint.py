@@ -54,7 +54,7 @@ def test_a_checkpoint_of_another_query_is_refused_and_a_damaged_one_healed(
     captured: Captured, view_job: Callable[..., ViewJob]
 ) -> None:
     job = view_job(captured, to=("table", "cache"))
-    cache, table = job.spec.checkpoint(Store.CACHE), job.spec.checkpoint(Store.TABLE)
+    cache, table = job.spec.config.checkpoint(Store.CACHE), job.spec.config.checkpoint(Store.TABLE)
     job.start()
     assert [] == job.catch_up()
     assert 0 == job.stop()
@@ -84,7 +84,7 @@ def test_offsets_of_another_topic_of_that_name_are_told(
 
     bootstrap, topic = captured.spec.kafka_bootstrap, f"{captured.spec.name}.public.items"
     job = view_job(captured, to=("cache",))
-    cache = job.spec.checkpoint(Store.CACHE)
+    cache = job.spec.config.checkpoint(Store.CACHE)
     job.start()
     assert [] == job.catch_up()
     assert 0 == job.stop()

@@ -165,7 +165,7 @@ def test_a_job_reads_anew_what_its_cache_has_lost(
         f"{source}_orders", source, captured.spec.tables[0], (), frozenset({Store.CACHE})
     )
     job = view_job(captured, views=[_with(view, OPTIONS)])
-    prefix = job.spec.addresses.cache_prefix
+    prefix = job.spec.config.addresses.cache_prefix
     with reading(captured):
         job.start()
         assert [] == job.catch_up()

@@ -19,13 +19,13 @@ START = """
 import sys
 from pathlib import Path
 from projections.job.spark.session import JAVA_OPTIONS, class_archive, start_session
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 home, log = map(Path, sys.argv[1:])
 options = f'{JAVA_OPTIONS} {class_archive.option()} -Xlog:class+load:file={log}'
-spec = JobSpec.of_tables("s", home, (),
+config = JobConfig.of_tables("s", home, (),
     driver_memory_mib=500, master="local[1]",
     conf={"spark.driver.extraJavaOptions": options})
-spark = start_session(spec)
+spark = start_session(config)
 print(spark.version)
 """
 

@@ -69,7 +69,7 @@ def test_what_a_view_leaves_out_is_in_no_store_and_never_in_the_way(
     with reading(captured):
         job.start()
         assert job.catch_up() == []
-        assert b"view loaded from the source" in (job.spec.home / "job.log").read_bytes()
+        assert b"view loaded from the source" in (job.spec.config.home / "job.log").read_bytes()
         assert _columns(job, captured) == _each({"id", "name"})
 
         captured.execute(*CHANGES)
@@ -86,7 +86,7 @@ def test_what_a_view_leaves_out_is_in_no_store_and_never_in_the_way(
         every = {"id", "name", "hidden", "big"}
         assert _columns(job, captured) == _each(every)
         filled = FILLED.format(view=f"{captured.spec.name}_history")
-        (found,) = sql.run(filled, job.spec.addresses.tables).to_pylist()
+        (found,) = sql.run(filled, job.spec.config.addresses.tables).to_pylist()
         assert found == {"n": 3000, "hidden": 99 * 5 + 1}
         assert job.stop() == 0
 
@@ -113,7 +113,7 @@ def _each(columns: set[str]) -> dict[Store, set[str]]:
 
 def _columns(job: ViewJob, captured: Captured) -> dict[Store, set[str]]:
     """What the rows of the mirror have in each store, as it lies there."""
-    name, spec = f"{captured.spec.name}_people", job.spec.addresses
+    name, spec = f"{captured.spec.name}_people", job.spec.config.addresses
     table = DeltaTable(str(spec.tables / name)).schema().to_arrow().names
     with closing(SearchEngine(spec.search_url)) as engine:
         documents = [hit["_source"] for page in engine.scanned(name, {}) for hit in page]

@@ -97,7 +97,7 @@ def _job(captured: Captured, view_job: Callable[..., ViewJob]) -> ViewJob:
 
 
 def _query(job: ViewJob, sql: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = reading_sql.run(sql, job.spec.addresses.tables).to_pylist()
+    found: list[dict[str, Any]] = reading_sql.run(sql, job.spec.config.addresses.tables).to_pylist()
     return found
 
 

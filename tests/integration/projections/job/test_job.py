@@ -98,8 +98,8 @@ def test_views_follow_their_source_and_a_verification_finds_what_is_wrong(job: V
 
 def _damage_every_store(job: ViewJob) -> None:
     items, visits, _ = job.spec.plans
-    prefix = f"{job.spec.addresses.cache_prefix}{items.name}"
-    with redis.Redis.from_url(job.spec.cache_url, decode_responses=True) as cache:
+    prefix = f"{job.spec.config.addresses.cache_prefix}{items.name}"
+    with redis.Redis.from_url(job.spec.config.cache_url, decode_responses=True) as cache:
         assert cache.delete(f"{prefix}:a\\:1:1") == 1
         cache.rename(f"{prefix}:a\\:2:2", f"{prefix}:a\\:2:-2")
         row = str(cache.get(f"{prefix}:a\\:2:-2"))
@@ -108,11 +108,11 @@ def _damage_every_store(job: ViewJob) -> None:
         empty = str(cache.get(f"{prefix}:a\\:1:4"))
         assert '"name":""' in empty
         cache.set(f"{prefix}:a\\:1:4", empty.replace('"name":""', '"name":null'))
-    with closing(SearchEngine(job.spec.search_url)) as engine:
+    with closing(SearchEngine(job.spec.config.search_url)) as engine:
         engine.request("DELETE", f"/{items.name}-v1/_doc/a%5C:1:1?refresh=true")
-    table = DeltaTable(str(job.spec.addresses.tables / items.name))
+    table = DeltaTable(str(job.spec.config.addresses.tables / items.name))
     table.update({"name": "NULL"}, predicate="shop = 'a:1' AND number = 4")
     one = table.to_pyarrow_table().slice(0, 1)
     write_deltalake(table, one, mode="append")
-    rows = DeltaTable(str(job.spec.addresses.tables / visits.name))
+    rows = DeltaTable(str(job.spec.config.addresses.tables / visits.name))
     rows.delete("page IS NULL")

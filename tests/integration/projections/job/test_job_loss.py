@@ -46,7 +46,7 @@ def test_a_job_that_was_away_for_longer_than_the_retention_stops_with_all_facts(
     job.start()
     assert job.catch_up() == []
     assert job.stop() == 0
-    wanted = positions(job.spec.home, captured.spec.name)["query cache"][topic, 0]
+    wanted = positions(job.spec.config.home, captured.spec.name)["query cache"][topic, 0]
 
     captured.execute("INSERT INTO items SELECT generate_series(21, 40)")
     captured.records("items")
@@ -67,7 +67,7 @@ def test_a_job_that_was_away_for_longer_than_the_retention_stops_with_all_facts(
     assert job.process.wait(60) == 1
 
     assert "remove the source's folder of checkpoints" in error["hint"]
-    shutil.rmtree(job.spec.checkpoint("cache").parent)
+    shutil.rmtree(job.spec.config.checkpoint("cache").parent)
     job.start()
     with reading(captured):
         assert job.catch_up() == []

@@ -22,7 +22,7 @@ from projections.errors import BulkLostError, ReplayStoppedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
 from projections.job.tasks.rebuilds import RebuildServer
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.factory import open_sink
 from projections.versions import fill_way, job_engine
@@ -57,18 +57,18 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> JobSpec:
-    made = JobSpec.of_tables("shop", tmp_path / "home", (), rebuild_rows_min=RECORDS)
+def config(tmp_path: Path) -> JobConfig:
+    made = JobConfig.of_tables("shop", tmp_path / "home", (), rebuild_rows_min=RECORDS)
     archived(made.archive, TOPIC, orders(RECORDS))
     return made
 
 
 @contextmanager
-def server(session: SparkSession, spec: JobSpec) -> Iterator[RebuildServer]:
-    made = RebuildServer(session, spec)
+def server(session: SparkSession, config: JobConfig) -> Iterator[RebuildServer]:
+    made = RebuildServer(session, config)
     made.start()
     try:
-        wait_until(lambda: BulkRequests(spec).server() is not None, timeout_s=30)
+        wait_until(lambda: BulkRequests(config).server() is not None, timeout_s=30)
         yield made
     finally:
         made.stop()
@@ -77,13 +77,13 @@ def server(session: SparkSession, spec: JobSpec) -> Iterator[RebuildServer]:
         assert made.fault is None
 
 
-def filled(spec: JobSpec, **options: Any) -> None:
+def filled(config: JobConfig, **options: Any) -> None:
     """What a command does once it knows that the job fills the version."""
     filling = Filling()
-    with job_engine.fenced(spec, VIEW, filling.stopped):
-        bulk = JobEngine(spec, VIEW, filling)
-        target = ReplayTarget((VIEW,), lambda: TableSink(spec.addresses.tables), bulk=bulk)
-        replay.replay(spec.archive, [target], ReplayOptions(**options))
+    with job_engine.fenced(config, VIEW, filling.stopped):
+        bulk = JobEngine(config, VIEW, filling)
+        target = ReplayTarget((VIEW,), lambda: TableSink(config.addresses.tables), bulk=bulk)
+        replay.replay(config.archive, [target], ReplayOptions(**options))
 
 
 def rows(tables: Path) -> list[list[dict[str, Any]]]:
@@ -93,73 +93,73 @@ def rows(tables: Path) -> list[list[dict[str, Any]]]:
     ]
 
 
-def expected(spec: JobSpec) -> list[list[dict[str, Any]]]:
+def expected(config: JobConfig) -> list[list[dict[str, Any]]]:
     """What a replay comes to that goes record by record."""
-    other = spec.home / "other"
-    replay.replay(spec.archive, [ReplayTarget((VIEW,), lambda: TableSink(other))])
+    other = config.home / "other"
+    replay.replay(config.archive, [ReplayTarget((VIEW,), lambda: TableSink(other))])
     return rows(other)
 
 
-def left_behind(spec: JobSpec) -> list[str]:
-    folder = spec.checkpoint(Store.TABLE).parent / ".rebuilds"
+def left_behind(config: JobConfig) -> list[str]:
+    folder = config.checkpoint(Store.TABLE).parent / ".rebuilds"
     there = [path.name for path in folder.iterdir() if path.is_dir()]
-    return there + [path.name for path in spec.addresses.tables.glob(".*.fill*")]
+    return there + [path.name for path in config.addresses.tables.glob(".*.fill*")]
 
 
-def commits_in_bulk(spec: JobSpec) -> int:
-    log = spec.addresses.tables / VIEW.name / "_delta_log"
+def commits_in_bulk(config: JobConfig) -> int:
+    log = config.addresses.tables / VIEW.name / "_delta_log"
     return sum("headwater.replay." in path.read_text() for path in log.glob("*.json"))
 
 
-def test_the_job_fills_a_table_as_the_command_would(spark: SparkSession, spec: JobSpec) -> None:
-    with server(spark, spec):
-        assert fill_way.way_of(spec, VIEW, RECORDS).by_job
-        filled(spec)
+def test_the_job_fills_a_table_as_the_command_would(spark: SparkSession, config: JobConfig) -> None:
+    with server(spark, config):
+        assert fill_way.way_of(config, VIEW, RECORDS).by_job
+        filled(config)
 
-    assert expected(spec) == rows(spec.addresses.tables)
-    assert commits_in_bulk(spec) > 1
-    assert [] == left_behind(spec)
+    assert expected(config) == rows(config.addresses.tables)
+    assert commits_in_bulk(config) > 1
+    assert [] == left_behind(config)
 
 
 def test_the_job_fills_a_cache_as_the_command_would(
-    spark: SparkSession, spec: JobSpec, cache_url: str
+    spark: SparkSession, config: JobConfig, cache_url: str
 ) -> None:
-    spec = replace(spec, cache_url=cache_url)
-    place = spec.addresses
+    config = replace(config, cache_url=cache_url)
+    place = config.addresses
     found = []
     for by_job in (True, False):
         plan = replace(PLAN, name=f"t{uuid4().hex[:12]}", to=frozenset({Store.CACHE}))
         filling = Filling()
-        with server(spark, spec), job_engine.fenced(spec, plan, filling.stopped):
-            bulk = JobEngine(spec, plan, filling) if by_job else None
+        with server(spark, config), job_engine.fenced(config, plan, filling.stopped):
+            bulk = JobEngine(config, plan, filling) if by_job else None
             target = ReplayTarget((plan,), lambda: open_sink(Store.CACHE, place), bulk=bulk)
-            replay.replay(spec.archive, [target])
+            replay.replay(config.archive, [target])
         with closing(open_sink(Store.CACHE, place)) as sink:
             found.append(sorted(map(dict, sink.documents(plan)), key=lambda row: row["id"]))
             sink.drop(plan)
 
     assert found[0] == found[1]
     assert len(found[0]) == 7
-    assert [] == left_behind(spec)
+    assert [] == left_behind(config)
 
 
-def test_who_fills_a_version_is_told_with_the_reason(spec: JobSpec) -> None:
-    assert fill_way.way_of(spec, VIEW, RECORDS - 1) == (False, "fewer changes than 40")
-    assert fill_way.way_of(spec, None, RECORDS) == (False, "it does not fit its table")
+def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
+    assert fill_way.way_of(config, VIEW, RECORDS - 1) == (False, "fewer changes than 40")
+    assert fill_way.way_of(config, None, RECORDS) == (False, "it does not fit its table")
     renamed = replace(VIEW, former=("shop.public.old",))
-    assert "another name" in fill_way.way_of(spec, renamed, RECORDS).why
-    assert "does not run" in fill_way.way_of(spec, VIEW, RECORDS).why
-    with BulkRequests(spec).serving():
-        BulkRequests(spec).serve(BulkServer(1))
-        assert "one task" in fill_way.way_of(spec, VIEW, RECORDS).why
-        BulkRequests(spec).serve(BulkServer(2))
-        assert fill_way.way_of(spec, VIEW, RECORDS).by_job
+    assert "another name" in fill_way.way_of(config, renamed, RECORDS).why
+    assert "does not run" in fill_way.way_of(config, VIEW, RECORDS).why
+    with BulkRequests(config).serving():
+        BulkRequests(config).serve(BulkServer(1))
+        assert "one task" in fill_way.way_of(config, VIEW, RECORDS).why
+        BulkRequests(config).serve(BulkServer(2))
+        assert fill_way.way_of(config, VIEW, RECORDS).by_job
         everywhere = replace(VIEW, to=frozenset(Store))
-        assert fill_way.way_of(spec, everywhere, RECORDS).by_job
+        assert fill_way.way_of(config, everywhere, RECORDS).by_job
 
 
 def test_a_job_that_ends_amid_it_is_followed_by_another(
-    spark: SparkSession, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, config: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_commit, go_on = threading.Event(), threading.Event()
     commit = SparkEngine._commit
@@ -174,29 +174,29 @@ def test_a_job_that_ends_amid_it_is_followed_by_another(
 
     def fill() -> None:
         try:
-            filled(spec)
+            filled(config)
         except BaseException as error:  # noqa: BLE001  # the test looks at it
             failed.append(error)
 
     command = threading.Thread(target=fill)
-    with server(spark, spec) as first:
+    with server(spark, config) as first:
         command.start()
         assert at_commit.wait(60)
         first.stop()
         go_on.set()
-    with server(spark, spec):
+    with server(spark, config):
         command.join(120)
 
     assert [] == failed
-    assert expected(spec) == rows(spec.addresses.tables)
-    assert [] == left_behind(spec)
+    assert expected(config) == rows(config.addresses.tables)
+    assert [] == left_behind(config)
 
 
 def test_withdrawn_work_is_not_written(
-    spark: SparkSession, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, config: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is killed while its records are decoded; another one goes on."""
-    requests, noted = BulkRequests(spec), list[ReplayState]()
+    requests, noted = BulkRequests(config), list[ReplayState]()
     decode = SparkEngine._results
     killed = threading.Event()
 
@@ -214,27 +214,27 @@ def test_withdrawn_work_is_not_written(
         wait_until(lambda: requests.answered(VIEW.name, id_) is not None, timeout_s=60)
         return requests.answered(VIEW.name, id_)
 
-    with server(spark, spec):
+    with server(spark, config):
         with monkeypatch.context() as patch:
             patch.setattr(SparkEngine, "_results", decoded)
             patch.setattr(JobEngine, "_answer", asked)
             # a kill withdraws nothing: the lock goes, and the request stays
             patch.setattr(BulkRequests, "withdraw", lambda *_: None)
             with pytest.raises(KilledError):
-                filled(spec, note=noted.append)
-        wait_until(lambda: [] == left_behind(spec), timeout_s=60)
-        assert 0 == commits_in_bulk(spec)
-        filled(spec, resume=noted[-1])
+                filled(config, note=noted.append)
+        wait_until(lambda: [] == left_behind(config), timeout_s=60)
+        assert 0 == commits_in_bulk(config)
+        filled(config, resume=noted[-1])
 
-    assert expected(spec) == rows(spec.addresses.tables)
+    assert expected(config) == rows(config.addresses.tables)
 
 
 class KilledError(BaseException):
     """Stands for a kill."""
 
 
-def test_a_part_that_ends_the_job_is_given_back(spark: SparkSession, spec: JobSpec) -> None:
-    requests = BulkRequests(spec)
+def test_a_part_that_ends_the_job_is_given_back(spark: SparkSession, config: JobConfig) -> None:
+    requests = BulkRequests(config)
     ask = BulkRequests.ask
 
     def asked_before(own: BulkRequests, place: str, work: Any) -> str:
@@ -244,7 +244,7 @@ def test_a_part_that_ends_the_job_is_given_back(spark: SparkSession, spec: JobSp
 
     def fill() -> None:
         with pytest.raises(BulkLostError):
-            filled(spec)
+            filled(config)
         ended.set()
 
     ended = threading.Event()
@@ -254,39 +254,39 @@ def test_a_part_that_ends_the_job_is_given_back(spark: SparkSession, spec: JobSp
         patch.setattr(BulkRequests, "ask", asked_before)
         under_way.start()
         wait_until(lambda: [] != requests.open(), timeout_s=30)
-    with server(spark, spec):
+    with server(spark, config):
         assert ended.wait(60)
     under_way.join(60)
-    assert [] == left_behind(spec)
+    assert [] == left_behind(config)
 
 
 def test_a_job_that_stays_away_and_a_command_that_is_stopped(
-    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+    config: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_engine, "GONE_S", 0.5)
     with pytest.raises(BulkLostError) as lost:
-        filled(spec)
+        filled(config)
     assert ("HW-P153", "for 0 s") == (lost.value.code, lost.value.detail)
-    assert [] == left_behind(spec)
+    assert [] == left_behind(config)
 
     stop = threading.Event()
-    with BulkRequests(spec).serving():
-        BulkRequests(spec).serve(BulkServer(4))
+    with BulkRequests(config).serving():
+        BulkRequests(config).serve(BulkServer(4))
         threading.Timer(0.5, stop.set).start()
         with pytest.raises(ReplayStoppedError):
-            filled(spec, stopped=stop)
-    assert [] == left_behind(spec)
+            filled(config, stopped=stop)
+    assert [] == left_behind(config)
 
 
-def test_a_fence_waits_for_what_is_being_written(spec: JobSpec) -> None:
-    lock = WriterLock(spec.addresses.tables / f".{VIEW.name}.lock", wait=True)
+def test_a_fence_waits_for_what_is_being_written(config: JobConfig) -> None:
+    lock = WriterLock(config.addresses.tables / f".{VIEW.name}.lock", wait=True)
     lock.acquire()
     began = time.monotonic()
     threading.Timer(0.5, lock.release).start()
-    job_engine.fence(spec, VIEW, threading.Event())
+    job_engine.fence(config, VIEW, threading.Event())
     assert time.monotonic() - began > 0.4
 
     stopped = threading.Event()
     stopped.set()
     with pytest.raises(ReplayStoppedError):
-        job_engine.fence(spec, VIEW, stopped)
+        job_engine.fence(config, VIEW, stopped)

@@ -14,7 +14,7 @@ import pytest
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, SparkCluster
 from headwater.runtime.java.jars import ensure
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,20 +38,20 @@ from projections.job.spark import cluster
 from projections.job.spark.session import start_session
 from tests.waiting import wait_until
 
-spec, wide = pickle.load(sys.stdin.buffer)
+config, wide = pickle.load(sys.stdin.buffer)
 found = {}
 
 def killed(name):
-    service = runtime.status(spec.home).service(name)
+    service = runtime.status(config.home).service(name)
     os.kill(service.pid, signal.SIGKILL)
     def back():
-        now = runtime.status(spec.home).service(name)
+        now = runtime.status(config.home).service(name)
         return now.restarts > service.restarts and now.ready
     wait_until(back, f"{name} to be back")
 
 def placed():
     # cores that the master knows to be taken, one of each worker
-    port = json.loads((spec.home / "run" / "ports.json").read_text())["spark-master-page"]
+    port = json.loads((config.home / "run" / "ports.json").read_text())["spark-master-page"]
     with urlopen(f"http://127.0.0.1:{port}/json/", timeout=5) as page:
         workers = json.load(page)["workers"]
     return [worker["coresused"] for worker in workers if worker["state"] == "ALIVE"] == [1, 1]
@@ -67,15 +67,15 @@ except ClusterError as error:
     import pyspark.sql
     pyspark.sql.SparkSession.getActiveSession().stop()
 cluster.EXECUTORS_WAIT_S = 90.0
-session = start_session(spec)
+session = start_session(config)
 wait_until(lambda: cluster.executors(session) == 2, "both executors")
-mark = cluster.shared(session, spec.addresses.tables)
-SharedFolder(spec.addresses.tables, mark).check()
-found["left in the folder"] = sorted(os.listdir(spec.addresses.tables))
+mark = cluster.shared(session, config.addresses.tables)
+SharedFolder(config.addresses.tables, mark).check()
+found["left in the folder"] = sorted(os.listdir(config.addresses.tables))
 find = cluster.SharedFolder.marked
 cluster.SharedFolder.marked = classmethod(lambda kind, root: kind(find(root).root, "another"))
 try:
-    cluster.shared(session, spec.addresses.tables)
+    cluster.shared(session, config.addresses.tables)
 except FolderNotSharedError as error:
     found["another folder"] = error.code
 found["at first"] = counted()
@@ -98,11 +98,11 @@ def test_a_job_goes_on_when_master_and_worker_are_killed_and_is_told_what_it_can
         RuntimeSpec(home=home, services={}, spark=CLUSTER, lifeline=True), timeout_s=240
     )
     try:
-        spec = job(home, endpoints.spark_url)
-        too_wide = replace(spec, conf={"spark.executor.memory": "9g"})
+        config = job(home, endpoints.spark_url)
+        too_wide = replace(config, conf={"spark.executor.memory": "9g"})
         done = subprocess.run(
             [sys.executable, "-c", SCENARIO],
-            input=pickle.dumps((spec, too_wide)),
+            input=pickle.dumps((config, too_wide)),
             capture_output=True,
             timeout=600,
             check=False,
@@ -130,8 +130,8 @@ def said(home: Path) -> str:
     return "".join(f"\n{log.relative_to(home)}:\n{log.read_text()[-4000:]}" for log in logs)
 
 
-def job(home: Path, master: str) -> JobSpec:
-    return JobSpec.of_tables(
+def job(home: Path, master: str) -> JobConfig:
+    return JobConfig.of_tables(
         "shop",
         home,
         tuple(ensure("spark", progress=False)),

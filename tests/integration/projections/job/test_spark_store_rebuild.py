@@ -28,7 +28,7 @@ from projections.definition.views import Store
 from projections.errors import ReplayStoppedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
-from projections.planning.job_spec import StoreAddresses
+from projections.planning.job_config import StoreAddresses
 from projections.stores.factory import open_sink
 from projections.stores.opensearch.sink import SearchSink
 

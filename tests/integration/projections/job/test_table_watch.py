@@ -15,6 +15,7 @@ from cdc.table import TableName
 from projections.definition.views import DerivedView, MirrorView, Store
 from projections.job.schema_watch import TableWatch
 from projections.planning.binding import bind
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.versions import registry
 from projections.versions.version import FillProgress, VersionState
@@ -41,7 +42,9 @@ def source(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def job(database: str, **said: Any) -> JobSpec:
-    return JobSpec("shop", (), "", database, "", Path("nowhere"), "", "", (), views=(VIEW,), **said)
+    return JobSpec(
+        JobConfig("shop", "", database, "", Path("nowhere"), "", "", ()), views=(VIEW,), **said
+    )
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_views_come_later_and_go_and_none_lacks_a_row(
     asked = "SELECT table_name FROM headwater.snapshots GROUP BY 1 HAVING count(*) = 2 ORDER BY 1"
     with psycopg.connect(database) as connection:
         assert [("late",), ("lines",), ("notes",)] == connection.execute(asked).fetchall()
-    stands = positions(again.spec.home, source)
+    stands = positions(again.spec.config.home, source)
     gone = TableName("public", "gone").topic(source), 0
     assert {"query archive"} == {query for query, at in stands.items() if gone in at}
 

@@ -19,10 +19,10 @@ import gc, orjson, os, sys
 from pathlib import Path
 import pyarrow as pa
 from projections.job.spark.session import start_session
-from projections.planning.job_spec import JobSpec
-spec = JobSpec.of_tables("s", Path(sys.argv[1]), (),
+from projections.planning.job_config import JobConfig
+config = JobConfig.of_tables("s", Path(sys.argv[1]), (),
     driver_memory_mib=500, master="local[1]")
-spark = start_session(spec)
+spark = start_session(config)
 def told(batches):
     daemon = Path(f"/proc/{os.getppid()}")
     yield pa.RecordBatch.from_pydict({

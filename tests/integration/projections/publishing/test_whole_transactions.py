@@ -107,7 +107,7 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
     bank: Captured, view_job: Callable[..., ViewJob]
 ) -> None:
     job = view_job(bank, to=("table",))
-    tables, source = job.spec.addresses.tables, bank.spec.name
+    tables, source = job.spec.config.addresses.tables, bank.spec.name
     published, reader = Published(tables, source), Reader(tables, source)
     banks = [Bank(bank.database, seed) for seed in (1, 2)]
     threads = [*banks, reader]

@@ -22,6 +22,7 @@ from projections.changes.row_change import RowChange
 from projections.definition.views import ChangeTime, Store
 from projections.errors import UnholdableValueError
 from projections.job import initial_load
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
 from projections.stores.delta import bulk_load
@@ -215,7 +216,7 @@ def test_a_killed_load_leaves_no_table_and_the_next_one_begins_anew(
 def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
     database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = JobSpec("t", (plan,), "", database, "", tmp_path, "", "", ())
+    spec = JobSpec(JobConfig("t", "", database, "", tmp_path, "", "", ()), (plan,))
     with session.connect(database) as connection:
         own_schema.ensure(connection)
         reads.ask_initial(connection, "t", 1, [WIDE])
@@ -225,7 +226,7 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         progress = SnapshotProgress("", (), (KeyRange(),))
         assert reads.begin(connection, read, placed(database), progress, 3005)
         assert {} == initial_load.load_new(spec)  # the stream makes short work of it
-    spec = replace(spec, load_rows_min=3000)
+    spec = replace(spec, config=replace(spec.config, load_rows_min=3000))
 
     loaded, again = initial_load.load_new(spec), initial_load.load_new(spec)
 

@@ -29,6 +29,7 @@ from projections.definition.expectations.expectation import expect
 from projections.definition.views import DerivedView, Store
 from projections.incremental.delivery import DerivedDelivery
 from projections.incremental.row_form import derived_plan
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
 from projections.publishing.published_versions import Published
@@ -255,25 +256,25 @@ class Kept:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
-        self.client = redis.Redis.from_url(spec.cache_url, decode_responses=True)
+        self.client = redis.Redis.from_url(spec.config.cache_url, decode_responses=True)
 
     def insert(self, *rows: Row) -> None:
         """Gives rows to the source."""
-        with psycopg.connect(self.spec.source_dsn, autocommit=True) as connection:
+        with psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection:
             for row in rows:
                 values = list(row.values())
                 connection.execute("INSERT INTO orders VALUES (%s,%s,%s,%s,%s,%s,%s)", values)
 
     def apply(self, plan: ViewPlan, *changes: RowChange) -> int:
         """Gives changes to a view in the cache; returns how many it refuses."""
-        sink = CacheSink(self.spec.cache_url, self.spec.addresses.cache_prefix)
+        sink = CacheSink(self.spec.config.cache_url, self.spec.config.addresses.cache_prefix)
         try:
             return len(sink.apply(plan, changes).refused)
         finally:
             sink.close()
 
     def key(self, plan: ViewPlan, what: str, name: str) -> str:
-        prefix = self.spec.addresses.cache_prefix
+        prefix = self.spec.config.addresses.cache_prefix
         return BEGIN.format(prefix=prefix, what=what, view=plan.name) + name
 
     def wrong(self) -> dict[str, ViewReport]:
@@ -290,7 +291,7 @@ def kept(source: str, cache_url: str, tmp_path: Path) -> Iterator[Callable[..., 
         def job(*plans: ViewPlan, derived: tuple[DerivedView, ...] = ()) -> Kept:
             name = f"t{secrets.token_hex(4)}"
             places = ("", source, "", tmp_path, cache_url, "", ())
-            made = Kept(JobSpec(name, plans, *places, derived=derived))
+            made = Kept(JobSpec(JobConfig(name, *places), plans, derived=derived))
             stack.callback(made.client.close)
             return made
 
@@ -341,7 +342,7 @@ def test_rows_that_a_view_is_not_to_have_have_no_part(kept: Callable[..., Kept])
 
     assert job.wrong() == {}
 
-    prefix = job.spec.addresses.cache_prefix
+    prefix = job.spec.config.addresses.cache_prefix
     job.client.delete(f"{prefix}{plan.name}:4")  # as the server does when its time has come
     report = job.wrong()[plan.name]
     assert (1, 0, 0) == numbers(report)
@@ -424,7 +425,7 @@ def test_of_a_derived_view_its_table_is_the_truth(kept: Callable[..., Kept]) -> 
     stores = frozenset({Store.CACHE})
     view = DerivedView("documents", ("id",), stores, ("orders",), "SELECT 1", cache=options)
     job = kept(derived=(view,))
-    spec, tables = job.spec, job.spec.addresses.tables
+    spec, tables = job.spec, job.spec.config.addresses.tables
     schema = pa.schema(
         [("id", pa.int64()), ("status", pa.string()), ("total", pa.decimal128(12, 2))]
     )
@@ -435,9 +436,9 @@ def test_of_a_derived_view_its_table_is_the_truth(kept: Callable[..., Kept]) -> 
     written = pa.Table.from_pylist(rows, schema=schema.append(pa.field("_deleted", pa.bool_())))
     DerivedTable(tables, view.name, view.keys).write(written, 10, anew=True)
     version = DeltaTable(str(tables / view.name)).version()
-    Published(tables, spec.source).publish(1, 10, {view.name: version})
-    plan = derived_plan(view, spec.source, schema)
-    sink = CacheSink(spec.cache_url, spec.addresses.cache_prefix)
+    Published(tables, spec.config.source).publish(1, 10, {view.name: version})
+    plan = derived_plan(view, spec.config.source, schema)
+    sink = CacheSink(spec.config.cache_url, spec.config.addresses.cache_prefix)
     DerivedDelivery(tables, plan, version, 10, None).deliver(sink)
     sink.close()
 

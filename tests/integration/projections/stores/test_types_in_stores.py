@@ -47,7 +47,7 @@ def test_every_value_is_the_same_in_every_store_read_and_streamed(
         wanted = {row["id"]: row for row in source_rows.documents(connection, plan)}
     assert 2 * count == len(wanted)
     for store in Store:
-        sink = open_sink(store, job.spec.addresses)
+        sink = open_sink(store, job.spec.config.addresses)
         assert wanted.keys() == {row["id"] for row in sink.documents(plan)}
         sink.close()
 

@@ -84,7 +84,7 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
 ) -> None:
     job.start()
     assert [] == job.catch_up()
-    by_status, by_kind = (f"{job.spec.source}_{end}" for end in ("by_status", "by_kind"))
+    by_status, by_kind = (f"{job.spec.config.source}_{end}" for end in ("by_status", "by_kind"))
     damage_table(job, by_status)
     damage_index(job, by_kind)
     damage_cache(job, by_status)
@@ -97,7 +97,7 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
     seen = {(each.view, each.store): each.equal for look in looks for each in look}
     assert found.keys() == {place for place, equal in seen.items() if not equal}
     assert 7 == len(seen)
-    assert [] == Checks(job.spec).asked()
+    assert [] == Checks(job.spec.config).asked()
 
     tampered = found[by_status, Store.TABLE]
     assert {
@@ -129,9 +129,9 @@ def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(
     bad = [each for each in found.values() if each.view == by_kind]
     with pytest.raises(RepairRefusedError, match="no job runs"):
         repair(captured.spec, stopped(job), bad, verify_derived)
-    Renewals(job.spec).ask(by_kind, [Store.SEARCH])
+    Renewals(job.spec.config).ask(by_kind, [Store.SEARCH])
     job.start()
-    job.wait(lambda _: Renewals(job.spec).of_view(by_kind) is None)
+    job.wait(lambda _: Renewals(job.spec.config).of_view(by_kind) is None)
 
     assert [] == job.catch_up()
     assert {} == wrong(job)
@@ -147,23 +147,23 @@ def wrong(job: ViewJob) -> dict[tuple[str, Store], ViewReport]:
 
 def stopped(job: ViewJob) -> Any:
     """The job as it says of itself that it is when it was stopped."""
-    job.spec.status_file.write_text('{"state": "stopped", "at": 0}')
+    job.spec.config.status_file.write_text('{"state": "stopped", "at": 0}')
     return job.bound()
 
 
 def damage_table(job: ViewJob, view: str) -> None:
     """Alters a row, takes one out, doubles one, and adds one; then readers have it so."""
-    table = DeltaTable(str(job.spec.addresses.tables / view))
+    table = DeltaTable(str(job.spec.config.addresses.tables / view))
     rows = table.to_pyarrow_table()
     row = {each["status"]: each for each in rows.to_pylist()}
     table.update(updates={"orders": "999"}, predicate="status = 'status 1'")
     table.delete("status = 'status 2'")
     more = [row["status 3"], {**row["status 1"], "status": "status 99"}]
     write_deltalake(table, pa.Table.from_pylist(more, schema=rows.schema), mode="append")
-    damaged = DeltaTable(str(job.spec.addresses.tables / view)).version()
+    damaged = DeltaTable(str(job.spec.config.addresses.tables / view)).version()
 
     def readable(_: Any) -> bool:
-        latest = Published(job.spec.addresses.tables, job.spec.source).latest()
+        latest = Published(job.spec.config.addresses.tables, job.spec.config.source).latest()
         return latest is not None and latest.views[view].version >= damaged
 
     job.wait(readable)
@@ -171,7 +171,7 @@ def damage_table(job: ViewJob, view: str) -> None:
 
 
 def damage_index(job: ViewJob, view: str) -> None:
-    with closing(SearchEngine(job.spec.search_url)) as engine:
+    with closing(SearchEngine(job.spec.config.search_url)) as engine:
         index = f"{view}-v1"
         found = engine.request("GET", f"/{index}/_doc/1")
         same = f"version={found['_version']}&version_type=external_gte&refresh=true"
@@ -182,8 +182,8 @@ def damage_index(job: ViewJob, view: str) -> None:
 
 
 def damage_cache(job: ViewJob, view: str) -> None:
-    prefix = job.spec.addresses.cache_prefix
-    with closing(redis.Redis.from_url(job.spec.cache_url)) as client:
+    prefix = job.spec.config.addresses.cache_prefix
+    with closing(redis.Redis.from_url(job.spec.config.cache_url)) as client:
         assert client.delete(f"{prefix}{view}:status 4")
         assert client.zincrby(f"{prefix}_leaderboard:{view}:most", 7, "status 5")
         (counter, *_) = sorted(client.scan_iter(f"{prefix}_counter:{view}:*"))

@@ -62,7 +62,7 @@ def test_a_row_is_found_at_each_stage_of_its_way(
     with pytest.raises(TraceError):
         trace(job.spec, notes, "x")
     # whoever forgets writes files of the archive anew, with another engine
-    others = ArchivedTopic(job.spec.archive, next(iter(stock.topics)))
+    others = ArchivedTopic(job.spec.config.archive, next(iter(stock.topics)))
     assert 2 == others.erase(['{"shop":"b","sku":"y"}'], Through(1, gone.changes[0].position))
     assert kept.changes == trace(job.spec, stock, "a\\:1:x").changes
 

@@ -199,7 +199,7 @@ def damage(kept: Follower) -> None:
     """Alters a value in each store, takes a row out, adds one, doubles two, makes one old."""
     things = next(plan for plan in kept.spec.plans if plan.name.endswith("_things"))
     visits = next(plan for plan in kept.spec.plans if plan.name.endswith("_visits"))
-    tables = kept.spec.addresses.tables
+    tables = kept.spec.config.addresses.tables
     table = DeltaTable(str(tables / things.name))
     rows = table.to_pyarrow_table().to_pylist()
     row = {each["id"]: each for each in rows}
@@ -226,8 +226,8 @@ def damage(kept: Follower) -> None:
     write_deltalake(table, pa.Table.from_pylist(more, schema=schema), mode="append")
     written(lambda: DeltaTable(str(tables / visits.name)).delete(_one_of(tables / visits.name)))
 
-    client = redis.Redis.from_url(kept.spec.cache_url)
-    begin = f"{kept.spec.addresses.cache_prefix}{things.name}:"
+    client = redis.Redis.from_url(kept.spec.config.cache_url)
+    begin = f"{kept.spec.config.addresses.cache_prefix}{things.name}:"
     value = client.get(f"{begin}101")
     client.set(f"{begin}101", value.replace(b'"n101"', b'"n1O1"'))
     client.delete(f"{begin}102")
@@ -238,7 +238,7 @@ def damage(kept: Follower) -> None:
     client.set(f"{begin}70001", value.replace(b'"id":101', b'"id":70001'))
     client.close()
 
-    engine, index = SearchEngine(kept.spec.search_url), index_name(things)
+    engine, index = SearchEngine(kept.spec.config.search_url), index_name(things)
     found = engine.request("GET", f"/{index}/_doc/101")
     same = f"version={found['_version']}&version_type=external_gte&refresh=true"
     flipped = {**found["_source"], "name": "n1O1"}
@@ -267,7 +267,7 @@ def test_a_view_that_does_not_come_further_is_named_where_it_differs(
     assert "_things in cache" in str(late.value.detail)
     with psycopg.connect(captured.database, autocommit=True) as connection:
         places = [(plan.name, store) for plan in kept.spec.plans for store in plan.to]
-        positions.publish(connection, kept.spec.source, places, Lsn(2**60))
+        positions.publish(connection, kept.spec.config.source, places, Lsn(2**60))
     found = wrong(verify(kept.spec, stores=[Store.CACHE]))  # now it says it has what it has not
     (report,) = found.values()
     assert [("7", KeyVerdict.DIFFERENT, ("name",))] == [
@@ -299,8 +299,8 @@ def test_what_another_session_does_not_see_yet_is_no_difference(
             while admin.execute("SHOW synchronous_standby_names").fetchone()[0] != "nobody":
                 stop.wait(0.01)
             waiting.start()
-            client = redis.Redis.from_url(kept.spec.cache_url)
-            key = f"{kept.spec.addresses.cache_prefix}{kept.spec.plans[0].name}:9"
+            client = redis.Redis.from_url(kept.spec.config.cache_url)
+            key = f"{kept.spec.config.addresses.cache_prefix}{kept.spec.plans[0].name}:9"
             while b"unseen" not in (client.get(key) or b""):
                 stop.wait(0.01)
             assert not stop.is_set()
@@ -321,7 +321,12 @@ def test_a_source_that_does_not_answer_is_an_error_by_name(
     kept.caught_up()
 
     with pytest.raises(VerificationError) as error:
-        verify(replace(kept.spec, source_dsn="postgresql://nobody@127.0.0.1:1/none"))
+        verify(
+            replace(
+                kept.spec,
+                config=replace(kept.spec.config, source_dsn="postgresql://nobody@127.0.0.1:1/none"),
+            )
+        )
     assert "the source cannot be read" in error.value.message
 
 
@@ -339,21 +344,21 @@ def test_views_are_verified_in_the_background_by_turns_and_what_is_found_is_kept
     views = [plan.name for plan in kept.spec.plans]
     assert [*views, views[0]] == looked_at
     with psycopg.connect(captured.database, autocommit=True) as connection:
-        found = results_table.read(connection, kept.spec.source)
+        found = results_table.read(connection, kept.spec.config.source)
         assert {(view, store) for view in views for store in Store} == {
             (each.view, each.store) for each in found
         }
         assert all(each.equal and before < (each.verified_through or Lsn(0)) for each in found)
 
         kept.caught_up()
-        client = redis.Redis.from_url(kept.spec.cache_url)
-        client.delete(f"{kept.spec.addresses.cache_prefix}{views[0]}:300")
+        client = redis.Redis.from_url(kept.spec.config.cache_url)
+        client.delete(f"{kept.spec.config.addresses.cache_prefix}{views[0]}:300")
         client.close()
         background.look()
         background.look()
         later = {
             (each.view, each.store): each
-            for each in results_table.read(connection, kept.spec.source)
+            for each in results_table.read(connection, kept.spec.config.source)
         }
     earlier = {(each.view, each.store): each for each in found}
     place = views[0], Store.CACHE
@@ -371,14 +376,14 @@ def test_a_view_that_is_behind_does_not_keep_the_background_from_the_others(
     captured.execute("UPDATE things SET name = 'later' WHERE id = 7")
     with psycopg.connect(captured.database, autocommit=True) as connection:
         come = [(visits, store) for store in Store]
-        positions.publish(connection, kept.spec.source, come, Lsn(2**60))
+        positions.publish(connection, kept.spec.config.source, come, Lsn(2**60))
     background = BackgroundVerification(lambda: kept.spec, 1.0, threading.Event(), deadline_s=0.2)
 
     turns = [{report.view for report in background.look()} for _ in range(4)]
 
     assert [set(), {visits}, set(), {visits}] == turns
     with psycopg.connect(captured.database, autocommit=True) as connection:
-        found = results_table.read(connection, kept.spec.source)
+        found = results_table.read(connection, kept.spec.config.source)
     assert {(visits, store, True) for store in Store} == {
         (each.view, each.store, each.verified_through is not None) for each in found
     }
@@ -390,8 +395,8 @@ def test_a_store_that_does_not_answer_is_told_and_the_others_are_compared(
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
-    door = gate(kept.spec.cache_url)
-    spec = replace(kept.spec, cache_url=door.url)
+    door = gate(kept.spec.config.cache_url)
+    spec = replace(kept.spec, config=replace(kept.spec.config, cache_url=door.url))
     door.shut()
     with pytest.raises(SinkUnavailableError):
         verify(spec)
@@ -419,11 +424,11 @@ def test_a_store_that_ends_amid_a_comparison_is_left_out_from_there_on(
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
-    door = gate(kept.spec.cache_url)
-    spec = replace(kept.spec, cache_url=door.url)
+    door = gate(kept.spec.config.cache_url)
+    spec = replace(kept.spec, config=replace(kept.spec.config, cache_url=door.url))
     things = spec.plans[0]
     for store in (Store.CACHE, Store.TABLE):  # so that a key of each is looked at again
-        with closing(open_sink(store, kept.spec.addresses)) as sink:
+        with closing(open_sink(store, kept.spec.config.addresses)) as sink:
             sink.apply(things, [RowChange((300,), 1 << 60, None, 1)])
     left_out: list[Uncompared] = []
     reports: list[ViewReport] = []

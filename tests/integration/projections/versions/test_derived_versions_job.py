@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.definition.views import DerivedView
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.versions.compare import VersionDifference
     from projections.versions.version import ViewVersion
@@ -81,8 +82,8 @@ def job(
     found = declared(tmp_path, captured.spec.name)
     views, derived = tuple(found.views.values()), tuple(found.derived.values())
     made = view_job(captured, views=views, derived=derived, declared_derived=derived)
-    with connected(made.spec) as connection:
-        assert {} == registry.register(connection, made.spec.source, (*views, *derived))
+    with connected(made.spec.config) as connection:
+        assert {} == registry.register(connection, made.spec.config.source, (*views, *derived))
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -92,23 +93,23 @@ def job(
 def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
     job: ViewJob, database: str, tmp_path: Path
 ) -> None:
-    spec, view = job.spec, f"{job.spec.source}_by_status"
+    spec, view = job.spec, f"{job.spec.config.source}_by_status"
     more = f"{FIRST}, sum(total) AS total"
-    wanted = declared(tmp_path, spec.source, more).derived[view]
-    begun = (spec.home / "job.log").read_text().count("query runs")
-    with connected(spec) as connection, writing(database):
+    wanted = declared(tmp_path, spec.config.source, more).derived[view]
+    begun = (spec.config.home / "job.log").read_text().count("query runs")
+    with connected(spec.config) as connection, writing(database):
         held = built(connection, spec, wanted)
-        assert begun == (spec.home / "job.log").read_text().count("query runs")
+        assert begun == (spec.config.home / "job.log").read_text().count("query runs")
         assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
         assert ("its query",) == held.reasons
-        first, _ = registry.of_view(connection, spec.source, view)
-        found = compared(connection, spec, first, held)
+        first, _ = registry.of_view(connection, spec.config.source, view)
+        found = compared(connection, spec.config, first, held)
         assert found.same, found
         assert {"column total": 1} == found.explained
-        watching = readers(spec, view)
+        watching = readers(spec.config, view)
         for reader in watching.values():
             reader.start()
-        with registry.alone(connection, spec.source, view):
+        with registry.alone(connection, spec.config.source, view):
             for number in range(ROUNDS):
                 target = held if number % 2 == 0 else first
                 if number == 5:
@@ -116,27 +117,31 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
                     assert [] == job.orphans()
                     job.start()
                 if number % 4 == 3:  # whoever moved readers has died: the next who comes goes on
-                    registry.note_switching(connection, spec.source, target.place)
-                    cutover.finish(connection, spec, view)
+                    registry.note_switching(connection, spec.config.source, target.place)
+                    cutover.finish(connection, spec.config, view)
                 else:
-                    switched(connection, spec, target)
-                assert target.place == registry.current_places(connection, spec.source)[view]
-            switched(connection, spec, held)
+                    switched(connection, spec.config, target)
+                assert target.place == registry.current_places(connection, spec.config.source)[view]
+            switched(connection, spec.config, held)
         for reader in watching.values():
             reader.stopped.set()
             reader.join(30)
         assert {name: [] for name in watching} == {name: r.wrong for name, r in watching.items()}
         assert all(reader.seen > ROUNDS for reader in watching.values())
-        with registry.alone(connection, spec.source, view):
+        with registry.alone(connection, spec.config.source, view):
             with pytest.raises(VersionUnknownError):
-                rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 2))
-            rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 1))
-    assert not (spec.addresses.tables / view).exists()
+                rebuild.drop(
+                    connection, spec.config, rebuild.numbered(connection, spec.config, view, 2)
+                )
+            rebuild.drop(
+                connection, spec.config, rebuild.numbered(connection, spec.config, view, 1)
+            )
+    assert not (spec.config.addresses.tables / view).exists()
     # the log is of the job that was started last: once each, in both
-    assert begun == (spec.home / "job.log").read_text().count("query runs")
+    assert begun == (spec.config.home / "job.log").read_text().count("query runs")
     assert [] == job.catch_up()
     equal(job, tmp_path, more)
-    rows = sql.run(f"SELECT latest FROM {spec.source}_most", spec.addresses.tables)  # noqa: S608
+    rows = sql.run(f"SELECT latest FROM {spec.config.source}_most", spec.config.addresses.tables)  # noqa: S608
     with psycopg.connect(database) as source:
         newest = source.execute("SELECT max(number) FROM orders").fetchone()
     assert newest == (rows["latest"][0].as_py(),)
@@ -145,32 +150,35 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
 def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
     job: ViewJob, tmp_path: Path
 ) -> None:
-    spec, view = job.spec, f"{job.spec.source}_by_status"
-    fewer = declared(tmp_path, spec.source, where=" WHERE total > 100").derived[view]
-    with connected(spec) as connection:
+    spec, view = job.spec, f"{job.spec.config.source}_by_status"
+    fewer = declared(tmp_path, spec.config.source, where=" WHERE total > 100").derived[view]
+    with connected(spec.config) as connection:
         planned = derived_rebuild.plan_rebuild(connection, spec, fewer)
         assert ("views", 300, ("its query",)) == (planned.source, planned.changes, planned.differs)
-        assert (f"{spec.source}_most",) == planned.followers
+        assert (f"{spec.config.source}_most",) == planned.followers
         held = built(connection, spec, fewer)
-        first, _ = registry.of_view(connection, spec.source, view)
-        found = compared(connection, spec, first, held)
+        first, _ = registry.of_view(connection, spec.config.source, view)
+        found = compared(connection, spec.config, first, held)
         assert not found.same
         assert {"orders": 2} == dict(found.found.by_column)
-        with registry.alone(connection, spec.source, view):
-            rebuild.drop(connection, spec, held)
-        assert not (spec.addresses.tables / held.place).exists()
+        with registry.alone(connection, spec.config.source, view):
+            rebuild.drop(connection, spec.config, held)
+        assert not (spec.config.addresses.tables / held.place).exists()
 
-        unfit = declared(tmp_path, spec.source, "count(nothing) AS orders, 1 AS latest")
+        unfit = declared(tmp_path, spec.config.source, "count(nothing) AS orders, 1 AS latest")
         with pytest.raises(RebuildRefusedError, match="no longer fits its inputs"):
             built(connection, spec, unfit.derived[view])
-        broken = registry.of_view(connection, spec.source, view)[-1]
+        broken = registry.of_view(connection, spec.config.source, view)[-1]
         assert (3, VersionState.BUILDING) == (broken.number, broken.state)
-        with pytest.raises(VersionBehindError), registry.alone(connection, spec.source, view):
-            rebuild.chosen(connection, spec, view, None, (VersionState.HELD,))
-        with registry.alone(connection, spec.source, view):
-            rebuild.drop(connection, spec, broken)
+        with (
+            pytest.raises(VersionBehindError),
+            registry.alone(connection, spec.config.source, view),
+        ):
+            rebuild.chosen(connection, spec.config, view, None, (VersionState.HELD,))
+        with registry.alone(connection, spec.config.source, view):
+            rebuild.drop(connection, spec.config, broken)
 
-        most = declared(tmp_path, spec.source).derived[f"{spec.source}_most"]
+        most = declared(tmp_path, spec.config.source).derived[f"{spec.config.source}_most"]
         circle = replace(fewer, inputs=(*fewer.inputs, most.name))
         with pytest.raises(RebuildRefusedError, match="made from the next"):
             derived_rebuild.plan_rebuild(connection, spec, circle)
@@ -179,23 +187,23 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
 
 
 def built(connection: Any, spec: JobSpec, view: DerivedView) -> ViewVersion:
-    with registry.alone(connection, spec.source, view.name):
+    with registry.alone(connection, spec.config.source, view.name):
         planned = derived_rebuild.plan_rebuild(connection, spec, view)
-        version = rebuild.begin(connection, spec, view, planned, 0)
-        rebuild.join(connection, spec, version)
+        version = rebuild.begin(connection, spec.config, view, planned, 0)
+        rebuild.join(connection, spec.config, version)
         return rebuild.await_held(
-            connection, spec, version, stopped=lambda: False, running=lambda: True
+            connection, spec.config, version, stopped=lambda: False, running=lambda: True
         )
 
 
 def compared(
-    connection: Any, spec: JobSpec, first: ViewVersion, other: ViewVersion
+    connection: Any, config: JobConfig, first: ViewVersion, other: ViewVersion
 ) -> VersionDifference:
     found: list[VersionDifference] = []
 
     def done() -> bool:
         try:
-            found.append(derived_rebuild.compare(connection, spec, first, other))
+            found.append(derived_rebuild.compare(connection, config, first, other))
         except VersionBehindError:
             return False
         return True
@@ -206,9 +214,11 @@ def compared(
 
 def equal(job: ViewJob, tmp_path: Path, measures: str = FIRST) -> None:
     """Each view equals its query at what it reads, in every version that the job keeps."""
-    derived = tuple(declared(tmp_path, job.spec.source, measures).derived.values())
-    with connected(job.spec) as connection:
-        kept = versions_derived.places(connection, job.spec.source, derived, job.spec.functions)
+    derived = tuple(declared(tmp_path, job.spec.config.source, measures).derived.values())
+    with connected(job.spec.config) as connection:
+        kept = versions_derived.places(
+            connection, job.spec.config.source, derived, job.spec.config.functions
+        )
     reports = verify_derived(replace(job.bound(), derived=kept))
     assert {view.name for view in kept} == {report.view for report in reports}
     assert all(report.equal for report in reports)

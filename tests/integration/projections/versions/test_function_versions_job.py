@@ -101,32 +101,32 @@ def job(
 def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
     job: ViewJob, database: str, tmp_path: Path
 ) -> None:
-    view = f"{job.spec.source}_by_status"
-    first = declared(tmp_path, job.spec.source, FIRST).derived[view]
+    view = f"{job.spec.config.source}_by_status"
+    first = declared(tmp_path, job.spec.config.source, FIRST).derived[view]
     with writing(database):
-        watching = readers(job.spec, view)
+        watching = readers(job.spec.config, view)
         for reader in watching.values():
             reader.start()
         job.stop()
-        found = declared(tmp_path, job.spec.source, SECOND, "view_of_nobody = 1")
+        found = declared(tmp_path, job.spec.config.source, SECOND, "view_of_nobody = 1")
         assert {view: "its function"} == started(job, found)
         spec, second = job.spec, found.derived[view]
         goes_on(job, database)
         assert ["status", "orders", "latest"] == columns(job, view)
         assert {view: first.text} == kept_by(job)
-        with connected(spec) as connection:
+        with connected(spec.config) as connection:
             held = built(connection, job, second)
             assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
             assert ("its function",) == held.reasons
             assert {view: first.text, held.place: second.text} == kept_by(job)
             then = dependents.of_plan(connection, spec, second)
-            assert {view, f"{spec.source}_most"} == {each.name for each in then.views}
-            one, _ = registry.of_view(connection, spec.source, view)
+            assert {view, f"{spec.config.source}_most"} == {each.name for each in then.views}
+            one, _ = registry.of_view(connection, spec.config.source, view)
             difference = compared(connection, job, one, held)
             assert difference.same, difference
             assert {"column total": 1} == difference.explained
-            with registry.alone(connection, spec.source, view):
-                switched(connection, spec, held)
+            with registry.alone(connection, spec.config.source, view):
+                switched(connection, spec.config, held)
                 assert [*columns(job, view)][-1] == "total"
                 job.kill()
                 assert [] == job.orphans()
@@ -134,13 +134,15 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
                 back(connection, job, view)
                 assert ["status", "orders", "latest"] == columns(job, view)
                 goes_on(job, database)
-                switched(connection, spec, held)
+                switched(connection, spec.config, held)
         ended(watching)
     assert [] == job.catch_up()
     equal(job)
-    with connected(spec) as connection, registry.alone(connection, spec.source, view):
-        rebuild.drop(connection, spec, rebuild.numbered(connection, spec, view, 1))
-    assert {f"{part_told(second.text)}.py"} == {file.name for file in spec.functions.iterdir()}
+    with connected(spec.config) as connection, registry.alone(connection, spec.config.source, view):
+        rebuild.drop(connection, spec.config, rebuild.numbered(connection, spec.config, view, 1))
+    assert {f"{part_told(second.text)}.py"} == {
+        file.name for file in spec.config.functions.iterdir()
+    }
     assert {held.place: second.text} == kept_by(job)
     goes_on(job, database)
     assert [] == job.catch_up()
@@ -150,8 +152,8 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
 def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
     job: ViewJob, database: str, tmp_path: Path
 ) -> None:
-    source, view = job.spec.source, f"{job.spec.source}_by_status"
-    lost = job.spec.functions / f"{part_told(kept_by(job)[view])}.py"
+    source, view = job.spec.config.source, f"{job.spec.config.source}_by_status"
+    lost = job.spec.config.functions / f"{part_told(kept_by(job)[view])}.py"
     job.stop()
     aside = lost.rename(tmp_path / lost.name)
     found = declared(tmp_path, source, SECOND)
@@ -160,7 +162,9 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
     written = raised(database)
     sql = "SELECT number FROM orders WHERE id = 3"  # which is made from nothing else
     wait_until(
-        lambda: written == reading_sql.run(sql, job.spec.addresses.tables)["number"][0].as_py(),
+        lambda: (
+            written == reading_sql.run(sql, job.spec.config.addresses.tables)["number"][0].as_py()
+        ),
         timeout_s=LONG_S,
     )
     with pytest.raises(FunctionLostError):
@@ -173,20 +177,22 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
 
     # neither what is altered runs, nor does what its maker did not declare
     lost.write_text(aside.read_text().replace("orders > 0", "orders > 1"))
-    with connected(job.spec) as connection:
+    with connected(job.spec.config) as connection:
         raising = declared(tmp_path, source, RAISES).derived[view]
         with pytest.raises(RebuildRefusedError, match="the function of view") as refused:
             built(connection, job, raising)
         assert "TypeError" in str(refused.value.detail)
         assert "HW-P151" == code(job, view)
         with registry.alone(connection, source, view):
-            rebuild.drop(connection, job.spec, rebuild.numbered(connection, job.spec, view, 2))
+            rebuild.drop(
+                connection, job.spec.config, rebuild.numbered(connection, job.spec.config, view, 2)
+            )
 
         # readers come to the new one without the old one
         held = built(connection, job, found.derived[view])
         assert f"{view}.v3" == held.place
         with registry.alone(connection, source, view):
-            switched(connection, job.spec, held)
+            switched(connection, job.spec.config, held)
     goes_on(job, database)
     aside.replace(lost)
     wait_until(lambda: code(job, view) is None, timeout_s=LONG_S)
@@ -207,22 +213,22 @@ def started(job: ViewJob, found: Any) -> dict[str, str]:
     spec = job.spec = replace(job.spec, derived=derived, declared_derived=derived)
     views = (*spec.views, *derived)
     with (
-        connected(spec) as connection,
-        function_store.noting(connection, spec.source, spec.functions, views),
+        connected(spec.config) as connection,
+        function_store.noting(connection, spec.config.source, spec.config.functions, views),
     ):
-        differing = registry.register(connection, spec.source, views)
+        differing = registry.register(connection, spec.config.source, views)
     job.start()
     return differing
 
 
 def built(connection: Any, job: ViewJob, view: DerivedView) -> ViewVersion:
     spec = job.spec
-    with registry.alone(connection, spec.source, view.name):
+    with registry.alone(connection, spec.config.source, view.name):
         planned = derived_rebuild.plan_rebuild(connection, spec, view)
-        version = rebuild.begin(connection, spec, view, planned, 0)
-        rebuild.join(connection, spec, version)
+        version = rebuild.begin(connection, spec.config, view, planned, 0)
+        rebuild.join(connection, spec.config, version)
         return rebuild.await_held(
-            connection, spec, version, stopped=lambda: False, running=lambda: True
+            connection, spec.config, version, stopped=lambda: False, running=lambda: True
         )
 
 
@@ -233,7 +239,7 @@ def compared(
 
     def done() -> bool:
         try:
-            found.append(derived_rebuild.compare(connection, job.spec, first, other))
+            found.append(derived_rebuild.compare(connection, job.spec.config, first, other))
         except VersionBehindError:
             return False
         return True
@@ -245,7 +251,7 @@ def compared(
 def back(connection: Any, job: ViewJob, view: str) -> None:
     def done() -> bool:
         try:
-            cutover.back(connection, job.spec, view)
+            cutover.back(connection, job.spec.config, view)
         except VersionBehindError:
             return False
         return True
@@ -256,9 +262,9 @@ def back(connection: Any, job: ViewJob, view: str) -> None:
 def kept_by(job: ViewJob) -> dict[str, str]:
     """What tells the function of each version of the view."""
     spec = job.spec
-    with connected(spec) as connection:
+    with connected(spec.config) as connection:
         kept = versions_derived.places(
-            connection, spec.source, spec.declared_derived, spec.functions
+            connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
     return {each.name: each.text for each in kept if each.function is not None}
 
@@ -273,25 +279,25 @@ def equal(job: ViewJob) -> None:
 
 def columns(job: ViewJob, view: str) -> list[str]:
     """What readers of the table see."""
-    found = reading_sql.run(f"SELECT * FROM {view}", job.spec.addresses.tables)  # noqa: S608
+    found = reading_sql.run(f"SELECT * FROM {view}", job.spec.config.addresses.tables)  # noqa: S608
     return [name for name in found.column_names if name != "_version"]
 
 
 def code(job: ViewJob, place: str) -> str | None:
     """Of what the job says is wrong with a version."""
-    if not job.spec.derived_file.exists():
+    if not job.spec.config.derived_file.exists():
         return None
-    error = json.loads(job.spec.derived_file.read_bytes()).get(place, {}).get("error")
+    error = json.loads(job.spec.config.derived_file.read_bytes()).get(place, {}).get("error")
     return None if error is None else str(error["code"])
 
 
 def goes_on(job: ViewJob, database: str) -> None:
     """What is written from now on comes to readers of the view and of what is made from it."""
     written = raised(database)
-    sql = f"SELECT latest FROM {job.spec.source}_most"  # noqa: S608
+    sql = f"SELECT latest FROM {job.spec.config.source}_most"  # noqa: S608
 
     def there() -> bool:
-        found = reading_sql.run(sql, job.spec.addresses.tables)
+        found = reading_sql.run(sql, job.spec.config.addresses.tables)
         return bool(found["latest"][0].as_py() >= written)
 
     wait_until(there, timeout_s=LONG_S)

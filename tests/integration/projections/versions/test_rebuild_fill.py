@@ -24,6 +24,7 @@ from projections.changes.record import Record
 from projections.definition.expectations.expectation import deletes
 from projections.definition.views import MirrorView, SchemaPolicy, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.valkey.sink import CacheSink
 from projections.versions import fill as versions_fill
@@ -58,7 +59,7 @@ class Place:
 
     @property
     def topic(self) -> str:
-        return ORDERS.topic(self.spec.source)
+        return ORDERS.topic(self.spec.config.source)
 
     def write(self, *rows: dict[str, Any], lost: int = 0) -> None:
         """Archives changes of rows; of those before the last that are lost, nobody has any."""
@@ -69,30 +70,32 @@ class Place:
             key = orjson.dumps({"id": row["id"]})
             records.append(Record(key, value, "1", 0, self.written))
             self.written += 1
-        identity = topics.identities(self.spec.bootstrap, [self.topic])[self.topic]
-        archived(self.spec.archive, self.topic, records, identity=identity)
+        identity = topics.identities(self.spec.config.bootstrap, [self.topic])[self.topic]
+        archived(self.spec.config.archive, self.topic, records, identity=identity)
 
     def begin(self, **said: Any) -> ViewVersion:
         kept = (deletes("status = 'cancelled'"),)
-        view = replace(cached(self.spec.source), expectations=kept, **said)
+        view = replace(cached(self.spec.config.source), expectations=kept, **said)
         planned = rebuild.plan_rebuild(self.connection, self.spec, view, "archive")
-        return rebuild.begin(self.connection, self.spec, view, planned, 0)
+        return rebuild.begin(self.connection, self.spec.config, view, planned, 0)
 
     def fill(self, version: ViewVersion, changes: int = 0) -> FillProgress:
         """Fills it, or goes on with it, as a process of its own would."""
-        found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
+        found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
         plan = rebuild.bind(self.connection, self.spec, version)
-        rebuild.prepare(self.spec, plan)
+        rebuild.prepare(self.spec.config, plan)
         filling = Filling(waits=self.told.append)
         fill_from_archive.fill(self.connection, self.spec, found, plan, filling, changes=changes)
-        found = rebuild.numbered(self.connection, self.spec, version.view, version.number)
+        found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
         assert found.replayed is not None
         assert found.replayed.progress is None
         return found.replayed
 
     def rows(self, version: ViewVersion) -> dict[Any, Any]:
         plan = rebuild.bind(self.connection, self.spec, version)
-        with closing(CacheSink(self.spec.cache_url, self.spec.addresses.cache_prefix)) as sink:
+        with closing(
+            CacheSink(self.spec.config.cache_url, self.spec.config.addresses.cache_prefix)
+        ) as sink:
             return {row["id"]: dict(row) for row in sink.documents(plan)}
 
 
@@ -105,13 +108,13 @@ def place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Place]:
     source = f"s_{secrets.token_hex(4)}"
-    spec = replace(
-        JobSpec.of_tables(source, tmp_path, ()),
+    config = replace(
+        JobConfig.of_tables(source, tmp_path, ()),
         source_dsn=database,
         bootstrap=kafka_bootstrap,
         cache_url=cache_url,
-        views=(cached(source),),
     )
+    spec = JobSpec(config, views=(cached(source),))
     monkeypatch.setattr(versions_fill, "FEW", 1)
     topics.ensure(kafka_bootstrap, [TopicSpec(ORDERS.topic(source))])
     with psycopg.connect(database, autocommit=True) as connection:
@@ -133,7 +136,7 @@ def test_what_came_since_is_replayed_and_the_rate_stays_that_of_the_whole(place:
     assert ([], 0, 50) == (place.told, first.laps, first.records)
 
     place.write(*orders(10, 20, "paid"), *orders(50, 55))
-    compacted(place.spec.archive)
+    compacted(place.spec.config.archive)
     place.write(*orders(0, 3, "cancelled"))
     again = place.fill(version)
 
@@ -193,7 +196,7 @@ def test_what_the_archive_has_lost_is_left_to_the_job_while_the_topic_has_it(
     place.write(*orders(0, 50))
     version = place.begin()
     first = place.fill(version)
-    DeltaTable(place.spec.archive).delete()
+    DeltaTable(place.spec.config.archive).delete()
     place.write(*orders(60, 70), lost=10)
 
     assert first == place.fill(version)
@@ -209,8 +212,8 @@ def test_a_topic_that_was_made_anew_is_no_more_of_the_same(place: Place) -> None
     place.write(*orders(0, 20))
     version = place.begin()
     first = place.fill(version)
-    topics.delete(place.spec.bootstrap, [place.topic])
-    topics.ensure(place.spec.bootstrap, [TopicSpec(place.topic)])
+    topics.delete(place.spec.config.bootstrap, [place.topic])
+    topics.ensure(place.spec.config.bootstrap, [TopicSpec(place.topic)])
     place.written = 0
     place.write(*orders(0, 40))
 
@@ -237,9 +240,9 @@ def test_a_version_of_which_an_earlier_release_noted_no_archive_is_filled_anew(
 def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) -> None:
     """The job gives the first piece back: the plan has said otherwise, so the command says why."""
     place.write(*orders(0, 50), *orders(10, 20, "paid"))
-    spec = place.spec = replace(place.spec, rebuild_rows_min=60)
-    view = replace(cached(spec.source), to=frozenset({Store.TABLE}))
-    requests, ended = BulkRequests(spec), threading.Event()
+    spec = place.spec = replace(place.spec, config=replace(place.spec.config, rebuild_rows_min=60))
+    view = replace(cached(spec.config.source), to=frozenset({Store.TABLE}))
+    requests, ended = BulkRequests(spec.config), threading.Event()
 
     def give_back() -> None:
         while not ended.wait(0.05):
@@ -254,7 +257,7 @@ def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) 
     with requests.serving():
         requests.serve(BulkServer(slots=4))
         assert planned().filled_by == (True, "at least 60 changes")
-        version = rebuild.begin(place.connection, spec, view, planned(), 0)
+        version = rebuild.begin(place.connection, spec.config, view, planned(), 0)
         job.start()
         try:
             done = place.fill(version, changes=60)
@@ -265,7 +268,7 @@ def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) 
     why = "the job's Spark cannot do it: its disk is full"
     assert [f"version 2 of view orders is filled record by record: {why}"] == place.told
     assert (60, {(place.topic, 0): 60}) == (done.records, done.ends)
-    table = DeltaTable(str(spec.addresses.tables / version.place)).to_pyarrow_table()
+    table = DeltaTable(str(spec.config.addresses.tables / version.place)).to_pyarrow_table()
     rows = {row["id"]: row["status"] for row in table.to_pylist()}
     assert {n: "paid" if 10 <= n < 20 else "placed" for n in range(50)} == rows
     assert [] == requests.open()

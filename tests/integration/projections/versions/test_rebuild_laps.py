@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from projections.archive.progress import ReplayProgress
     from projections.definition.views import View
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.versions.version import FillProgress, ViewVersion
     from tests.fix_capture import Captured
@@ -94,8 +95,8 @@ def job(
         f"{name}_past", name, table, (), frozenset({Store.TABLE}), history=HistoryColumns()
     )
     made = view_job(captured, views=[mirror, past])
-    with connected(made.spec) as connection:
-        assert {} == registry.register(connection, made.spec.source, made.spec.views)
+    with connected(made.spec.config) as connection:
+        assert {} == registry.register(connection, made.spec.config.source, made.spec.views)
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -108,17 +109,17 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
     monkeypatch.setattr(replay, "PART_RECORDS", 400)
     spec = job.spec
     writer = Writer(database)
-    with connected(spec) as connection:
-        wait_until(lambda: sum(archived(spec).values()) >= ROWS, timeout_s=LONG_S)
+    with connected(spec.config) as connection:
+        wait_until(lambda: sum(archived(spec.config).values()) >= ROWS, timeout_s=LONG_S)
         versions = [begun(connection, spec, view) for view in spec.views]
         writer.start()
         for version in versions:
             assert paused(connection, spec, version, _of_the_archive).progress
         for _ in range(BURST // ROWS):
             connection.execute("UPDATE orders SET note = note || '.'")
-        before = sum(archived(spec).values())
+        before = sum(archived(spec.config).values())
         wait_until(
-            lambda: sum(archived(spec).values()) >= before + BURST * 3 // 4, timeout_s=LONG_S
+            lambda: sum(archived(spec.config).values()) >= before + BURST * 3 // 4, timeout_s=LONG_S
         )
         for version in versions:
             noted = paused(connection, spec, version, _of_a_lap)
@@ -126,29 +127,31 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
             told: list[str] = []
             goes_on(connection, spec, version, noted, told)
             assert all("lap" in each for each in told)
-            rebuild.join(connection, spec, version)
+            rebuild.join(connection, spec.config, version)
         for version in versions:
             wait_until(
-                lambda version=version: state(connection, spec, version) is VersionState.HELD,
+                lambda version=version: (
+                    state(connection, spec.config, version) is VersionState.HELD
+                ),
                 timeout_s=LONG_S,
             )
         writer.stopped.set()
         writer.join(30)
         assert [] == job.catch_up()
         for version in versions:
-            check(connection, spec, version)
-        took = taken(spec, {version.place for version in versions})
+            check(connection, spec.config, version)
+        took = taken(spec.config, {version.place for version in versions})
     assert {(v.place, str(s)) for v in versions for s in v.declared().to} == took.keys()
     assert max(took.values()) < BURST / 3, took
 
 
-def archived(spec: JobSpec) -> dict[tuple[str, int], int]:
-    return coverage.archived(spec, frozenset({f"{spec.source}.public.orders"}))
+def archived(config: JobConfig) -> dict[tuple[str, int], int]:
+    return coverage.archived(config, frozenset({f"{config.source}.public.orders"}))
 
 
 def begun(connection: Connection, spec: JobSpec, view: View) -> ViewVersion:
     planned = rebuild.plan_rebuild(connection, spec, view, "archive")
-    return rebuild.begin(connection, spec, view, planned, 0)
+    return rebuild.begin(connection, spec.config, view, planned, 0)
 
 
 def paused(
@@ -170,7 +173,7 @@ def paused(
         patch.setattr(registry, "note_replayed", noted)
         with pytest.raises(ReplayStoppedError):
             fill(connection, spec, version, filling)
-    found = now(connection, spec, version).replayed
+    found = now(connection, spec.config, version).replayed
     assert found is not None
     return found
 
@@ -194,7 +197,7 @@ def goes_on(
     seen: list[ReplayProgress] = []
     assert noted.progress is not None
     fill(connection, spec, version, Filling(progress=seen.append, waits=told.append))
-    found = now(connection, spec, version).replayed
+    found = now(connection, spec.config, version).replayed
     assert found is not None
     assert found.progress is None
     assert found.laps >= 1
@@ -203,36 +206,38 @@ def goes_on(
     for figure in ("records", "seconds", "share"):
         assert getattr(noted, figure) == getattr(found, figure)
     assert all(found.ends[place] > end for place, end in noted.ends.items())
-    assert versions_fill.left(spec, rebuild.bind(connection, spec, version), found) < BURST / 3
+    assert (
+        versions_fill.left(spec.config, rebuild.bind(connection, spec, version), found) < BURST / 3
+    )
 
 
 def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: Filling) -> None:
     plan = rebuild.bind(connection, spec, version)
-    rebuild.prepare(spec, plan)
-    fill_from_archive.fill(connection, spec, now(connection, spec, version), plan, filling)
+    rebuild.prepare(spec.config, plan)
+    fill_from_archive.fill(connection, spec, now(connection, spec.config, version), plan, filling)
 
 
-def now(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewVersion:
-    return rebuild.numbered(connection, spec, version.view, version.number)
+def now(connection: Connection, config: JobConfig, version: ViewVersion) -> ViewVersion:
+    return rebuild.numbered(connection, config, version.view, version.number)
 
 
-def state(connection: Connection, spec: JobSpec, version: ViewVersion) -> VersionState:
-    return now(connection, spec, version).state
+def state(connection: Connection, config: JobConfig, version: ViewVersion) -> VersionState:
+    return now(connection, config, version).state
 
 
-def check(connection: Connection, spec: JobSpec, version: ViewVersion) -> None:
+def check(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
     """What was filled in laps equals what readers see."""
-    first, _ = registry.of_view(connection, spec.source, version.view)
+    first, _ = registry.of_view(connection, config.source, version.view)
     declared = first.declared(), version.declared()
-    old, new = (bind(connection, spec.source, [each]).plans[0] for each in declared)
+    old, new = (bind(connection, config.source, [each]).plans[0] for each in declared)
     change = registry.changed(connection, first, registry.defined(version))
-    found = compared(connection, spec, old, new, change)
+    found = compared(connection, config, old, new, change)
     assert found.same, found.found
 
 
-def taken(spec: JobSpec, places: set[str]) -> dict[tuple[str, str], int]:
+def taken(config: JobConfig, places: set[str]) -> dict[tuple[str, str], int]:
     """How many records the job took for versions alone, by place and store."""
-    said = (spec.home / "job.log").read_text()
+    said = (config.home / "job.log").read_text()
     found = {}
     for line in re.findall(r"a version is where a store is.*", said):
         words = dict(re.findall(r"(\w+)=(\S+)", re.sub(r"\x1b\[[0-9;]*m", "", line)))

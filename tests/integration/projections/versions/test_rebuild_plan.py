@@ -30,6 +30,7 @@ from projections.definition.expectations.expectation import deletes
 from projections.definition.views import EventsRef, EventsView, MirrorView, Store
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError, RebuildStoppedError
 from projections.planning.binding import bind
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores import capacity
 from projections.stores.opensearch.sink import SearchSink
@@ -69,16 +70,19 @@ class Place:
     spec: JobSpec
 
     def versions(self) -> list[int]:
-        return [each.number for each in registry.read(self.connection, self.spec.source)]
+        return [each.number for each in registry.read(self.connection, self.spec.config.source)]
 
 
 @pytest.fixture
 def place(database: str, kafka_bootstrap: str, cache_url: str, tmp_path: Path) -> Iterator[Place]:
     source = f"s_{secrets.token_hex(4)}"
-    spec = JobSpec.of_tables(source, tmp_path, ())
-    spec = replace(
-        spec, source_dsn=database, bootstrap=kafka_bootstrap, cache_url=cache_url, views=(CACHED,)
+    config = replace(
+        JobConfig.of_tables(source, tmp_path, ()),
+        source_dsn=database,
+        bootstrap=kafka_bootstrap,
+        cache_url=cache_url,
     )
+    spec = JobSpec(config, views=(CACHED,))
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLE)
         own_schema.ensure(connection)
@@ -101,12 +105,12 @@ def test_a_view_without_a_table_is_refused_on_a_disk_that_is_too_small(
     with_free(monkeypatch, planned.disk_bytes - 1)
     again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     with pytest.raises(RebuildRefusedError, match="too small"):
-        rebuild.begin(connection, spec, PLACED, again, 0)
+        rebuild.begin(connection, spec.config, PLACED, again, 0)
     assert [1] == place.versions()
 
     with_free(monkeypatch, planned.disk_bytes)
     enough = rebuild.plan_rebuild(connection, spec, PLACED, "source")
-    assert 2 == rebuild.begin(connection, spec, PLACED, enough, 0).number
+    assert 2 == rebuild.begin(connection, spec.config, PLACED, enough, 0).number
 
 
 def test_a_version_that_would_fill_the_cache_is_refused_before_it_starts(place: Place) -> None:
@@ -115,7 +119,7 @@ def test_a_version_that_would_fill_the_cache_is_refused_before_it_starts(place: 
     assert {} == first.stores, "nothing is known of a view that has no row there"
     rows = [{"id": n, "status": "placed" * 20} for n in range(1, 2001)]
     changes = [RowChange((row["id"],), row["id"], row, 1) for row in rows]
-    with closing(CacheSink(spec.cache_url, spec.addresses.cache_prefix)) as sink:
+    with closing(CacheSink(spec.config.cache_url, spec.config.addresses.cache_prefix)) as sink:
         for plan in spec.plans:
             sink.prepare(plan)
             sink.apply(plan, changes)
@@ -127,37 +131,37 @@ def test_a_version_that_would_fill_the_cache_is_refused_before_it_starts(place: 
 
     full = replace(planned, stores={"cache": taken._replace(free_bytes=taken.taken_bytes - 1)})
     with pytest.raises(RebuildRefusedError, match="the cache is too small") as refused:
-        rebuild.begin(connection, spec, PLACED, full, 0)
+        rebuild.begin(connection, spec.config, PLACED, full, 0)
     assert f"{taken.taken_bytes:,} bytes of memory" in (refused.value.detail or "")
     assert [1] == place.versions()
     enough = replace(planned, stores={"cache": taken._replace(free_bytes=taken.taken_bytes)})
-    assert 2 == rebuild.begin(connection, spec, PLACED, enough, 0).number
+    assert 2 == rebuild.begin(connection, spec.config, PLACED, enough, 0).number
 
 
 def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
     place: Place, search_url: str
 ) -> None:
-    spec = replace(place.spec, search_url=search_url)
-    (plan,) = (replace(each, name=f"{spec.source}_orders") for each in spec.plans)
+    spec = replace(place.spec, config=replace(place.spec.config, search_url=search_url))
+    (plan,) = (replace(each, name=f"{spec.config.source}_orders") for each in spec.plans)
     assert capacity.search_room(search_url, plan.name) is None
     change = RowChange((1,), 1, {"id": 1, "status": "placed"}, 1)
     with closing(SearchSink(search_url)) as sink:
         sink.prepare(plan)
         sink.apply(plan, [change])
-        found = capacity.rooms(spec.addresses, plan.name, Store)
+        found = capacity.rooms(spec.config.addresses, plan.name, Store)
         assert {"search"} == found.keys()
         assert found["search"].taken_bytes > 0
         assert found["search"].free_bytes is None
-        unreachable = replace(spec, search_url="http://127.0.0.1:1")
-        assert {} == capacity.rooms(unreachable.addresses, plan.name, Store)
+        unreachable = replace(spec, config=replace(spec.config, search_url="http://127.0.0.1:1"))
+        assert {} == capacity.rooms(unreachable.config.addresses, plan.name, Store)
         sink.drop(plan)
 
-    with redis.Redis.from_url(spec.cache_url) as client:
-        prefix = spec.addresses.cache_prefix
+    with redis.Redis.from_url(spec.config.cache_url) as client:
+        prefix = spec.config.addresses.cache_prefix
         client.set(f"{prefix}one:1", "x" * 5000)
         client.set(f"{prefix}one.v2:1", "of another version")
         taken = client.memory_usage(f"{prefix}one:1")
-        measured = capacity.cache_room(spec.cache_url, prefix, "one")
+        measured = capacity.cache_room(spec.config.cache_url, prefix, "one")
         assert measured is not None
         assert taken == measured.taken_bytes
         limit = client.config_get("maxmemory")["maxmemory"]
@@ -195,9 +199,9 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
     connection, spec = place.connection, place.spec
     connection.execute("ANALYZE")
     planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
-    begun = rebuild.begin(connection, spec, PLACED, planned, 0)
+    begun = rebuild.begin(connection, spec.config, PLACED, planned, 0)
     replayed = FillProgress({}, None, 6000, 2.0, 0.5)
-    registry.note_replayed(connection, spec.source, begun.place, replayed)
+    registry.note_replayed(connection, spec.config.source, begun.place, replayed)
 
     again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
 
@@ -210,16 +214,16 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
 
 def test_an_archive_that_is_cut_off_is_told_in_the_plan_and_nothing_starts(place: Place) -> None:
     connection, spec = place.connection, place.spec
-    topic = ORDERS.topic(spec.source)
+    topic = ORDERS.topic(spec.config.source)
     row = {"id": 1, "note": "n", "big": "b"}
     lost = Record(b'{"id":1}', envelope("u", 0x1000, row, order=1), "1", 0, 7)
-    archived(spec.archive, topic, [lost._replace(key=orjson.dumps({"id": 1}))])
+    archived(spec.config.archive, topic, [lost._replace(key=orjson.dumps({"id": 1}))])
 
     planned = rebuild.plan_rebuild(connection, spec, PLACED, "archive")
     assert f"topic {topic}: partition 0 begins at 7" in (planned.lacking or "")
     assert "headwater view rebuild orders --from-source" in (planned.instead or "")
     with pytest.raises(ArchiveIncompleteError) as refused:
-        rebuild.begin(connection, spec, PLACED, planned, 0)
+        rebuild.begin(connection, spec.config, PLACED, planned, 0)
     assert ("HW-P107", planned.instead) == (refused.value.code, refused.value.hint)
     assert [1] == place.versions()
 
@@ -229,16 +233,16 @@ def test_whoever_waits_for_a_version_is_told_for_which_stores(
 ) -> None:
     connection, spec = place.connection, place.spec
     begun = rebuild.begin(
-        connection, spec, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
+        connection, spec.config, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
     )
-    rebuild.join(connection, spec, begun)
+    rebuild.join(connection, spec.config, begun)
     monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
     told: list[str] = []
 
     with pytest.raises(RebuildStoppedError):
         rebuild.await_held(
             connection,
-            spec,
+            spec.config,
             begun,
             stopped=lambda: len(told) > 1,
             running=lambda: True,
@@ -255,9 +259,9 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
 ) -> None:
     connection, spec = place.connection, place.spec
     begun = rebuild.begin(
-        connection, spec, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
+        connection, spec.config, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
     )
-    rebuild.join(connection, spec, begun)
+    rebuild.join(connection, spec.config, begun)
     monkeypatch.setattr(rebuild, "STILL_MAX_S", 1.0)
     monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
     monkeypatch.setattr(handover, "LOOK_S", 0.0)
@@ -268,12 +272,12 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
         """The job takes records for three seconds, and then the same ones again and again."""
         asked.append(time.monotonic())
         many = min(len(asked), 15)
-        handover.note(spec, begun.place, {Store.CACHE: HandoverOffsets(many, 1015 - many)})
+        handover.note(spec.config, begun.place, {Store.CACHE: HandoverOffsets(many, 1015 - many)})
         return True
 
     with pytest.raises(RebuildStoppedError) as ended:
         rebuild.await_held(
-            connection, spec, begun, stopped=lambda: False, running=running, told=told.append
+            connection, spec.config, begun, stopped=lambda: False, running=running, told=told.append
         )
 
     assert asked[-1] - asked[0] > 3.5
@@ -285,12 +289,14 @@ def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "LOOK_S", 0.0)
-    spec, near = place.spec, handover.Approach(place.spec, "orders.v2")
+    spec, near = place.spec, handover.Approach(place.spec.config, "orders.v2")
 
     def moved(there: set[Store], records: int) -> bool:
         views = {"views": {"orders.v2": {"records": records}}}
-        spec.status_file.parent.mkdir(parents=True, exist_ok=True)
-        spec.status_file.write_bytes(orjson.dumps({"queries": {"cache": views, "search": {}}}))
+        spec.config.status_file.parent.mkdir(parents=True, exist_ok=True)
+        spec.config.status_file.write_bytes(
+            orjson.dumps({"queries": {"cache": views, "search": {}}})
+        )
         before = time.monotonic()
         near.look(there)
         return near.still_s < time.monotonic() - before
@@ -300,9 +306,9 @@ def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
     assert moved(set(), 2)  # a query has gone back for it
     assert moved({Store.CACHE}, 3)
     assert not moved({Store.CACHE}, 4)
-    handover.note(spec, "orders.v3", {Store.SEARCH: HandoverOffsets(9, 1)})
+    handover.note(spec.config, "orders.v3", {Store.SEARCH: HandoverOffsets(9, 1)})
     assert not moved({Store.CACHE}, 5)
-    handover.note(spec, "orders.v2", {Store.SEARCH: HandoverOffsets(9, 1)})
+    handover.note(spec.config, "orders.v2", {Store.SEARCH: HandoverOffsets(9, 1)})
     assert moved({Store.CACHE}, 5)
 
 
@@ -320,7 +326,7 @@ def test_events_that_nothing_can_read_any_more_are_told_before_a_view_is_built_w
     view = EventsView(
         "placed", "shop", EventsRef("shop", ("order.placed",), types), frozenset({Store.TABLE})
     )
-    spec = replace(JobSpec.of_tables("shop", tmp_path, ()), source_dsn=store_dsn)
+    spec = JobSpec(replace(JobConfig.of_tables("shop", tmp_path, ()), source_dsn=store_dsn))
 
     with psycopg.connect(store_dsn, autocommit=True) as connection:
         own_schema.ensure(connection)
@@ -338,25 +344,25 @@ def test_a_view_in_the_cache_that_deletes_some_rows_by_now_differs_in_those_alon
     place: Place,
 ) -> None:
     connection, spec = place.connection, place.spec
-    plans = bind(connection, spec.source, [CACHED, replace(PLACED, name="orders.v2")]).plans
+    plans = bind(connection, spec.config.source, [CACHED, replace(PLACED, name="orders.v2")]).plans
     old, new = plans
     rows = [{"id": n, "status": "cancelled" if n % 5 == 0 else "placed"} for n in range(1, 51)]
-    sink = CacheSink(spec.cache_url, spec.addresses.cache_prefix)
+    sink = CacheSink(spec.config.cache_url, spec.config.addresses.cache_prefix)
     for plan in plans:
         sink.prepare(plan)
         kept = [row for row in rows if plan is old or row["status"] == "placed"]
         sink.apply(plan, [RowChange((row["id"],), row["id"], row, 1) for row in kept])
-    (current,) = registry.read(connection, spec.source)
+    (current,) = registry.read(connection, spec.config.source)
     change = registry.changed(connection, current, PLACED)
 
-    found = compare_versions(connection, spec, old, new, change)
+    found = compare_versions(connection, spec.config, old, new, change)
     assert (True, {"rows that orders.v2 keeps out: apply_as_deletes": 10}) == (
         found.same,
         found.explained,
     )
     sink.apply(new, [RowChange((7,), 99, {"id": 7, "status": "lost"}, 1)])
     sink.close()
-    differing = compare_versions(connection, spec, old, new, change).found
+    differing = compare_versions(connection, spec.config, old, new, change).found
     assert {"status": 1} == dict(differing.by_column)
     assert [("7",)] == [each.key for each in differing.examples_changed]
     assert {"status": ("placed", "lost")} == differing.examples_changed[0].values

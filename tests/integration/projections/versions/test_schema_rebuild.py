@@ -24,6 +24,7 @@ from tests.waiting import LONG_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
@@ -80,8 +81,8 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
     views = people, past, _ = declared(captured.spec.name)
     job = view_job(captured, views=views)
     spec = job.spec
-    with connected(spec) as connection, reading(captured):
-        registry.register(connection, spec.source, views)
+    with connected(spec.config) as connection, reading(captured):
+        registry.register(connection, spec.config.source, views)
         job.start()
         assert [] == job.catch_up()
         captured.execute(
@@ -94,7 +95,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
 
         # what will become of the views is known before
         tried = try_migration(database, [PEOPLE, OTHERS], MIGRATION)
-        foreseen = foresee(connection, spec.source, views, tried)
+        foreseen = foresee(connection, spec.config.source, views, tried)
         stands = {each.view: each.outcome for each in foreseen.views}
         assert {people.name: SchemaOutcome.PAUSED, past.name: SchemaOutcome.PAUSED} == stands
 
@@ -103,13 +104,13 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
         captured.execute("UPDATE others SET v = 1")
         assert [] == job.catch_up()  # of the one that goes on
         assert {people.name, past.name} == {each.name for each in job.bound().paused}
-        reader = CacheReader(spec.cache_url, f"{spec.source}:", people.name)
+        reader = CacheReader(spec.config.cache_url, f"{spec.config.source}:", people.name)
         assert {"name": "first-3 last-3", "score": "3"}.items() <= _row(reader, 3).items()
 
         held = built(connection, spec, people)
         assert {"name": "first-3 last-3", "score": "3"}.items() <= _row(reader, 3).items()
-        _compared(connection, spec, people, held)
-        switched(connection, spec, held)
+        _compared(connection, spec.config, people, held)
+        switched(connection, spec.config, held)
         assert {
             "first": "new",
             "last": "last-3",
@@ -118,7 +119,9 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
             "former": "o",
         }.items() <= (_row(reader, 3).items())
         with pytest.raises(VersionBehindError, match="behind") as still:
-            cutover.refuse_behind(connection, spec, held, _first(connection, spec, people))
+            cutover.refuse_behind(
+                connection, spec.config, held, _first(connection, spec.config, people)
+            )
         assert f"headwater view resume {people.name}" in (still.value.hint or "")
 
         _past(connection, spec, past)
@@ -132,38 +135,40 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
         )
 
         # the old one follows where it is if somebody says so, and readers can go back to it
-        _resumed(connection, spec, job, people)
-        first = _first(connection, spec, people)
-        with registry.alone(connection, spec.source, people.name):
-            switched(connection, spec, first)
+        _resumed(connection, spec.config, job, people)
+        first = _first(connection, spec.config, people)
+        with registry.alone(connection, spec.config.source, people.name):
+            switched(connection, spec.config, first)
         assert {"first": "new", "score": 7}.items() <= _row(reader, 3).items()
     assert 0 == job.stop()
 
 
-def _compared(connection: Connection, spec: JobSpec, view: MirrorView, held: ViewVersion) -> None:
+def _compared(
+    connection: Connection, config: JobConfig, view: MirrorView, held: ViewVersion
+) -> None:
     """What the change of the table explains is set apart; what was written since is told."""
-    source = spec.source
+    source = config.source
     old = binding.standing(connection, source, view)
     (new,) = binding.bind(connection, source, [held.declared()]).plans
-    change = registry.changed(connection, _first(connection, spec, view), view)
-    found = compared(connection, spec, old, new, change, still=True)
+    change = registry.changed(connection, _first(connection, config, view), view)
+    found = compared(connection, config, old, new, change, still=True)
     explained = ("score: text to integer", "first", "last", "level", "former", "name", "old")
     assert {f"column {each}" for each in explained} == found.explained.keys()
     assert found.same
     assert found.stands_since is not None
     with pytest.raises(VersionBehindError):
-        compared(connection, spec, old, new, change, deadline_s=1)
+        compared(connection, config, old, new, change, deadline_s=1)
 
 
 def _past(connection: Connection, spec: JobSpec, past: MirrorView) -> None:
     """The history has what the log has from before the change, in the columns of now."""
     held = built(connection, spec, past)
-    with registry.alone(connection, spec.source, past.name):
-        switched(connection, spec, held)
+    with registry.alone(connection, spec.config.source, past.name):
+        switched(connection, spec.config, held)
     found = sql.run(
         f"SELECT id, score, level, first, is_current FROM {past.name}"  # noqa: S608  # of ours
         " WHERE id IN (1, 2, 3, 60) ORDER BY id, valid_from",
-        spec.addresses.tables,
+        spec.config.addresses.tables,
     ).to_pylist()
     states: dict[int, list[tuple[Any, ...]]] = {}
     for row in found:
@@ -176,8 +181,8 @@ def _past(connection: Connection, spec: JobSpec, past: MirrorView) -> None:
     assert [True] * 3 == [states[number][-1][3] for number in (1, 2, 3)]
 
 
-def _resumed(connection: Connection, spec: JobSpec, job: ViewJob, view: MirrorView) -> None:
-    binding.resume(connection, spec.source, _first(connection, spec, view).declared())
+def _resumed(connection: Connection, config: JobConfig, job: ViewJob, view: MirrorView) -> None:
+    binding.resume(connection, config.source, _first(connection, config, view).declared())
     assert [] == job.catch_up()
 
 
@@ -193,5 +198,5 @@ def _row(reader: CacheReader, number: int) -> dict[str, Any]:
     return found
 
 
-def _first(connection: Connection, spec: JobSpec, view: MirrorView) -> ViewVersion:
-    return rebuild.numbered(connection, spec, view.name, 1)
+def _first(connection: Connection, config: JobConfig, view: MirrorView) -> ViewVersion:
+    return rebuild.numbered(connection, config, view.name, 1)

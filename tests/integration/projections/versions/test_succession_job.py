@@ -78,16 +78,20 @@ class Project:
     def __init__(self, folder: Path, job: ViewJob, places: dict[str, str]) -> None:
         self._folder, self._job = folder, job
         self._config = folder / "headwater.toml"
-        settings = SETTINGS.format(name=job.spec.source, dsn=job.spec.source_dsn, **places)
+        settings = SETTINGS.format(
+            name=job.spec.config.source, dsn=job.spec.config.source_dsn, **places
+        )
         self._config.write_text(settings)
 
     def versions(self, said: str = "", **measure: str) -> Versions:
-        declared(self._folder, self._job.spec.source, said, **measure)
-        project = open_project(self._config, home=self._job.spec.home)
+        declared(self._folder, self._job.spec.config.source, said, **measure)
+        project = open_project(self._config, home=self._job.spec.config.home)
         return Versions(Platform(project, self._config))
 
     def orders(self, said: str = "") -> MirrorView:
-        found: MirrorView = declared(self._folder, self._job.spec.source, said).views["orders"]
+        found: MirrorView = declared(self._folder, self._job.spec.config.source, said).views[
+            "orders"
+        ]
         return found
 
 
@@ -111,8 +115,8 @@ def job(
     found = declared(tmp_path / "project", captured.spec.name)
     views, derived = tuple(found.views.values()), tuple(found.derived.values())
     made = view_job(captured, views=views, derived=derived, declared_derived=derived)
-    with connected(made.spec) as connection:
-        assert {} == registry.register(connection, made.spec.source, (*views, *derived))
+    with connected(made.spec.config) as connection:
+        assert {} == registry.register(connection, made.spec.config.source, (*views, *derived))
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -124,21 +128,21 @@ def project(job: ViewJob, tmp_path: Path, kafka_bootstrap: str, connect_url: str
     places = {
         "kafka": kafka_bootstrap,
         "connect": connect_url,
-        "search": job.spec.search_url,
-        "cache": job.spec.cache_url,
+        "search": job.spec.config.search_url,
+        "cache": job.spec.config.cache_url,
     }
     return Project(tmp_path / "project", job, places)
 
 
 def failing(job: ViewJob) -> set[str]:
     """Views made from others that the job cannot keep."""
-    said = json.loads(job.spec.derived_file.read_bytes())
+    said = json.loads(job.spec.config.derived_file.read_bytes())
     return {name for name, told in said.items() if told["error"]}
 
 
 def current(job: ViewJob) -> str:
-    with connected(job.spec) as connection:
-        return registry.current_places(connection, job.spec.source)["orders"]
+    with connected(job.spec.config) as connection:
+        return registry.current_places(connection, job.spec.config.source)["orders"]
 
 
 def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fit(
@@ -150,7 +154,7 @@ def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fi
     assert ["by_region", "most"] == [*planned.stand_still]
     assert "`region`" in planned.stand_still["by_region"]
     assert "stands still with by_region" == planned.stand_still["most"]
-    with connected(job.spec) as connection:
+    with connected(job.spec.config) as connection:
         held = built(connection, job.spec, project.orders(WITHOUT_REGION))
     assert (2, VersionState.HELD) == (held.number, held.state)
 
@@ -171,7 +175,7 @@ def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fi
     # a version that repairs it is not in its way, and the way back is always open
     whole = project.versions()
     assert {} == whole.plan("orders").stand_still
-    with connected(job.spec) as connection:
+    with connected(job.spec.config) as connection:
         built(connection, job.spec, project.orders())
     assert (True, {}) == moved(whole, 3)
     wait_until(lambda: failing(job) == set(), timeout_s=LONG_S)
@@ -185,12 +189,14 @@ def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fi
 def test_a_version_that_all_views_fit_is_shown_by_itself(job: ViewJob, project: Project) -> None:
     fewer = project.versions(WITHOUT_NOTE)
     assert {} == fewer.plan("orders").stand_still
-    with connected(job.spec) as connection:
+    with connected(job.spec.config) as connection:
         held = built(connection, job.spec, project.orders(WITHOUT_NOTE))
         assert not dependents.of_version(connection, job.spec, held).alike
     assert (True, {}) == moved(fewer, 2)
 
-    with connected(job.spec) as connection:  # where no column differs, nobody has to be asked
+    with connected(
+        job.spec.config
+    ) as connection:  # where no column differs, nobody has to be asked
         assert dependents.of_plan(connection, job.spec, project.orders(FEWER_ROWS)).alike
     assert [] == job.catch_up()
 

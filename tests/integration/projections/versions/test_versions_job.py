@@ -38,7 +38,7 @@ from tests.waiting import LONG_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from projections.planning.job_spec import JobSpec
+    from projections.planning.job_config import JobConfig
     from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
@@ -95,8 +95,8 @@ def job(
         connection.execute(TABLES)
     captured = capture("orders")
     made = view_job(captured, views=[declared(captured.spec.name)])
-    with connected(made.spec) as connection:
-        assert {} == registry.register(connection, made.spec.source, made.spec.views)
+    with connected(made.spec.config) as connection:
+        assert {} == registry.register(connection, made.spec.config.source, made.spec.views)
     made.start()
     assert [] == made.catch_up()
     yield made
@@ -108,15 +108,15 @@ def declared(source: str, **said: Any) -> MirrorView:
     return MirrorView(f"{source}_{VIEW}", source, place, (), frozenset(Store), **said)
 
 
-def started(spec: JobSpec) -> int:
+def started(config: JobConfig) -> int:
     """How often a query of the job was started."""
-    return (spec.home / "job.log").read_text().count("query runs")
+    return (config.home / "job.log").read_text().count("query runs")
 
 
-def readers(spec: JobSpec, view: str) -> dict[str, Reader]:
-    cached = CacheReader(spec.cache_url, f"{spec.source}:", view)
-    searcher = Searcher(spec.search_url)
-    tables = spec.addresses.tables
+def readers(config: JobConfig, view: str) -> dict[str, Reader]:
+    cached = CacheReader(config.cache_url, f"{config.source}:", view)
+    searcher = Searcher(config.search_url)
+    tables = config.addresses.tables
 
     def in_cache() -> int | None:
         row = cached.get(WATCHED)
@@ -137,41 +137,41 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
     job: ViewJob, database: str
 ) -> None:
     spec = job.spec
-    source, name = spec.source, f"{spec.source}_{VIEW}"
+    source, name = spec.config.source, f"{spec.config.source}_{VIEW}"
     wanted = declared(source, left_out=("note",), expectations=(deletes("status = 'cancelled'"),))
-    with connected(spec) as connection:
+    with connected(spec.config) as connection:
         _rows_lost(connection, job)
     writer = Writer(database)
     writer.start()
-    with connected(spec) as connection:
+    with connected(spec.config) as connection:
         # all rows, while they are written to
         assert 300 <= _made_anew(connection, job, Bounds(since_us=0)).rows
-        begun = started(spec)
+        begun = started(spec.config)
         held = built(connection, spec, wanted)
-        assert begun == started(spec), "a query was started anew for it"
+        assert begun == started(spec.config), "a query was started anew for it"
         assert (2, VersionState.HELD, f"{name}.v2") == (held.number, held.state, held.place)
         first, _ = registry.of_view(connection, source, name)
 
         old, new = (bind(connection, source, [each.declared()]).plans[0] for each in (first, held))
         change = registry.changed(connection, first, registry.defined(held))
-        found = compared(connection, spec, old, new, change)
+        found = compared(connection, spec.config, old, new, change)
         assert found.same
         assert {"column note": 1, f"rows that {held.place} keeps out: apply_as_deletes": 60} == (
             found.explained
         )
 
-        watching = readers(spec, name)
+        watching = readers(spec.config, name)
         for reader in watching.values():
             reader.start()
-        with registry.alone(connection, source, name), connected(spec) as other:
+        with registry.alone(connection, source, name), connected(spec.config) as other:
             with pytest.raises(VersionBusyError), registry.alone(other, source, name):
                 pass
             for number in range(ROUNDS):
                 target = held if number % 2 == 0 else first
                 if number % 5 == 4:
-                    _begun(connection, spec, target)
+                    _begun(connection, spec.config, target)
                 else:
-                    switched(connection, spec, target)
+                    switched(connection, spec.config, target)
                 assert target.place == registry.current_places(connection, source)[name]
         for reader in watching.values():
             reader.stopped.set()
@@ -190,13 +190,15 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         assert [] == job.catch_up()
 
         with registry.alone(connection, source, name):
-            current = rebuild.numbered(connection, spec, name, 2)
+            current = rebuild.numbered(connection, spec.config, name, 2)
             with pytest.raises(VersionUnknownError):
-                rebuild.drop(connection, spec, current)
-            rebuild.drop(connection, spec, rebuild.numbered(connection, spec, name, 1))
+                rebuild.drop(connection, spec.config, current)
+            rebuild.drop(
+                connection, spec.config, rebuild.numbered(connection, spec.config, name, 1)
+            )
             with pytest.raises(VersionUnknownError):
-                rebuild.chosen(connection, spec, name, None, (VersionState.FORMER,))
-        assert not (spec.addresses.tables / name).exists()
+                rebuild.chosen(connection, spec.config, name, None, (VersionState.FORMER,))
+        assert not (spec.config.addresses.tables / name).exists()
         assert {f"{name}.v2"} == {plan.name for plan in job.bound().plans}
         connection.execute("UPDATE orders SET number = -1 WHERE id = 2")
         assert [] == job.catch_up()
@@ -206,21 +208,21 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
     job: ViewJob, database: str
 ) -> None:
     spec = job.spec
-    name = f"{spec.source}_{VIEW}"
-    file = spec.checkpoint(Store.SEARCH).with_suffix(".json")
-    with connected(spec) as connection:
-        version = filled(connection, spec, declared(spec.source, left_out=("note",)))
+    name = f"{spec.config.source}_{VIEW}"
+    file = spec.config.checkpoint(Store.SEARCH).with_suffix(".json")
+    with connected(spec.config) as connection:
+        version = filled(connection, spec, declared(spec.config.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
         wait_until(lambda: version.place in (backfill.read(file) or {}), timeout_s=LONG_S)
-        assert handover.read(spec, version.place)  # whoever waits sees how far it is
+        assert handover.read(spec.config, version.place)  # whoever waits sees how far it is
         job.kill()
         assert job.orphans() == []
-        state = rebuild.numbered(connection, spec, name, 2).state
+        state = rebuild.numbered(connection, spec.config, name, 2).state
         connection.execute("UPDATE orders SET number = 7 WHERE id < 100")
         connection.execute("DELETE FROM orders WHERE id = 5")
         job.start()
         wait_until(
-            lambda: rebuild.numbered(connection, spec, name, 2).state is VersionState.HELD,
+            lambda: rebuild.numbered(connection, spec.config, name, 2).state is VersionState.HELD,
             timeout_s=LONG_S,
         )
         assert VersionState.JOINING is state
@@ -231,11 +233,11 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
 def _rows_lost(connection: Any, job: ViewJob) -> None:
     """Rows that a store has lost come back to it, each as it was; others stay as they are."""
     spec = job.spec
-    source, name = spec.source, f"{spec.source}_{VIEW}"
-    table = DeltaTable(str(spec.addresses.tables / name))
+    source, name = spec.config.source, f"{spec.config.source}_{VIEW}"
+    table = DeltaTable(str(spec.config.addresses.tables / name))
     table.delete("id IN (7, 8)")
     table.update({"note": "'altered'"}, predicate="id = 9")
-    with closing(redis.Redis.from_url(spec.cache_url)) as cache:
+    with closing(redis.Redis.from_url(spec.config.cache_url)) as cache:
         assert 1 == cache.delete(f"{source}:{name}:7")
     lacking = {(report.store, report.missing, report.different) for report in job.catch_up()}
     assert {(Store.TABLE, 2, 1), (Store.CACHE, 1, 0)} == lacking
@@ -262,7 +264,7 @@ def _rows_lost(connection: Any, job: ViewJob) -> None:
 
     changed = declared(source, left_out=("note",))
     with pytest.raises(RebuildRefusedError, match="has changed"):
-        partial_rebuild.chosen(connection, spec, changed)
+        partial_rebuild.chosen(connection, spec.config, changed)
     _under_way(connection, job, asked)
 
 
@@ -303,19 +305,19 @@ def _made_anew(
     runs: bool = True,
 ) -> partial_rebuild.BoundedRebuild:
     spec, given = job.bound(), filling or Filling()
-    view = declared(spec.source)
-    with registry.alone(connection, spec.source, view.name):
+    view = declared(spec.config.source)
+    with registry.alone(connection, spec.config.source, view.name):
         return partial_rebuild.rebuild_rows(connection, spec, view, bounds, given, lambda: runs)
 
 
-def _begun(connection: Any, spec: JobSpec, target: ViewVersion) -> None:
+def _begun(connection: Any, config: JobConfig, target: ViewVersion) -> None:
     """A switch whose process dies after the first store; the next command does the rest."""
-    registry.note_switching(connection, spec.source, target.place)
+    registry.note_switching(connection, config.source, target.place)
     with (
-        store_lock.alone(connection, spec.source, [Store.SEARCH]),
-        closing(routing.showing(Store.SEARCH, spec)) as sink,
+        store_lock.alone(connection, config.source, [Store.SEARCH]),
+        closing(routing.showing(Store.SEARCH, config)) as sink,
     ):
         sink.show(routing.place_of(target.place, target.declared().to))
-    finished = cutover.finish(connection, spec, target.view)
+    finished = cutover.finish(connection, config, target.view)
     assert finished is not None
     assert target.place == finished.place

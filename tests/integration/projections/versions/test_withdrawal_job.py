@@ -72,7 +72,7 @@ class Project:
     def __init__(self, job: ViewJob, captured: Captured, folder: Path) -> None:
         self.job = job
         self.captured = captured
-        self.source = job.spec.source
+        self.source = job.spec.config.source
         self._folder = folder
 
     @property
@@ -91,47 +91,47 @@ class Project:
         self.job.spec = replace(self.spec, views=views, derived=derived, declared_derived=derived)
 
     def start(self) -> None:
-        with connected(self.spec) as connection:
+        with connected(self.spec.config) as connection:
             declared = (*self.spec.views, *self.spec.declared_derived)
             registry.register(connection, self.source, declared)
         self.job.start()
 
     def withdraw(self, view: str) -> list[int]:
         with (
-            connected(self.spec) as connection,
+            connected(self.spec.config) as connection,
             registry.alone(connection, self.source, self.name(view)),
         ):
             gone = retire.withdraw(connection, self.spec, self.name(view))
         return [each.number for each in gone]
 
     def states(self, view: str) -> dict[int, str]:
-        with connected(self.spec) as connection:
+        with connected(self.spec.config) as connection:
             versions = registry.read(connection, self.source)
         return {v.number: str(v.state) for v in versions if v.view == self.name(view)}
 
     def read(self, view: str, *key: Any, column: str) -> list[object]:
         """What readers of each store see of a row by the view's own name."""
         name, spec = self.name(view), self.spec
-        cached = CacheReader(spec.cache_url, f"{self.source}:", name).get(*key)
-        found = Searcher(spec.search_url).get(name, str(key[0]))
-        table = sql.run(f"SELECT * FROM {name}", spec.addresses.tables).to_pylist()  # noqa: S608
+        cached = CacheReader(spec.config.cache_url, f"{self.source}:", name).get(*key)
+        found = Searcher(spec.config.search_url).get(name, str(key[0]))
+        table = sql.run(f"SELECT * FROM {name}", spec.config.addresses.tables).to_pylist()  # noqa: S608
         rows = [cached, found, next((row for row in table if row[next(iter(row))] == key[0]), None)]
         return [None if row is None else row[column] for row in rows]
 
     def left(self, view: str) -> list[str]:
         """What there is of a view in any store, and what is known of it."""
         name, spec = self.name(view), self.spec
-        tables = [each.name for each in spec.addresses.tables.glob(f"{name}*")]
-        if stable_path(spec.addresses.tables, name).exists():
+        tables = [each.name for each in spec.config.addresses.tables.glob(f"{name}*")]
+        if stable_path(spec.config.addresses.tables, name).exists():
             tables.append("its stable path")
-        engine = SearchEngine(spec.search_url)
+        engine = SearchEngine(spec.config.search_url)
         found = engine.request("GET", f"/_cat/indices/{name}*?format=json")
         aliases = engine.request("GET", f"/_cat/aliases/{name}*?format=json")
         engine.close()
-        with closing(redis.Redis.from_url(spec.cache_url)) as cache:
+        with closing(redis.Redis.from_url(spec.config.cache_url)) as cache:
             keys = [key.decode() for key in cache.scan_iter(f"*{name}*", count=1000)]
             current = [b.decode() for b in cache.hkeys(f"{self.source}:_current")]
-        with connected(spec) as connection:
+        with connected(spec.config) as connection:
             places = [p.view for p in positions.read(connection)]
         known = [each for each in (*current, *places) if each.startswith(name)]
         return [*tables, *map(str, (*found, *aliases)), *keys, *known]
@@ -166,10 +166,10 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
     spec = project.spec
     project.declare(ORDERS, STATES, said=', apply_as_deletes="id = 7"')
     wanted = next(v for v in project.spec.views if v.name == project.name("orders"))
-    with connected(spec) as connection:
+    with connected(spec.config) as connection:
         held = built(connection, spec, wanted)
-        with registry.alone(connection, spec.source, wanted.name):
-            switched(connection, spec, held)
+        with registry.alone(connection, spec.config.source, wanted.name):
+            switched(connection, spec.config, held)
 
     with pytest.raises(VersionError, match="made from view") as refused:
         project.withdraw("kept")
@@ -188,7 +188,7 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
     with pytest.raises(CacheUnknownError):
         project.read("orders", 5, column="number")
     with pytest.raises(sql.QueryError):
-        sql.run(f"SELECT * FROM {project.name('orders')}", spec.addresses.tables)  # noqa: S608
+        sql.run(f"SELECT * FROM {project.name('orders')}", spec.config.addresses.tables)  # noqa: S608
 
     assert 0 == project.job.stop()
     project.declare(ORDERS, STATES)
@@ -204,10 +204,10 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
 
 def _shown(project: Project) -> list[str]:
     """What the newest versions of both views are, or that readers are not there yet."""
-    with connected(project.spec) as connection:
+    with connected(project.spec.config) as connection:
         versions = registry.read(connection, project.source)
     newest = {each.view: each for each in versions if each.view != project.name("kept")}
-    places = Published(project.spec.addresses.tables, project.source).current()
+    places = Published(project.spec.config.addresses.tables, project.source).current()
     return [
         "switching" if each.switching or places.get(each.view) != each.place else str(each.state)
         for each in newest.values()
@@ -217,13 +217,13 @@ def _shown(project: Project) -> list[str]:
 def test_what_a_store_that_is_away_has_goes_when_it_is_asked_again(project: Project) -> None:
     assert 0 == project.job.stop()
     spec = project.spec
-    project.job.spec = replace(spec, cache_url=NOWHERE)
+    project.job.spec = replace(spec, config=replace(spec.config, cache_url=NOWHERE))
 
     with pytest.raises(SinkUnavailableError):
         project.withdraw("orders")
 
     project.job.spec = spec
-    kept = spec.functions / f"{'0' * 64}.py"  # of a function that no version names
+    kept = spec.config.functions / f"{'0' * 64}.py"  # of a function that no version names
     kept.parent.mkdir(exist_ok=True)
     kept.touch()
     assert any(":" in each for each in project.left("orders"))
@@ -234,9 +234,9 @@ def test_what_a_store_that_is_away_has_goes_when_it_is_asked_again(project: Proj
     with pytest.raises(VersionUnknownError):
         project.withdraw("ordres")
     assert VersionState.DROPPED == project.states("orders")[1]
-    assert project.name("states") in JobReport(spec.home / "run").views()
+    assert project.name("states") in JobReport(spec.config.home / "run").views()
     project.declare()
     project.start()
     assert [] == project.job.catch_up()
     # what the job before said of views that it kept is no word of this one
-    assert project.name("states") not in JobReport(spec.home / "run").views()
+    assert project.name("states") not in JobReport(spec.config.home / "run").views()

@@ -70,8 +70,8 @@ def test_a_project_of_one_source_keeps_all_its_names(tmp_path: Path) -> None:
 
     assert (alone,) == alone.parts
     assert [home / "run" / "job.json", home / "run" / "derived.json"] == [
-        spec.status_file,
-        spec.derived_file,
+        spec.config.status_file,
+        spec.config.derived_file,
     ]
     assert (home / "run", home / "run" / "projections.ready") == (
         job_folder(alone),
@@ -90,9 +90,9 @@ def test_each_of_several_sources_has_its_own_programs_and_reports(tmp_path: Path
         command.name for command in commands
     ]
     assert ("--source", "billing") == commands[2].argv[-2:]
-    assert 2 == len({spec.status_file for spec in specs})
+    assert 2 == len({spec.config.status_file for spec in specs})
     assert 4 == len({command.ready_file for command in commands})
-    assert 1 == len({spec.addresses.tables for spec in specs})
+    assert 1 == len({spec.config.addresses.tables for spec in specs})
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,9 @@ def test_workers_are_started_beside_the_job_and_it_runs_on_them(tmp_path: Path) 
     endpoints = resolve_endpoints(spec)
     assert f"spark://127.0.0.1:{ports['spark-master']}" == endpoints.spark_url
     ours = job(opened, endpoints)
-    assert endpoints.spark_url == ours.master
-    assert not ours.local
-    said = spark_settings(ours)
+    assert endpoints.spark_url == ours.config.master
+    assert not ours.config.local
+    said = spark_settings(ours.config)
     assert "700m" == said["spark.executor.memory"]
     assert "127.0.0.1" == said["spark.driver.host"]
 
@@ -123,9 +123,9 @@ def test_settings_that_the_page_shows_are_taken_and_reach_spark(tmp_path: Path, 
 
     found = job(opened)
 
-    said, wanted = spark_settings(found), opened.settings.spark
+    said, wanted = spark_settings(found.config), opened.settings.spark
     assert wanted.conf.items() <= said.items()
-    assert (wanted.master, wanted.tasks) == (found.master, found.tasks)
+    assert (wanted.master, wanted.tasks) == (found.config.master, found.config.tasks)
     assert str(wanted.driver_memory_mib) + "m" == said["spark.driver.memory"]
     assert said["spark.jars"].count(".jar") > 3
 
@@ -134,8 +134,8 @@ def test_what_runs_on_this_machine_alone_binds_to_loopback(tmp_path: Path) -> No
     near = job(project(tmp_path, '[spark]\nmaster = "spark://127.0.0.1:7077"\n'))
     far = job(project(tmp_path, '[spark]\nmaster = "spark://127.0.0.1:7077,other:7077"\n'))
 
-    assert "127.0.0.1" == spark_settings(near)["spark.driver.bindAddress"]
-    assert "spark.driver.bindAddress" not in spark_settings(far)
+    assert "127.0.0.1" == spark_settings(near.config)["spark.driver.bindAddress"]
+    assert "spark.driver.bindAddress" not in spark_settings(far.config)
 
 
 def test_a_master_that_does_not_listen_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from projections.archive.topic_coverage import KEEPS_MIN_S, TopicFacts, lacks, u
 from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.definition.views import ChangeTime, HistoryColumns, MirrorView, Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.memory import MemorySink
 from projections.versions import handover
@@ -314,4 +315,4 @@ def test_a_version_is_not_taken_over_once_changes_that_it_lacks_may_be_compacted
     versions = [version("in_time", 101.0), version("late", 99.0), version("archived", None)]
 
     assert {"late"} == handover.expired(versions, 100.0)
-    assert handover.checked(JobSpec.of_tables("shop", Path("nowhere"), ())).joining == {}
+    assert handover.checked(JobSpec(JobConfig.of_tables("shop", Path("nowhere"), ()))).joining == {}

@@ -30,6 +30,7 @@ from projections.erasure.certificate import Certificate, Erased, keep, now
 from projections.erasure.erasure import Erasure
 from projections.erasure.file_search import Searched, search_files
 from projections.erasure.residue import forget_past
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.delta.table_sink import CONFIGURATION, FEED
@@ -252,10 +253,10 @@ def test_a_store_is_asked_for_rows_that_should_be_gone(tmp_path: Path) -> None:
     source.together([[("copy", 1, 2)]], Random(1))  # noqa: S311
     archived(tmp_path / "archive" / "shop", TOPIC, numbered(source.topic))
     plan = replace(PLAN, to=frozenset({Store.TABLE}))
-    spec = replace(JobSpec.of_tables("shop", tmp_path, ()), plans=(plan,))
-    sink = WarehouseSink(spec.addresses.tables)
+    spec = replace(JobSpec(JobConfig.of_tables("shop", tmp_path, ())), plans=(plan,))
+    sink = WarehouseSink(spec.config.addresses.tables)
     sink.prepare(plan)
-    replay.replay(spec.archive, [ReplayTarget((plan,), lambda: sink)])
+    replay.replay(spec.config.archive, [ReplayTarget((plan,), lambda: sink)])
     there = [{"id": 1}, {"id": 2}, {"id": 77}]
     texts = [orjson.dumps(key).decode() for key in there]
 

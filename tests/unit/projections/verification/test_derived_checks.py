@@ -10,7 +10,7 @@ import pytest
 
 from cdc.lsn import Lsn
 from projections.definition.views import DerivedView, Store
-from projections.planning.job_spec import JobSpec
+from projections.planning.job_config import JobConfig
 from projections.verification.derived_checks import CheckAnswer, Checks, verified_by_job
 from projections.verification.report import KeyFinding, KeyVerdict, ViewReport
 
@@ -33,13 +33,13 @@ REPORT = ViewReport(
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> JobSpec:
-    return JobSpec.of_tables("people", tmp_path, ())
+def config(tmp_path: Path) -> JobConfig:
+    return JobConfig.of_tables("people", tmp_path, ())
 
 
-def answering(spec: JobSpec, answers: dict[str, CheckAnswer]) -> threading.Thread:
+def answering(config: JobConfig, answers: dict[str, CheckAnswer]) -> threading.Thread:
     """A job that answers one request for each view in `answers`, then ends."""
-    checks, began, pause = Checks(spec), threading.Event(), threading.Event()
+    checks, began, pause = Checks(config), threading.Event(), threading.Event()
 
     def serve() -> None:
         with checks.serving():
@@ -57,50 +57,50 @@ def answering(spec: JobSpec, answers: dict[str, CheckAnswer]) -> threading.Threa
     return job
 
 
-def test_a_report_comes_back_as_the_job_has_made_it(spec: JobSpec) -> None:
+def test_a_report_comes_back_as_the_job_has_made_it(config: JobConfig) -> None:
     answer = CheckAnswer(compared=True, report=REPORT)
-    job = answering(spec, {"by_city": answer, "by_age": CheckAnswer(compared=True)})
+    job = answering(config, {"by_city": answer, "by_age": CheckAnswer(compared=True)})
 
-    found = verified_by_job(spec, [BY_CITY, BY_AGE])
+    found = verified_by_job(config, [BY_CITY, BY_AGE])
 
     job.join(10)
     assert {"by_city": answer, "by_age": CheckAnswer(compared=True)} == found
-    assert [] == Checks(spec).asked()
+    assert [] == Checks(config).asked()
 
 
-def test_without_a_job_nothing_is_asked(spec: JobSpec) -> None:
-    assert {} == verified_by_job(spec, [BY_CITY])
-    assert [] == Checks(spec).asked()
+def test_without_a_job_nothing_is_asked(config: JobConfig) -> None:
+    assert {} == verified_by_job(config, [BY_CITY])
+    assert [] == Checks(config).asked()
 
 
-def test_what_the_job_could_not_compare_is_left_to_the_caller(spec: JobSpec) -> None:
-    job = answering(spec, {"by_city": CheckAnswer(compared=False)})
+def test_what_the_job_could_not_compare_is_left_to_the_caller(config: JobConfig) -> None:
+    job = answering(config, {"by_city": CheckAnswer(compared=False)})
 
-    assert {} == verified_by_job(spec, [BY_CITY])
+    assert {} == verified_by_job(config, [BY_CITY])
 
     job.join(10)
 
 
-def test_a_job_that_ends_leaves_what_it_has_not_answered(spec: JobSpec) -> None:
-    job = answering(spec, {"by_city": CheckAnswer(compared=True, report=REPORT)})
+def test_a_job_that_ends_leaves_what_it_has_not_answered(config: JobConfig) -> None:
+    job = answering(config, {"by_city": CheckAnswer(compared=True, report=REPORT)})
 
-    found = verified_by_job(spec, [BY_CITY, BY_AGE])
+    found = verified_by_job(config, [BY_CITY, BY_AGE])
 
     job.join(10)
     assert found.keys() <= {"by_city"}
-    assert [] == Checks(spec).asked()
+    assert [] == Checks(config).asked()
 
 
-def test_a_caller_that_is_stopped_withdraws_its_request(spec: JobSpec) -> None:
+def test_a_caller_that_is_stopped_withdraws_its_request(config: JobConfig) -> None:
     stop = threading.Event()
     stop.set()
-    with Checks(spec).serving():
-        assert {} == verified_by_job(spec, [BY_CITY], stop=stop)
-    assert [] == Checks(spec).asked()
+    with Checks(config).serving():
+        assert {} == verified_by_job(config, [BY_CITY], stop=stop)
+    assert [] == Checks(config).asked()
 
 
-def test_a_withdrawn_request_is_not_answered(spec: JobSpec) -> None:
-    checks = Checks(spec)
+def test_a_withdrawn_request_is_not_answered(config: JobConfig) -> None:
+    checks = Checks(config)
     check = checks.ask(BY_CITY)
     checks.withdraw(check)
 
@@ -109,8 +109,8 @@ def test_a_withdrawn_request_is_not_answered(spec: JobSpec) -> None:
     assert checks.answered(check) is None
 
 
-def test_requests_are_taken_in_their_order_and_tell_definitions_apart(spec: JobSpec) -> None:
-    checks = Checks(spec)
+def test_requests_are_taken_in_their_order_and_tell_definitions_apart(config: JobConfig) -> None:
+    checks = Checks(config)
     made = [checks.ask(view) for view in (BY_CITY, BY_AGE, BY_CITY)]
 
     assert made == checks.asked()
@@ -118,13 +118,13 @@ def test_requests_are_taken_in_their_order_and_tell_definitions_apart(spec: JobS
 
 
 def test_what_a_killed_caller_left_is_removed_once_it_is_old(
-    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+    config: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks = Checks(spec)
+    checks = Checks(config)
     checks.ask(BY_CITY)
     answered = checks.ask(BY_AGE)
     checks.answer(answered, CheckAnswer(compared=True))
-    folder = spec.checkpoint(Store.TABLE).parent / ".checks"
+    folder = config.checkpoint(Store.TABLE).parent / ".checks"
     (folder / f".{answered.id}.request.0a1b2c3d.tmp").touch()  # killed while it wrote
     tomorrow_s = time.time() + 86_400
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from projections.definition.views import Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.verification.requests import Renewals
 
@@ -18,7 +19,7 @@ ALL = (Store.TABLE, Store.SEARCH, Store.CACHE)
 
 @pytest.fixture
 def renewals(tmp_path: Path) -> Renewals:
-    return Renewals(JobSpec("shop", (), "", "", "", tmp_path, "", "", ()))
+    return Renewals(JobSpec(JobConfig("shop", "", "", "", tmp_path, "", "", ())).config)
 
 
 def test_other_stores_come_after_the_table_and_at_its_boundary(renewals: Renewals) -> None:

@@ -27,6 +27,7 @@ from projections.changes.sink import Holding
 from projections.common.throttle import Throttle
 from projections.definition.views import Store
 from projections.errors import RepairRefusedError, VerificationError
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.stores.delta.sink import WarehouseSink
@@ -212,9 +213,10 @@ def test_rounds_judge_what_holds_still_and_give_up_what_does_not() -> None:
 def test_a_view_made_from_others_is_repaired_by_a_job_that_runs_and_by_no_other(
     tmp_path: Path,
 ) -> None:
-    status = tmp_path / "job.json"
     totals: Any = SimpleNamespace(name="totals")
-    spec: Any = SimpleNamespace(plans=(), derived=(totals,), status_file=status)
+    spec = JobSpec(JobConfig.of_tables("shop", tmp_path, ()), derived=(totals,))
+    status = spec.config.status_file
+    status.parent.mkdir()
     report = ViewReport("totals", Store.CACHE, 1, 1, 0, 0, None)
 
     for said in (None, '{"state": "ready", "at": 1.0}', '{"state": "stopped", "at": 9e9}'):
@@ -236,7 +238,7 @@ def test_a_row_of_which_the_log_has_a_newer_change_is_stale(
     """Where somebody was forgotten, the engine that wrote the files has a type of its own."""
     schema = TableSchema(TableName("public", "orders"), (NUMBER, TEXT), ("b",))
     plan = ViewPlan("orders", "t", "t.public.orders", schema, ("b",), frozenset({Store.CACHE}))
-    spec = JobSpec("t", (plan,), "", "", "", tmp_path, "", "", ())
+    spec = JobSpec(JobConfig("t", "", "", "", tmp_path, "", "", ()), (plan,))
     archived = [
         {"topic": topic, "op": "u", "key": f'{{"b":{key}}}', "epoch": 1, "lsn": lsn}
         for topic, key, lsn in (
@@ -246,9 +248,9 @@ def test_a_row_of_which_the_log_has_a_newer_change_is_stale(
         )
     ]
     file = pa.Table.from_pylist([row | {DAY: date(2026, 1, 1)} for row in archived])
-    write_deltalake(str(spec.archive), file, partition_by=[DAY])
+    write_deltalake(str(spec.config.archive), file, partition_by=[DAY])
     if forgotten:
-        made = DeltaTable(str(spec.archive)).update({"op": "NULL"}, predicate="lsn = 800")
+        made = DeltaTable(str(spec.config.archive)).update({"op": "NULL"}, predicate="lsn = 800")
         assert 2 == made["num_updated_rows"]
     findings = tuple(
         KeyFinding(str(key), KeyVerdict.DIFFERENT, (1 << 56) + 800, ("a",)) for key in (1, 2, 3)

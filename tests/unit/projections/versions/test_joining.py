@@ -9,6 +9,7 @@ import pytest
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.definition.views import Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
 from projections.versions import handover
@@ -37,7 +38,7 @@ def test_a_query_goes_back_to_where_a_version_that_joins_has_everything(
     ends: dict[tuple[str, int], int], back: dict[int, int]
 ) -> None:
     plans, home = (COMING, NOTES, LATE), Path("nowhere")
-    spec = JobSpec.of_tables("shop", home, (), joining={"notes.v2": ends})
+    spec = JobSpec(JobConfig.of_tables("shop", home, ()), joining={"notes.v2": ends})
     spec = replace(spec, plans=plans)
     at = {(TOPIC, 0): 7, (TOPIC, 1): 3, (OTHER, 0): 5}
 

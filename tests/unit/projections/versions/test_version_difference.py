@@ -22,6 +22,7 @@ from projections.definition.diff import DefinitionChange, DefinitionChangeKind
 from projections.definition.event_rows import KEY, EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail, deletes
 from projections.definition.views import EVENTS, Store
+from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import EventsPlan, HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
@@ -72,8 +73,8 @@ class Stored:
     """Two versions in their stores, compared there."""
 
     def __init__(self, home: Path) -> None:
-        self.spec = JobSpec.of_tables("shop", home, ())
-        self.tables = WarehouseSink(self.spec.addresses.tables)
+        self.spec = JobSpec(JobConfig.of_tables("shop", home, ()))
+        self.tables = WarehouseSink(self.spec.config.addresses.tables)
         self.memory = MemorySink()
         self.boundary = 100
 
@@ -88,13 +89,13 @@ class Stored:
     def compared(
         self, old: ViewPlan, new: ViewPlan, change: DefinitionChange, *, still: bool = False
     ) -> VersionDifference:
-        published = Published(self.spec.addresses.tables, "shop")
+        published = Published(self.spec.config.addresses.tables, "shop")
         there = [plan for plan in (old, new) if Store.TABLE in plan.to]
         self.boundary += 1
         versions = {plan.name: self.tables.version(plan) for plan in there}
         published.publish(1, self.boundary, versions)
         connection: Any = None
-        return compare_versions(connection, self.spec, old, new, change, still=still)
+        return compare_versions(connection, self.spec.config, old, new, change, still=still)
 
 
 @pytest.fixture
@@ -102,7 +103,11 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
     found = Stored(tmp_path)
 
     def opened(store: Store, _: Any) -> Any:
-        return WarehouseSink(found.spec.addresses.tables) if store is Store.TABLE else found.memory
+        return (
+            WarehouseSink(found.spec.config.addresses.tables)
+            if store is Store.TABLE
+            else found.memory
+        )
 
     monkeypatch.setattr(compare, "open_sink", opened)
     monkeypatch.setattr(store_lock, "alone", lambda *_: nullcontext())

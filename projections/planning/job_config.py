@@ -1,0 +1,176 @@
+"""JobConfig: what a job is configured with, before any view is bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cdc.capture import HEARTBEAT_TABLE
+from cdc.column_rule import NOTHING_HIDDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cdc.column_rule import Hiding
+
+
+FUNCTIONS: Final = "functions"
+"""Folder in the home; see `projections.versions.function_store`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddresses:
+    """Where the views are kept.
+
+    Attributes:
+        tables: Folder of the Delta tables.
+        search_url: OpenSearch.
+        cache_url: Valkey or Redis.
+        cache_prefix: Namespace on that server, so that several projects can share it.
+    """
+
+    tables: Path
+    search_url: str = field(repr=False)
+    cache_url: str = field(repr=False)
+    cache_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAddress:
+    """Where what cannot be applied waits.
+
+    Attributes:
+        dsn: The source database.
+        source: Name of the source.
+        rows_max: Records of one view that may wait in one store.
+    """
+
+    dsn: str = field(repr=False)
+    source: str
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    """A job as it is configured: values alone, which can be sent to other processes.
+
+    Attributes:
+        source: Name of the source, which prefixes its topics.
+        bootstrap: Kafka, `host:port[,host:port]`.
+        source_dsn: The source database, where positions are published.
+        slot: Replication slot of the source.
+        home: Folder of tables, archive, checkpoints and status.
+        cache_url: Valkey or Redis.
+        search_url: OpenSearch.
+        jars: What Spark needs beside its own jars.
+        master: Spark's own word. Four threads on two cores, because a task that waits for a
+            store needs no core.
+        driver_memory_mib: Heap of the driver, which in local mode is also the executor.
+        load_rows_min: A new view of a table with this many rows or more is loaded straight from
+            the source; see `first_load`.
+        rebuild_rows_min: Changes of an archive from which on a rebuild is done by the
+            job's Spark; see `projections.versions.job_engine`.
+        java_home: Java to run Spark with; None for the one on the path.
+        conf: Further Spark settings, which win over ours.
+        tasks: Tasks of one batch of cache and search; one costs least on two cores.
+        ready_file: Written once all queries run.
+        code: Folders of modules that executors import: those that declare events.
+        hiding: What of the source's columns does not leave it as it is.
+        quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
+            matter of single records, and the store's views stop.
+        archive_days: Whole days for which the archive keeps records; None for good.
+        archive_interval_s: Seconds between two writes to the archive.
+        shares_home: Jobs of other sources use the same home folder.
+    """
+
+    source: str
+    bootstrap: str
+    source_dsn: str = field(repr=False)
+    slot: str
+    home: Path
+    cache_url: str = field(repr=False)
+    search_url: str = field(repr=False)
+    jars: tuple[Path, ...]
+    master: str = "local[4]"
+    driver_memory_mib: int = 640
+    load_rows_min: int = 200_000
+    rebuild_rows_min: int = 3_000_000
+    java_home: Path | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    tasks: int = 1
+    ready_file: Path | None = None
+    code: tuple[Path, ...] = ()
+    hiding: Hiding = NOTHING_HIDDEN
+    quarantine_rows_max: int = 50_000
+    archive_days: int | None = None
+    archive_interval_s: float = 15.0
+    shares_home: bool = False
+
+    @classmethod
+    def of_tables(
+        cls, source: str, home: Path, jars: tuple[Path, ...], **settings: Any
+    ) -> JobConfig:
+        """A session over tables alone, without servers."""
+        return cls(source, "", "", "", home, "", "", jars, **settings)
+
+    @property
+    def local(self) -> bool:
+        """Whether driver and executors are one process."""
+        return self.master == "local" or self.master.startswith("local[")
+
+    @property
+    def ledger(self) -> LedgerAddress:
+        """Where what cannot be applied waits."""
+        return LedgerAddress(self.source_dsn, self.source, self.quarantine_rows_max)
+
+    @property
+    def addresses(self) -> StoreAddresses:
+        """Where the views are kept."""
+        return StoreAddresses(
+            self.home / "tables", self.search_url, self.cache_url, f"{self.source}:"
+        )
+
+    @property
+    def archive(self) -> Path:
+        """Folder of the archived change records."""
+        return self.home / "archive" / self.source
+
+    @property
+    def functions(self) -> Path:
+        """Folder of what is kept of the functions that views are made by."""
+        return self.home / FUNCTIONS
+
+    @property
+    def run(self) -> Path:
+        """Folder of what the job reports."""
+        return run_folder(self.home, self.source if self.shares_home else None)
+
+    @property
+    def status_file(self) -> Path:
+        """Where the job says how it is."""
+        return self.run / "job.json"
+
+    @property
+    def derived_file(self) -> Path:
+        """Where the job says how each derived view is kept."""
+        return self.run / "derived.json"
+
+    def checkpoint(self, query: str) -> Path:
+        """Folder of a query's checkpoint."""
+        return self.home / "checkpoints" / self.source / query
+
+    @property
+    def heartbeat_topic(self) -> str:
+        """Topic of the source's heartbeat."""
+        return HEARTBEAT_TABLE.topic(self.source)
+
+
+def run_folder(home: Path, source: str | None) -> Path:
+    """Returns the folder of what a job reports.
+
+    Args:
+        home: The home folder.
+        source: The job's source, if jobs of other sources use the same home folder.
+    """
+    return home / "run" if source is None else home / "run" / "sources" / source
