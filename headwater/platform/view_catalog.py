@@ -61,13 +61,9 @@ class KeptViews:
         Those are the declared ones, with every version of theirs that the job keeps.
         """
         with self._site.connect() as connection:
-            name = self._site.source
-            kept = registry.kept(connection, name, self._declared())
-            views = [each.view for each in kept]
-            bound = binding.bind(connection, name, views, hiding=self._site.hiding)
-        shown = {each.view.name: each.shown for each in kept}
-        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
-        return replace(bound, plans=plans)
+            return registry.bind_kept(
+                connection, self._site.source, self._declared(), hiding=self._site.hiding
+            )
 
     def plans(self) -> tuple[ViewPlan, ...]:
         """Binds the declared views that are not paused."""

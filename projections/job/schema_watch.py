@@ -14,7 +14,6 @@ from cdc.postgres import session
 from cdc.schema_change import history, trigger
 from projections.definition.views import MirrorView
 from projections.planning import view_schemas
-from projections.planning.binding import bind
 from projections.versions import derived as versions_derived
 from projections.versions import registry
 
@@ -108,19 +107,26 @@ class TableWatch:
         # whatever is noted between the two is in what is bound and not in the mark: it is seen
         versions = registry.mark(connection, spec.config.source, self._views)
         derived = self._derived(connection)
-        kept = registry.kept(connection, spec.config.source, spec.views)
-        views = [version.view for version in kept]
-        bound = bind(connection, spec.config.source, views, decides=True, hiding=spec.config.hiding)
-        self._names = names = [view.name for view in views]
+        bound = registry.bind_kept(
+            connection,
+            spec.config.source,
+            spec.views,
+            decides=True,
+            hiding=spec.config.hiding,
+        )
+        names = [plan.name for plan in bound.plans] + [view.name for view in bound.paused]
+        self._names = names
         # one of a view that is not declared is no one's to take over
         self._known = versions.joining.union(names)
         self._mark = (*bound.mark, versions.among(self._known))
         others = tuple(plan for plan in spec.plans if plan.events and plan.name not in names)
-        shown = {version.view.name: version.shown for version in kept}
-        plans = tuple(replace(plan, shown=shown[plan.name]) for plan in bound.plans)
-        joining = {v.view.name: v.joining for v in kept if v.joining is not None}
-        bound_spec = replace(spec, plans=(*plans, *others), paused=bound.paused, joining=joining)
-        return replace(bound_spec, derived=derived)
+        return replace(
+            spec,
+            plans=(*bound.plans, *others),
+            paused=bound.paused,
+            joining=bound.joining,
+            derived=derived,
+        )
 
     def _derived(self, connection: psycopg.Connection[Any]) -> tuple[DerivedView, ...]:
         """Views made from others, which the deriver looks for anew at each boundary."""

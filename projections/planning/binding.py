@@ -8,7 +8,7 @@ transaction: whoever does it first does it for all, and a crash leaves nothing h
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.column_rule import NOTHING_HIDDEN
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cdc.lsn import Lsn
     from cdc.schema_change.shape import ShapeVersion, TableHistory, TableShape
     from cdc.table import TableName, TableSchema
+    from projections.common.offsets import Offsets
     from projections.definition.views import View
     from projections.planning.view_plan import ViewPlan
 
@@ -54,11 +55,14 @@ class Binding:
         plans: Views that go on.
         paused: Views that do not.
         mark: What changes as soon as they have to be bound again.
+        joining: Views among them that no query of the job reads yet: the offset after the last
+            record of each partition that they were filled with.
     """
 
     plans: tuple[ViewPlan, ...]
     paused: tuple[PausedView, ...] = ()
     mark: tuple[object, ...] = ()
+    joining: Mapping[str, Offsets] = field(default_factory=dict)
 
 
 def bind(

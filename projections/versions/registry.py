@@ -24,6 +24,7 @@ from projections.common.fault import Fault
 from projections.definition import codec
 from projections.definition.diff import DefinitionChange, DefinitionChangeKind, difference
 from projections.errors import VersionBusyError
+from projections.planning.binding import bind
 from projections.versions.version import (
     KEPT,
     FillProgress,
@@ -36,9 +37,11 @@ from projections.versions.version import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from cdc.column_rule import Hiding
     from cdc.table import TableName
     from projections.common.offsets import Offsets
     from projections.definition.views import AnyView, View
+    from projections.planning.binding import Binding
 
     Connection = psycopg.Connection[Any]
 
@@ -224,6 +227,37 @@ def _kept(connection: Connection, version: ViewVersion, view: View) -> KeptView:
     joining = version.state is VersionState.JOINING and version.replayed is not None
     ends = version.replayed.ends if joining and version.replayed is not None else None
     return KeptView(made_for, shown=False, joining=ends)
+
+
+def bind_kept(
+    connection: Connection,
+    source: str,
+    declared: Iterable[View],
+    *,
+    decides: bool = False,
+    hiding: Hiding,
+) -> Binding:
+    """Binds every version that the job keeps of the declared views to its table as it is now.
+
+    Args:
+        connection: To the source, in autocommit.
+        source: Its name.
+        declared: Its views as they are declared.
+        decides: See `projections.planning.binding.bind`.
+        hiding: What of the source's columns does not leave it as it is.
+
+    Raises:
+        PlanError: A version does not fit its table, and never did.
+    """
+    views = {each.view.name: each for each in kept(connection, source, declared)}
+    bound = bind(
+        connection, source, [each.view for each in views.values()], decides=decides, hiding=hiding
+    )
+    return replace(
+        bound,
+        plans=tuple(replace(plan, shown=views[plan.name].shown) for plan in bound.plans),
+        joining={name: each.joining for name, each in views.items() if each.joining is not None},
+    )
 
 
 def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | None:
