@@ -1,18 +1,16 @@
 """Which tables of a source have escaped names in their topics: `headwater.escaped_topics`.
 
-The table is created with the first of them. A row stays when its table is renamed, because views go
-on to read the topic of its former name.
+A row stays when its table is renamed, because views go on to read the topic of its former name. A
+database that an earlier release has set up may have no such table yet: none of its tables is
+escaped.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from psycopg.errors import InsufficientPrivilege
-
 from cdc.postgres import own_schema
 from cdc.postgres.check import Check, CheckState
-from cdc.postgres.errors import SchemaOwnerError
 from cdc.table import TableName
 from cdc.topic_names import TopicNames
 
@@ -21,14 +19,6 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-SQL: Final = """
-CREATE TABLE IF NOT EXISTS headwater.escaped_topics (
-    source text,
-    table_schema text,
-    table_name text,
-    PRIMARY KEY (source, table_schema, table_name)
-);
-"""
 _EXISTS: Final = "SELECT to_regclass('headwater.escaped_topics') IS NOT NULL"
 _READ: Final = "SELECT table_schema, table_name FROM headwater.escaped_topics WHERE source = %s"
 _ADD: Final = """
@@ -61,25 +51,12 @@ def differing(
 def note(
     connection: Connection[Any], declared: TopicNames, tables: Collection[TableName]
 ) -> list[str]:
-    """Notes which of a source's tables are escaped; returns what was changed.
-
-    Raises:
-        SchemaOwnerError: The schema belongs to another role, which has to create the table.
-    """
+    """Notes which of a source's tables are escaped; returns what was changed."""
     changed = differing(connection, declared, tables)
-    try:
-        with connection.transaction():
-            if connection.execute(_EXISTS).fetchone() != (True,):
-                connection.execute(SQL)
-            for table in changed:
-                query = _ADD if table in declared.escaped else _REMOVE
-                connection.execute(query, (declared.source, table.schema, table.name))
-    except InsufficientPrivilege as error:
-        raise SchemaOwnerError(
-            "schema headwater belongs to another role and is incomplete",
-            detail=error.diag.message_primary,
-            hint="an administrator must run the SQL that headwater source role prints",
-        ) from error
+    with connection.transaction():
+        for table in changed:
+            query = _ADD if table in declared.escaped else _REMOVE
+            connection.execute(query, (declared.source, table.schema, table.name))
     return [f"topic of {table} is {declared.of(table)}" for table in changed]
 
 

@@ -75,8 +75,8 @@ SELECT array_agg(c.relname::text ORDER BY c.relname) FROM pg_class c
 
 
 def exists(connection: Connection[Any]) -> bool:
-    """Tells whether the schema is there with all its tables."""
-    return _has(connection, TABLES)
+    """Tells whether the schema is there, as this or an earlier release has made it."""
+    return _has(connection, _tables(_FIRST))
 
 
 def pending(connection: Connection[Any]) -> bool:

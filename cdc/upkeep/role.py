@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg import sql
 
 from cdc.capture import HEARTBEAT_TABLE
-from cdc.postgres import escaped_topics, own_schema, own_schema_owner, publication
+from cdc.postgres import own_schema, own_schema_owner, publication
 from cdc.schema_change import trigger
 
 if TYPE_CHECKING:
@@ -97,13 +97,9 @@ def _objects(spec: CaptureSpec, managed: Provider | None) -> list[RoleStatement]
     found = [
         RoleStatement(
             own_schema.script().strip(), "schema headwater: the heartbeat and what is captured"
-        )
+        ),
+        RoleStatement(made.as_string(None) + ";", "what leaves the database"),
     ]
-    if spec.escaped_topics:
-        found.append(
-            RoleStatement(escaped_topics.SQL.strip(), "which tables have an escaped topic")
-        )
-    found.append(RoleStatement(made.as_string(None) + ";", "what leaves the database"))
     if managed is not None:
         return found
     return [

@@ -171,7 +171,6 @@ def _drop_schema(connection: Connection[Any], source: str) -> list[str]:
         names = (*own_schema.TABLES, own_schema.RECORD)
         tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables))
-        connection.execute("DROP TABLE IF EXISTS headwater.escaped_topics")
         try:
             with connection.transaction():
                 connection.execute("DROP SCHEMA headwater")

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.postgres import own_schema, session
+from cdc.postgres import escaped_topics, own_schema, session
 from cdc.postgres.errors import SchemaOwnerError
+from cdc.table import TableName
 from cdc.upkeep import reconcile
 from eventstore import EventData, EventStore, EventTypes
 from eventstore.postgres import schema
@@ -102,7 +103,8 @@ def test_an_upgrade_leaves_every_row_and_comes_to_what_a_new_installation_has(
 
     assert {table: after[table] for table in before} == before
     assert [] == [table for table, rows in before.items() if not rows]
-    assert set(own_schema.TABLES) <= {table.removeprefix("headwater.") for table in before}
+    first = set(own_schema._tables(own_schema._FIRST))
+    assert first <= {table.removeprefix("headwater.") for table in before}
     assert shape(new, EVENTSTORE) == shape(old, EVENTSTORE)
     record = {row for row in shape(new, HEADWATER) if row[0] == "headwater.migrations"}
     assert shape(new, HEADWATER) - record == shape(old, HEADWATER) - record
@@ -126,7 +128,7 @@ def test_a_migration_that_comes_later_is_recorded_with_those_before_it(
     old: psycopg.Connection[Any],
 ) -> None:
     """The release before had no record: what it has made counts as run."""
-    later = Migration("cdc", "0002_later", "ALTER TABLE headwater.heartbeat ADD later int;")
+    later = Migration("cdc", "0003_later", "ALTER TABLE headwater.heartbeat ADD later int;")
     history = own_schema._HISTORY  # a later release's has one migration more
     next_history = MigrationHistory("headwater", (*history.migrations, later), history.adopted)
     ran = next_history.upgrade(old)
@@ -134,15 +136,45 @@ def test_a_migration_that_comes_later_is_recorded_with_those_before_it(
         "SELECT name, digest IS NULL FROM headwater.migrations ORDER BY 1"
     ).fetchall()
 
-    assert [later] == ran
+    assert ["0002_escaped_topics", "0003_later"] == [each.name for each in ran]
     assert [
         ("0001_capture", True),
         ("0001_views", True),
-        ("0002_later", False),
+        ("0002_escaped_topics", False),
+        ("0003_later", False),
         ("functions", True),
     ] == rows
     assert [] == next_history.upgrade(old)
     assert [later.name] == history.unknown(history.applied(old))
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_table_that_came_with_its_first_row_is_a_migration_of_an_upgrade(
+    old: psycopg.Connection[Any], new: psycopg.Connection[Any], *, escaped: bool
+) -> None:
+    """The commit before had only the first migrations, and made the table of escaped topics."""
+    history = own_schema._HISTORY
+    MigrationHistory("headwater", own_schema._FIRST, history.adopted).upgrade(old, functions=True)
+    if escaped:
+        old.execute(
+            "CREATE TABLE headwater.escaped_topics (source text, table_schema text,"
+            " table_name text, PRIMARY KEY (source, table_schema, table_name))"
+        )
+        old.execute("INSERT INTO headwater.escaped_topics VALUES ('shop', 'public', 'a b')")
+    before = content(old, HEADWATER)
+    tables = {TableName("public", "a b")} if escaped else set()
+
+    assert own_schema.exists(old)
+    assert own_schema.pending(old)
+    assert tables == escaped_topics.names(old, "shop").escaped
+    assert ["added to schema headwater"] == own_schema.ensure(old)
+    after = content(old, HEADWATER)
+    record = before.pop("headwater.migrations"), after["headwater.migrations"]
+    assert 1 == len(record[1]) - len(record[0])
+    assert {table: after[table] for table in before} == before
+    assert shape(new, HEADWATER) == shape(old, HEADWATER)
+    assert tables == escaped_topics.names(old, "shop").escaped
+    assert [] == own_schema.ensure(old)
 
 
 def test_an_installation_that_lacks_what_came_last_gets_it(
@@ -209,8 +241,6 @@ def test_a_role_without_rights_may_ask_and_is_refused_only_what_is_needed(
     name = sql.Identifier(urlsplit(stranger).username or "")
     old.execute(sql.SQL("GRANT USAGE ON SCHEMA headwater TO {}").format(name))
     with closing(session.connect(stranger)) as connection:
-        assert [] == own_schema.ensure(connection)
-        old.execute("ALTER TABLE headwater.alert_episodes DROP until")
         with pytest.raises(SchemaOwnerError, match="another role") as caught:
             own_schema.ensure(connection)
         assert "headwater source role" in (caught.value.hint or "")

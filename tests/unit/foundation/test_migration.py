@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 RELEASED = {
     ("cdc", "0001_capture"): "a6a6cb5eb159050d",
+    ("cdc", "0002_escaped_topics"): "bbda1f84536d1972",
     ("projections", "0001_views"): "50e0c8cbc321d5a3",
     ("eventstore", "0001_event_store"): "2dd55a86c1e2c2e0",
     ("eventstore", "0002_failures"): "15980e57a47c742f",
