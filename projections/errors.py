@@ -32,7 +32,6 @@ ProjectionError
 │   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
 │   ├── TopicsMissingError   HW-P023  topics of the views do not exist
-│   ├── JobSpecError         HW-P024  the description of the job cannot be read
 │   ├── QueryFailedError     HW-P025  a streaming query fails again and again
 │   ├── AttendantFailedError HW-P029  a part of the job beside its queries fails
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
@@ -297,12 +296,6 @@ class TopicsMissingError(JobError):
 
     code = "HW-P023"
     retriable = True
-
-
-class JobSpecError(JobError):
-    """The description of the job cannot be read."""
-
-    code = "HW-P024"
 
 
 class QueryFailedError(JobError):
