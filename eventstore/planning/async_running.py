@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eventstore.model.callables import check_log
+from eventstore.planning.async_stream_locks import AsyncStreamLocks
 from eventstore.planning.operation import Call, Finished, Pause, Plan, advanced
-from eventstore.planning.stream_locks import StreamLocks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -39,7 +39,7 @@ class AsyncPlanRunner:
         check_log(log, asynchronous=True)
         self._log = log
         self._in_threads = in_threads
-        self._stream_locks = StreamLocks()
+        self._stream_locks = AsyncStreamLocks()
 
     async def run(self, plan: Plan[T], serial_key: tuple[str, str] | None = None) -> T:
         """Runs a plan and returns its result.

@@ -43,7 +43,7 @@ class _Held:
             self.lock.release()
 
 
-class StreamLocks:
+class AsyncStreamLocks:
     """A lock for each stream in use, in order of arrival.
 
     Threads: each event loop has locks of its own.

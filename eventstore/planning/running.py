@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from eventstore.model.callables import check_log
 from eventstore.planning.operation import Call, Finished, Pause, Plan, advanced
+from eventstore.planning.stream_locks import StreamLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,14 +37,21 @@ class PlanRunner:
         check_log(log, asynchronous=False)
         self._log = log
         self._closing: Final = threading.Event()
+        self._stream_locks: Final = StreamLocks()
 
-    def run(self, plan: Plan[T], serial_key: tuple[str, str] | None = None) -> T:  # noqa: ARG002
+    def run(self, plan: Plan[T], serial_key: tuple[str, str] | None = None) -> T:
         """Runs a plan and returns its result.
 
         Args:
             plan: What to run.
-            serial_key: Not used: threads are few, and compare versions in the database.
+            serial_key: Tenant and stream. Plans with the same one run one after the other.
         """
+        if serial_key is None:
+            return self._run(plan)
+        with self._stream_locks.holding(*serial_key):
+            return self._run(plan)
+
+    def _run(self, plan: Plan[T]) -> T:
         step = advanced(plan)
         while not isinstance(step, Finished):
             try:

@@ -12,7 +12,7 @@ from fix_account import Deposit, Empty, Overdrawn, Withdraw, account, types
 
 from eventstore import AsyncEventStore
 from eventstore.memory import AsyncMemoryEventLog
-from eventstore.planning.stream_locks import StreamLocks
+from eventstore.planning.async_stream_locks import AsyncStreamLocks
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -92,7 +92,7 @@ def test_a_refused_and_a_cancelled_command_let_the_next_go_on():
 
 
 def test_a_holder_that_is_not_done_in_time_lets_the_next_one_go_on():
-    locks = StreamLocks(held_s_max=0.01)
+    locks = AsyncStreamLocks(held_s_max=0.01)
     order: list[str] = []
 
     async def run() -> None:
@@ -117,7 +117,7 @@ def test_a_holder_that_is_not_done_in_time_lets_the_next_one_go_on():
 
 
 def test_a_late_holder_does_not_release_the_lock_of_the_next_one():
-    locks = StreamLocks(held_s_max=0.01)
+    locks = AsyncStreamLocks(held_s_max=0.01)
 
     async def run() -> bool:
         second_holds = asyncio.Event()
@@ -142,7 +142,7 @@ def test_a_late_holder_does_not_release_the_lock_of_the_next_one():
 
 @pytest.mark.parametrize(("tenant", "stream"), [("t", "other"), ("other", "s")])
 def test_other_streams_and_other_tenants_do_not_wait(tenant, stream):
-    locks = StreamLocks()
+    locks = AsyncStreamLocks()
 
     async def run() -> None:
         async with locks.holding("t", "s"), locks.holding(tenant, stream):
@@ -152,7 +152,7 @@ def test_other_streams_and_other_tenants_do_not_wait(tenant, stream):
 
 
 def test_two_event_loops_do_not_share_locks():
-    locks = StreamLocks()
+    locks = AsyncStreamLocks()
     meet = threading.Barrier(2, timeout=30)
 
     async def both() -> None:
