@@ -82,6 +82,13 @@ def stays_so(
         time.sleep(pause_s)
 
 
+def take_time(for_s: float) -> None:
+    """Does nothing for so many seconds: work that takes its time, not a wait for anything."""
+    end = time.monotonic() + for_s
+    while (left_s := end - time.monotonic()) > 0:
+        time.sleep(left_s)
+
+
 def _in_vain(
     look: Callable[[], object], what: str | Callable[[], str], timeout_s: float, seen: object
 ) -> str:

@@ -18,7 +18,7 @@ import pytest
 
 import cdc
 from cdc import consumer
-from tests.waiting import wait_until
+from tests.waiting import take_time, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,9 +84,7 @@ def consume(kafka: str, source: str, path: str, seed: str) -> None:
     ) as changes:
         for change in changes:
             note(change, "begun")
-            deadline = time.monotonic() + next(pauses, chance.random() * 0.004)
-            while (left := deadline - time.monotonic()) > 0:
-                time.sleep(left)
+            take_time(next(pauses, chance.random() * 0.004))
             if change.ack():
                 note(change, "counted")
 

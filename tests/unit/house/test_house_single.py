@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -47,67 +48,84 @@ DRAFTS = {
 """Modules that give a file or folder another name."""
 
 
-def modules() -> dict[str, ast.Module]:
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What the tests look at in a module: not its tree, which is large.
+
+    Attributes:
+        text: Its source.
+        names: Functions and methods that it mentions: of `fcntl.flock`, `flock`.
+        renames: Whether it renames a path.
+        declares: Whether it declares an option that chooses a project.
+    """
+
+    text: str
+    names: frozenset[str]
+    renames: bool
+    declares: bool
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Module]:
+    """The modules of the packages, by path."""
     paths = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in paths}
+    return {path.relative_to(ROOT).as_posix(): module(path.read_text()) for path in paths}
 
 
-MODULES = modules()
+def module(text: str) -> Module:
+    nodes = list(ast.walk(ast.parse(text)))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    names = attributes | {node.id for node in nodes if isinstance(node, ast.Name)}
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    return Module(text, frozenset(names), any(map(renames, calls)), any(map(declares, calls)))
 
 
-def calls(tree: ast.Module) -> set[str]:
-    """Names of the functions and methods that a module mentions: `fcntl.flock`, `flock`."""
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return attributes | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+def renames(call: ast.Call) -> bool:
+    """Whether it renames a path: `path.replace(other)`; text is replaced by two arguments."""
+    return (
+        isinstance(call.func, ast.Attribute)
+        and len(call.args) == 1
+        and not call.keywords
+        and call.func.attr in {"rename", "replace"}
+    )
 
 
-def renames(tree: ast.Module) -> bool:
-    """Whether a module renames a path: `path.replace(other)`; text is replaced by two arguments."""
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and len(node.args) == 1
-        and not node.keywords
-        and node.func.attr in {"rename", "replace"}
-        for node in ast.walk(tree)
+def declares(call: ast.Call) -> bool:
+    """Whether it is one of the options that choose a project."""
+    options = ("--config", "--profile", "--json")
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return name == "Option" and any(
+        isinstance(word, ast.Constant) and word.value in options for word in call.args
     )
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_function_is_called_where_its_mechanism_is(name):
-    users = {path for path, tree in MODULES.items() if name in calls(tree)}
+def test_a_function_is_called_where_its_mechanism_is(modules, name):
+    users = {path for path, found in modules.items() if name in found.names}
 
     assert users == CALLS[name].keys()
 
 
-def test_files_are_replaced_by_one_function():
-    assert {path for path, tree in MODULES.items() if renames(tree)} == DRAFTS.keys()
+def test_files_are_replaced_by_one_function(modules):
+    assert {path for path, found in modules.items() if found.renames} == DRAFTS.keys()
 
 
-def test_advisory_locks_are_computed_by_one_module():
-    users = {path for path in MODULES if "pg_advisory_" in (ROOT / path).read_text()}
+def test_advisory_locks_are_computed_by_one_module(modules):
+    users = {path for path, found in modules.items() if "pg_advisory_" in found.text}
 
     assert users == LOCKS.keys()
 
 
-def test_options_that_choose_a_project_are_declared_once():
-    options = ("--config", "--profile", "--json")
-    users = {
-        path
-        for path, tree in MODULES.items()
-        if path.startswith("headwater/cli/")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "typer.Option"
-        and any(isinstance(word, ast.Constant) and word.value in options for word in node.args)
-    }
+def test_options_that_choose_a_project_are_declared_once(modules):
+    commands = {path: found for path, found in modules.items() if path.startswith("headwater/cli/")}
+    users = {path for path, found in commands.items() if found.declares}
 
     assert {"headwater/cli/options.py"} == users
 
 
-def test_a_version_is_taken_apart_by_one_module():
+def test_a_version_is_taken_apart_by_one_module(modules):
     """No other module knows how many bits of a version are its lsn."""
     shifts = re.compile(r"(<<|>>)\s*56\b|LSN_BITS(: \w+)? = ")
-    users = {path for path in MODULES if shifts.search((ROOT / path).read_text())}
+    users = {path for path, found in modules.items() if shifts.search(found.text)}
 
     assert {"cdc/position.py"} == users
