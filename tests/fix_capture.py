@@ -125,6 +125,33 @@ def capture(
     database: str, kafka_bootstrap: str, connect_url: str
 ) -> Iterator[Callable[..., Captured]]:
     """Captures tables of this test's database, or of the `dsn` it is given; removed afterwards."""
+    with capturing(database, kafka_bootstrap, connect_url) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_database(postgres_dsn: str) -> Iterator[str]:
+    """DSN of a database for all tests of a module, each of which has its own tables in it."""
+    from fix_services import fresh_database
+
+    with fresh_database(postgres_dsn) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def module_capture(
+    module_database: str, kafka_bootstrap: str, connect_url: str
+) -> Iterator[Callable[..., Captured]]:
+    """Captures tables of the module's database; removed after its last test."""
+    with capturing(module_database, kafka_bootstrap, connect_url) as make:
+        yield make
+
+
+@contextmanager
+def capturing(
+    database: str, kafka_bootstrap: str, connect_url: str
+) -> Iterator[Callable[..., Captured]]:
+    """Makes captures, guards them while the block runs, and removes them after it."""
     from cdc import source
     from cdc.postgres.errors import PostgresRefusedError
     from cdc.snapshot import reader
@@ -150,11 +177,13 @@ def capture(
         reader.run(spec)
         return Captured(spec, spec.dsn)
 
-    yield make
-    watched.close()
-    for spec in made:
-        with suppress(PostgresRefusedError):  # its server is gone
-            source.remove(spec, with_topics=True)
+    try:
+        yield make
+    finally:
+        watched.close()
+        for spec in made:
+            with suppress(PostgresRefusedError):  # its server is gone
+                source.remove(spec, with_topics=True)
 
 
 @contextmanager

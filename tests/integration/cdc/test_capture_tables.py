@@ -1,5 +1,8 @@
+"""Tables of every shape are captured; those that need no capture of their own share one."""
+
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
@@ -27,10 +30,56 @@ def run(dsn: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def test_a_large_value_that_an_update_leaves_alone_is_known_as_unchanged(
-    database: str, capture: Callable[..., Captured]
-) -> None:
-    run(database, "CREATE TABLE large (id int PRIMARY KEY, n int, t text, b bytea NOT NULL"
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A table with columns `id` and `code`.
+
+    Attributes:
+        columns: All its columns.
+        identity: Its replica identity; `{table}` is its name.
+        key: The columns of its key.
+        more: Values of the columns behind `code`.
+    """
+
+    columns: str
+    identity: str
+    key: tuple[str, ...]
+    more: str = ""
+
+
+KEPT = {
+    "kept_0": Kept("id int PRIMARY KEY, code text", "DEFAULT", ("id",)),
+    "kept_1": Kept("id int PRIMARY KEY, code text", "FULL", ("id",)),
+    "kept_2": Kept("id int, code text, PRIMARY KEY (code, id)", "DEFAULT", ("code", "id")),
+    "kept_3": Kept("id int PRIMARY KEY, code text NOT NULL UNIQUE",
+                   "USING INDEX {table}_code_key", ("code",)),
+    "kept_4": Kept("id int NOT NULL UNIQUE, code text", "USING INDEX {table}_id_key", ("id",)),
+    "kept_5": Kept("id int, code text NOT NULL, b int NOT NULL, UNIQUE (code, b), UNIQUE (code)",
+                   "DEFAULT", ("code",), ", 1"),
+    "kept_6": Kept("id int, code text UNIQUE", "DEFAULT", ()),
+    "kept_7": Kept("id int, code text", "FULL", ()),
+    "kept_8": Kept("id int, code text, PRIMARY KEY (id) INCLUDE (code)", "DEFAULT", ("id",)),
+    "kept_9": Kept("id int NOT NULL, code text, UNIQUE (id) INCLUDE (code)", "FULL", ("id",)),
+    "kept_10": Kept("id int, code text, m text GENERATED ALWAYS AS (lower(code)) STORED,"
+                    " PRIMARY KEY (id, m)", "DEFAULT", ("id", "m")),
+    "kept_11": Kept("id int PRIMARY KEY, code text,"
+                    " made text GENERATED ALWAYS AS (lower(code)) STORED", "FULL", ("id",)),
+}  # fmt: skip
+ODD = "Odd, schema.T.1 (x)|$"
+NAMES = ("Order No", "a:b", "a,b", "pay$id", "(id)", "ключ")
+NAMED = f"""
+    CREATE TABLE "acme.com"."t;1" (
+        {", ".join(f'"{name}" int NOT NULL' for name in NAMES)}, id int,
+        UNIQUE ({", ".join(f'"{name}"' for name in NAMES)})
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def captured(module_database: str, module_capture: Callable[..., Captured]) -> Captured:
+    """Tables of the tests that need no capture of their own, each of one test alone."""
+    run(module_database,
+        "CREATE TABLE large (id int PRIMARY KEY, n int, t text, b bytea NOT NULL"
         " DEFAULT 'x', j jsonb, a text[], i int[], u uuid[], d numeric)",
         "ALTER TABLE large ALTER t SET STORAGE external, ALTER b SET STORAGE external,"
         " ALTER j SET STORAGE external, ALTER a SET STORAGE external, ALTER i SET STORAGE external,"
@@ -39,32 +88,44 @@ def test_a_large_value_that_an_update_leaves_alone_is_known_as_unchanged(
         " to_jsonb(repeat('z', 9000)), array_agg('w' || g), array_agg(g),"
         " array_agg(gen_random_uuid()), repeat('123456789', 900)::numeric"
         " FROM generate_series(1, 3000) g",
+        'CREATE SCHEMA "Odd, schema"',
+        'CREATE TABLE "Odd, schema"."T.1 (x)|$" (id int PRIMARY KEY, "a b.c""d" int, "select" int)',
+        'CREATE TABLE "Odd, schema"."T.1 (X)|$" (id int PRIMARY KEY)',
+        'INSERT INTO "Odd, schema"."T.1 (X)|$" VALUES (1)',
+        "CREATE TABLE parted (id int PRIMARY KEY, t text) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_a PARTITION OF parted FOR VALUES FROM (-10) TO (10)",
+        "INSERT INTO parted VALUES (1, 'snapshot')",
+        'CREATE SCHEMA "acme.com"', NAMED,
+        'ALTER TABLE "acme.com"."t;1" REPLICA IDENTITY FULL',
     )  # fmt: skip
-    captured = capture("public.large")
+    for table, kept in KEPT.items():
+        run(module_database, f"CREATE TABLE {table} ({kept.columns})",
+            f"ALTER TABLE {table} REPLICA IDENTITY {kept.identity.format(table=table)}",
+            f"INSERT INTO {table} VALUES (1, 'a'{kept.more})",  # noqa: S608
+        )  # fmt: skip
+    return module_capture(
+        "public.large", ODD, "public.parted", '"acme.com".t;1', *(f"public.{name}" for name in KEPT)
+    )
+
+
+def test_a_large_value_that_an_update_leaves_alone_is_known_as_unchanged(
+    captured: Captured,
+) -> None:
     captured.execute("UPDATE large SET n = 2 WHERE id = 1")
 
     update = captured.events("large")[-1]
 
-    with session.connect(database) as connection:
+    with session.connect(captured.database) as connection:
         table = TableName("public", "large")
         row = decoder(catalog.describe(connection, [table])[table])(update.after or {})
     assert {"id": 1, "n": 2} | dict.fromkeys("tbjaiud", UNCHANGED) == row
 
 
-def test_names_that_need_quotes_are_captured_and_only_they(
-    database: str, capture: Callable[..., Captured]
-) -> None:
-    run(database, 'CREATE SCHEMA "Odd, schema"',
-        'CREATE TABLE "Odd, schema"."T.1 (x)|$" (id int PRIMARY KEY, "a b.c""d" int, "select" int)',
-        'CREATE TABLE "Odd, schema"."T.1 (X)|$" (id int PRIMARY KEY)',
-        'INSERT INTO "Odd, schema"."T.1 (X)|$" VALUES (1)',
-    )  # fmt: skip
-    name = "Odd, schema.T.1 (x)|$"
-    captured = capture(name)
-    run(database, 'INSERT INTO "Odd, schema"."T.1 (x)|$" VALUES (1, 2, 3)')
+def test_names_that_need_quotes_are_captured_and_only_they(captured: Captured) -> None:
+    captured.execute('INSERT INTO "Odd, schema"."T.1 (x)|$" VALUES (1, 2, 3)')
 
-    topic = TableName.parse(name).topic(captured.spec.name)
-    run(database, 'INSERT INTO "Odd, schema"."T.1 (x)|$" VALUES (-1)')
+    topic = TableName.parse(ODD).topic(captured.spec.name)
+    captured.execute('INSERT INTO "Odd, schema"."T.1 (x)|$" VALUES (-1)')
     (record,) = captured.read(topic, lambda record: record.key == b'{"id":-1}')
 
     assert f"{captured.spec.name}.Odd__schema.T.1__x___" == topic
@@ -72,13 +133,8 @@ def test_names_that_need_quotes_are_captured_and_only_they(
 
 
 def test_partitions_appear_as_their_root_those_of_the_snapshot_and_later_ones_too(
-    database: str, capture: Callable[..., Captured]
+    captured: Captured,
 ) -> None:
-    run(database, "CREATE TABLE parted (id int PRIMARY KEY, t text) PARTITION BY RANGE (id)",
-        "CREATE TABLE parted_a PARTITION OF parted FOR VALUES FROM (-10) TO (10)",
-        "INSERT INTO parted VALUES (1, 'snapshot')",
-    )  # fmt: skip
-    captured = capture("public.parted")
     captured.execute(
         "CREATE TABLE parted_b PARTITION OF parted FOR VALUES FROM (10) TO (20)",
         "INSERT INTO parted VALUES (11, 'later')",
@@ -91,73 +147,35 @@ def test_partitions_appear_as_their_root_those_of_the_snapshot_and_later_ones_to
     assert [("r", 1), ("c", 11), ("d", 11), ("c", 2)] == told
 
 
-@pytest.mark.parametrize(
-    ("columns", "identity", "key"),
-    [
-        ("id int PRIMARY KEY, code text", "DEFAULT", ("id",)),
-        ("id int PRIMARY KEY, code text", "FULL", ("id",)),
-        ("id int, code text, PRIMARY KEY (code, id)", "DEFAULT", ("code", "id")),
-        ("id int PRIMARY KEY, code text NOT NULL UNIQUE", "USING INDEX kept_code_key", ("code",)),
-        ("id int NOT NULL UNIQUE, code text", "USING INDEX kept_id_key", ("id",)),
-        ("id int, code text NOT NULL, b int NOT NULL, UNIQUE (code, b), UNIQUE (code)", "DEFAULT",
-         ("code",)),
-        ("id int, code text UNIQUE", "DEFAULT", ()),
-        ("id int, code text", "FULL", ()),
-        ("id int, code text, PRIMARY KEY (id) INCLUDE (code)", "DEFAULT", ("id",)),
-        ("id int NOT NULL, code text, UNIQUE (id) INCLUDE (code)", "FULL", ("id",)),
-        ("id int, code text, m text GENERATED ALWAYS AS (lower(code)) STORED, PRIMARY KEY (id, m)",
-         "DEFAULT", ("id", "m")),
-        ("id int PRIMARY KEY, code text, made text GENERATED ALWAYS AS (lower(code)) STORED",
-         "FULL", ("id",)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("table", KEPT)
 def test_the_key_of_a_record_is_the_key_that_the_catalog_tells(
-    database: str,
-    capture: Callable[..., Captured],
-    columns: str,
-    identity: str,
-    key: tuple[str, ...],
+    captured: Captured, table: str
 ) -> None:
-    run(database, f"CREATE TABLE kept ({columns})",
-        f"ALTER TABLE kept REPLICA IDENTITY {identity}",
-        "INSERT INTO kept (id, code) VALUES (1, 'a')"
-        if "b int" not in columns else "INSERT INTO kept VALUES (1, 'a', 1)",
-    )  # fmt: skip
-    captured = capture("public.kept")
-    topic = TableName.parse("kept").topic(captured.spec.name)
-    more = ", 2" if "b int" in columns else ""
-    captured.execute(f"INSERT INTO kept VALUES (2, 'b'{more})")  # noqa: S608
-    if identity != "DEFAULT" or "PRIMARY" in columns:
-        captured.execute("DELETE FROM kept WHERE id = 1")
-    captured.execute(f"INSERT INTO kept VALUES (-1, 'mark'{more})")  # noqa: S608
+    kept, name = KEPT[table], TableName("public", table)
+    captured.execute(f"INSERT INTO {table} VALUES (2, 'b'{kept.more})")  # noqa: S608
+    if kept.identity != "DEFAULT" or "PRIMARY" in kept.columns:
+        captured.execute(f"DELETE FROM {table} WHERE id = 1")  # noqa: S608
+    captured.execute(f"INSERT INTO {table} VALUES (-1, 'mark'{kept.more})")  # noqa: S608
 
-    records = captured.read(topic, lambda record: b'"code":"mark"' in (record.value or b""))
+    records = captured.read(
+        name.topic(captured.spec.name), lambda record: b'"code":"mark"' in (record.value or b"")
+    )
 
-    with session.connect(database) as connection:
-        table = TableName("public", "kept")
-        schema = catalog.describe(connection, [table])[table]
-    assert key == schema.key
-    if "UNIQUE" not in columns or key:  # Debezium takes an index with NULLs for a key; we do not
-        assert {frozenset(key)} == {frozenset(orjson.loads(r.key or b"{}")) for r in records}
+    with session.connect(captured.database) as connection:
+        schema = catalog.describe(connection, [name])[name]
+    assert kept.key == schema.key
+    if "UNIQUE" not in kept.columns or kept.key:  # Debezium takes an index with NULLs; we do not
+        assert {frozenset(kept.key)} == {frozenset(orjson.loads(r.key or b"{}")) for r in records}
 
 
-def test_key_columns_of_any_name_are_the_key_and_no_other_column_is(
-    database: str, capture: Callable[..., Captured]
-) -> None:
-    names = ("Order No", "a:b", "a,b", "pay$id", "(id)", "ключ")
-    listed = ", ".join(f'"{name}"' for name in names)
-    columns = ", ".join(f'"{name}" int NOT NULL' for name in names)
-    run(database, 'CREATE SCHEMA "acme.com"',
-        f'CREATE TABLE "acme.com"."t;1" ({columns}, id int, UNIQUE ({listed}))',
-        'ALTER TABLE "acme.com"."t;1" REPLICA IDENTITY FULL')  # fmt: skip
-    captured = capture('"acme.com".t;1')
-    run(database, 'INSERT INTO "acme.com"."t;1" SELECT 1, 2, 3, 4, 5, 6, 7')
+def test_key_columns_of_any_name_are_the_key_and_no_other_column_is(captured: Captured) -> None:
+    captured.execute('INSERT INTO "acme.com"."t;1" SELECT 1, 2, 3, 4, 5, 6, 7')
 
     topic = TableName("acme.com", "t;1").topic(captured.spec.name)
-    run(database, 'INSERT INTO "acme.com"."t;1" SELECT -1, 2, 3, 4, 5, 6, 7')
+    captured.execute('INSERT INTO "acme.com"."t;1" SELECT -1, 2, 3, 4, 5, 6, 7')
     (record,) = captured.read(topic, lambda record: b"-1" in (record.key or b""))
 
-    assert dict(zip(names, range(1, 7), strict=True)) == orjson.loads(record.key)
+    assert dict(zip(NAMES, range(1, 7), strict=True)) == orjson.loads(record.key)
 
 
 def test_stored_generated_columns_are_read_and_streamed_and_children_are_left_alone(
