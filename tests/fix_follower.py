@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from projections.changes.sink import Sink
     from tests.fix_capture import Captured
 
+_PACE_S = 0.1
+"""Between two rounds: each commits to every table that was written to, and the job's are rarer."""
+
 
 @dataclass(slots=True)
 class Follower:
@@ -92,7 +95,7 @@ class Follower:
                 places = partitions(client, topics)
                 client.assign(places)
                 client.seek_to_beginning(*places)
-                while not self._stop.wait(0.02):
+                while not self._stop.wait(_PACE_S):
                     self._round(connection, client, places, sinks)
         except BaseException as error:  # noqa: BLE001  # the test's thread raises it
             self.failed = error
