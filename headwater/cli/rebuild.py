@@ -119,7 +119,7 @@ def rebuild(
         else versions.plan_rows(name, bounds, share=share)
     )
     if not as_json or only_plan:
-        _show_plan(planned, as_json=as_json)
+        show_plan(planned, as_json=as_json)
     if only_plan:
         return
     os.nice(_NICENESS)
@@ -263,7 +263,8 @@ def _tell_rows(planned: RebuildPlan, found: BoundedRebuild, *, as_json: bool) ->
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
+def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
+    """Prints what a rebuild would do: one document, or lines on stderr."""
     said = {
         "view": planned.view,
         "differs": planned.differs,

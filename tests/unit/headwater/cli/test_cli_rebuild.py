@@ -78,12 +78,12 @@ def test_a_plan_says_that_the_archive_will_not_do_and_what_to_do_instead(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     why, then = "partition 0 begins at 7", "headwater view rebuild orders --from-source reads it"
-    command._show_plan(planned("archive", lacking=why, instead=then), as_json=False)
+    command.show_plan(planned("archive", lacking=why, instead=then), as_json=False)
     told = capsys.readouterr().err
     assert f"refused     {why}" in told
     assert f"instead     {then}" in told
 
-    command._show_plan(planned("archive", lacking=why, instead=then), as_json=True)
+    command.show_plan(planned("archive", lacking=why, instead=then), as_json=True)
     document = json.loads(capsys.readouterr().out)
     assert (why, then) == (document["lacking"], document["instead"])
 
@@ -91,23 +91,23 @@ def test_a_plan_says_that_the_archive_will_not_do_and_what_to_do_instead(
 def test_a_plan_says_that_a_topic_is_what_a_view_is_filled_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command._show_plan(planned("topic"), as_json=False)
+    command.show_plan(planned("topic"), as_json=False)
     told = capsys.readouterr().err
     assert "filled from the compacted topic of its table" in told
     assert "to replay   at most 3,000 changes, about 0 s" in told
 
-    command._show_plan(planned("topic"), as_json=True)
+    command.show_plan(planned("topic"), as_json=True)
     assert "topic" == json.loads(capsys.readouterr().out)["filled_from"]
 
 
 def test_a_plan_names_views_that_would_stand_still(capsys: pytest.CaptureFixture[str]) -> None:
     still = {"by_region": "no column region", "most": "stands still with by_region"}
-    command._show_plan(planned("archive", stand_still=still), as_json=False)
+    command.show_plan(planned("archive", stand_still=still), as_json=False)
     told = capsys.readouterr().err
     assert "stand still by_region: no column region" in told
     assert "stand still most: stands still with by_region" in told
 
-    command._show_plan(planned("archive", stand_still=still), as_json=True)
+    command.show_plan(planned("archive", stand_still=still), as_json=True)
     assert still == json.loads(capsys.readouterr().out)["stand_still"]
 
 
@@ -134,12 +134,12 @@ def test_a_plan_says_what_each_store_has_to_have_room_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stores = {"cache": Room(5 << 20, 9 << 20), "search": Room(3 << 20)}
-    command._show_plan(planned("archive", stores=stores), as_json=False)
+    command.show_plan(planned("archive", stores=stores), as_json=False)
     told = capsys.readouterr().err
     assert "in cache    about 5 MiB of 9 MiB free" in told
     assert "in search   about 3 MiB\n" in told
 
-    command._show_plan(planned("archive", stores=stores), as_json=True)
+    command.show_plan(planned("archive", stores=stores), as_json=True)
     search = json.loads(capsys.readouterr().out)["stores"]["search"]
     assert {"taken_bytes": 3 << 20, "free_bytes": None} == search
 
@@ -147,7 +147,7 @@ def test_a_plan_says_what_each_store_has_to_have_room_for(
 def test_a_plan_of_a_read_tells_rows_and_how_long_they_take(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command._show_plan(planned("source", known_by="by its last rebuild"), as_json=False)
+    command.show_plan(planned("source", known_by="by its last rebuild"), as_json=False)
 
     told = capsys.readouterr().err
     assert "to read     about 3,000 rows, about 0 s; by its last rebuild" in told
