@@ -66,7 +66,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
     )
     app.callback()(_root)
     asked = next((word for word in words if not word.startswith("-")), "")
-    known = asked in _MODULES or asked in _GROUPS
+    known = asked in _MODULES or asked in _GROUPS or (not asked and "--version" in words)
     for module in dict.fromkeys(_MODULES.values()):
         if not known or module == _MODULES.get(asked):
             import_module(f"headwater.cli.{module}").register(app)

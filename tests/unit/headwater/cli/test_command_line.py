@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.main import get_command
 
+from headwater import __version__
 from headwater.cli import command_line
 from headwater.cli.app import _GROUPS, _MODULES
 
@@ -53,3 +54,19 @@ def test_a_command_loads_nothing_of_the_others() -> None:
 
     assert "headwater.cli.services" in loaded
     assert not loaded & {"headwater.cli.view", "headwater.cli.events"}
+
+
+def test_the_version_is_shown_without_any_command_being_loaded():
+    code = """if True:
+        import sys
+        from headwater.cli import main
+        main(["--version"])
+        print(*(name for name in sys.modules if name.startswith("headwater.cli.")))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    shown, loaded = done.stdout.splitlines()
+
+    assert f"headwater {__version__}" == shown
+    assert {"app", "options", "output", "words"} >= {
+        name.removeprefix("headwater.cli.") for name in loaded.split()
+    }
