@@ -102,7 +102,12 @@ def test_all_names_exactly_what_a_package_makes_public(path):
 
 
 def test_only_the_settings_read_the_environment():
-    readers = {place(path) for path in python_files(*PACKAGES) if reads_environment(tree_of(path))}
+    named = re.compile("environ|getenv")
+    readers = {
+        place(path)
+        for path in python_files(*PACKAGES)
+        if named.search(path.read_text()) and reads_environment(tree_of(path))
+    }
     strangers = {
         reader for reader in readers if not reader.startswith("headwater/project/settings")
     }
