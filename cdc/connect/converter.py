@@ -48,17 +48,21 @@ def properties(bytes_of: TableName | None = None) -> dict[str, str]:
     }
 
 
-# Without the class the rest is not looked at: no database is asked.
-PROBE: Final = {
-    "name": "headwater-converter",
-    "topic.prefix": "headwater",
-    "database.hostname": "localhost",
-    "database.port": "1",
-    "database.user": "nobody",
-    "database.dbname": "nothing",
-    "database.connection.factory.class": CLASS,
-}
-"""A configuration that says, when a worker validates it, whether the worker has the class."""
+def probe(class_name: str) -> dict[str, str]:
+    """Returns a configuration that says, when a worker validates it, whether it has a class.
+
+    The worker looks for the class before it connects to a database, and so asks none if the class
+    is missing. A class that makes no connections is refused in other words than a missing one.
+    """
+    return {
+        "name": "headwater-converter",
+        "topic.prefix": "headwater",
+        "database.hostname": "localhost",
+        "database.port": "1",
+        "database.user": "nobody",
+        "database.dbname": "nothing",
+        "database.connection.factory.class": class_name,
+    }
 
 
 def require(complaints: Iterable[str]) -> None:

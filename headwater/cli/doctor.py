@@ -65,7 +65,9 @@ def doctor(
     found = chain(found, former_sources(project))
     external = project.settings.services.connect.address
     if external is not None:
-        found = chain(found, [converter_check(external.get_secret_value())])
+        escaped = any(part.source.escaped_topics for part in parts)
+        check = converter_check(external.get_secret_value(), escaped_topics=escaped)
+        found = chain(found, [check])
     cache = project.settings.services.cache.address
     if cache is not None:
         found = chain(found, [cache_check(cache.get_secret_value())])

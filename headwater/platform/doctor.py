@@ -132,12 +132,20 @@ def secret_checks(spec: CaptureSpec) -> Iterator[Check]:
     yield Check("secrets", CheckState.WARN, message, f"{' and '.join(clear)} not set", hint)
 
 
-def converter_check(connect_url: str) -> Check:
-    """Checks whether a Kafka Connect that is not ours has our converter."""
+def converter_check(connect_url: str, *, escaped_topics: bool = False) -> Check:
+    """Checks whether a Kafka Connect that is not ours has our classes.
+
+    Args:
+        connect_url: Where it is.
+        escaped_topics: Whether a source has tables whose names are escaped in their topics: the
+            class that names them is in later jars only.
+    """
+    wanted = [converter.CLASS, *([converter.TOPIC_NAMES] if escaped_topics else [])]
 
     def look() -> str:
         with closing(ConnectRest(connect_url, retry_s=3.0)) as rest:
-            converter.require(rest.complaints(CONNECTOR_CLASS, converter.PROBE))
+            for name in wanted:
+                converter.require(rest.complaints(CONNECTOR_CLASS, converter.probe(name)))
         return f"{connect_url} has it"
 
     return _tried("converter", look)

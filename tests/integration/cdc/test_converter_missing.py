@@ -29,9 +29,6 @@ NEXT = converter.CLASS.replace(".v1.", ".v999.")
 def newer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if this program asked for a form of values that the worker's jar does not have."""
     monkeypatch.setattr(converter, "CLASS", NEXT)
-    monkeypatch.setattr(
-        converter, "PROBE", converter.PROBE | {"database.connection.factory.class": NEXT}
-    )
     monkeypatch.setattr(connector, "_VALUES", {**connector._VALUES, **converter.properties()})
     return
 
@@ -47,6 +44,21 @@ def test_a_worker_with_an_older_one_fails_the_doctor_with_the_file_to_copy(
 
     assert CheckState.FAIL is check.state
     assert str(converter.JAR) in str(check.hint)
+
+
+def test_a_worker_with_a_jar_from_before_escaped_topics_fails_the_doctor_of_a_source_that_has_them(
+    connect_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CheckState.OK is converter_check(connect_url, escaped_topics=True).state
+
+    missing = converter.TOPIC_NAMES.replace(".v1.", ".v999.")
+    monkeypatch.setattr(converter, "TOPIC_NAMES", missing)
+    check = converter_check(connect_url, escaped_topics=True)
+
+    assert CheckState.FAIL is check.state
+    assert f"class {missing}" == check.detail
+    assert str(converter.JAR) in str(check.hint)
+    assert CheckState.OK is converter_check(connect_url).state
 
 
 def test_no_connector_is_registered_where_it_is_missing(
