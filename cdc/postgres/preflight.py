@@ -15,14 +15,13 @@ from cdc.postgres import captures, catalog, own_schema, provider, table_check, v
 from cdc.postgres import publication as publications
 from cdc.postgres import slot as slots
 from cdc.postgres.check import Check, CheckState
+from cdc.table import TableName
 from foundation.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from psycopg import Connection
-
-    from cdc.table import TableName
 
 _VERSION_MIN: Final = 14
 _EVENT_STORE: Final = "eventstore"  # made by a migration, not by a user
@@ -35,8 +34,9 @@ _KINDS: Final = {
     "i": "an index",
 }
 
-_TABLE: Final = """
-SELECT c.relkind, c.relpersistence, has_schema_privilege(n.oid, 'USAGE') AS usage,
+_TABLES: Final = """
+SELECT n.nspname, c.relname,
+       c.relkind, c.relpersistence, has_schema_privilege(n.oid, 'USAGE') AS usage,
        (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}')
           FROM pg_attribute a
          WHERE a.attrelid = c.oid AND NOT a.attisdropped
@@ -45,7 +45,7 @@ SELECT c.relkind, c.relpersistence, has_schema_privilege(n.oid, 'USAGE') AS usag
        EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid)
            AND row_security_active(c.oid) AS filtered
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = %s AND c.relname = %s
+ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
 """
 
 _SLOTS: Final = """
@@ -105,8 +105,7 @@ def checks(  # noqa: PLR0913  # what it looks at
     yield _heartbeat(connection, slot)
     yield from _heartbeat_grants(reader)
     yield from value_check.names(connection, tables, columns)
-    for table in tables:
-        yield from _table(reader, table, (columns or {}).get(table))
+    yield from _tables(reader, tables, columns or {})
     accepted = {*insert_only, *_published(connection, publication, tables)}
     yield from table_check.checks(connection, tables, accepted)
 
@@ -257,19 +256,34 @@ def _heartbeat(connection: Connection[Any], slot: str) -> Check:
     return Check("heartbeat", CheckState.OK, f"last written {silent_s} s ago")
 
 
+def _tables(
+    connection: Connection[Any],
+    tables: Sequence[TableName],
+    columns: Mapping[TableName, Sequence[str]],
+) -> Iterator[Check]:
+    """Looks at all tables at once: for each a question of its own would take minutes far away."""
+    names = ([table.schema for table in tables], [table.name for table in tables])
+    rows = connection.execute(_TABLES.encode(), names).fetchall()
+    found = {TableName(schema, name): about for schema, name, *about in rows}
+    there = [] if found.keys() >= set(tables) else catalog.list_tables(connection)
+    for table in tables:
+        if table in found:
+            yield from _table(connection, table, found[table], columns.get(table))
+        elif table.schema == _EVENT_STORE:
+            name = f"table {table}"
+            yield Check(name, CheckState.FAIL, "does not exist", hint="headwater db upgrade")
+        else:
+            hint = did_you_mean(str(table), map(str, there), "check the name and its schema")
+            yield Check(f"table {table}", CheckState.FAIL, "does not exist", hint=hint)
+
+
 def _table(
-    connection: Connection[Any], table: TableName, columns: Sequence[str] | None
+    connection: Connection[Any],
+    table: TableName,
+    found: Sequence[Any],
+    columns: Sequence[str] | None,
 ) -> Iterator[Check]:
     name = f"table {table}"
-    found = _row(connection, _TABLE, (table.schema, table.name))
-    if found is None:
-        if table.schema == _EVENT_STORE:
-            yield Check(name, CheckState.FAIL, "does not exist", hint="headwater db upgrade")
-            return
-        there = map(str, catalog.list_tables(connection))
-        hint = did_you_mean(str(table), there, "check the name and its schema")
-        yield Check(name, CheckState.FAIL, "does not exist", hint=hint)
-        return
     kind, persistence, usage, hidden, filtered = found
     if kind not in "rp" or persistence != "p":
         what = _KINDS.get(kind, "an unlogged table" if persistence == "u" else "a temporary table")

@@ -52,10 +52,18 @@ def ensure(env: str, *, progress: bool = True, repository: Path | None = None) -
 
 
 def damaged(env: str, *, repository: Path | None = None) -> list[Path]:
-    """Jars of an environment whose bytes differ from the lock; never downloads or repairs."""
+    """Jars of an environment whose bytes differ from the lock; never downloads or repairs.
+
+    One that a start has checked, and that was not written since, is not read again.
+    """
     folder = repository or default_repository()
+    verified = VerifiedJars.beside(folder)
     paths = ((jar, folder / jar.path) for jar in read_lock(env))
-    return [path for jar, path in paths if path.is_file() and sha256_of(path) != jar.sha256]
+    return [
+        path
+        for jar, path in paths
+        if path.is_file() and not verified.knows(path, jar.sha256) and sha256_of(path) != jar.sha256
+    ]
 
 
 def missing(env: str, *, repository: Path | None = None) -> list[LockedJar]:

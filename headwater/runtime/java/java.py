@@ -55,6 +55,9 @@ def find_java(java_home: str | None = None, *, search_path: str | None = None) -
     seen: list[str] = []
     incomplete: list[str] = []
     for path in candidates:
+        described = _described(path)
+        if described is not None:
+            return described
         major = _major(path)
         if major is None:
             continue
@@ -88,6 +91,22 @@ def _candidates(java_home: str | None, search_path: str | None) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
+def _described(path: Path) -> Java | None:
+    """Returns a runtime that its file `release` says is fit; None if that has to be asked of it.
+
+    Two starts of a JVM would be most of the time of a command that does little else.
+    """
+    try:
+        text = (path.resolve().parent.parent / "release").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    said = dict(re.findall(r'^(JAVA_VERSION|MODULES)="([^"]*)"', text, re.MULTILINE))
+    major = _number(said.get("JAVA_VERSION", ""))
+    if major is None or major < MAJOR_MIN or MODULE_NEEDED not in said.get("MODULES", "").split():
+        return None
+    return Java(path, major)
+
+
 def _output(path: Path, argument: str) -> str:
     try:
         done = subprocess.run(
@@ -105,7 +124,12 @@ def _output(path: Path, argument: str) -> str:
 
 
 def _major(path: Path) -> int | None:
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', _output(path, "-version"))
+    found = re.search(r'version "([^"]+)', _output(path, "-version"))
+    return None if found is None else _number(found[1])
+
+
+def _number(version: str) -> int | None:
+    found = re.match(r"(\d+)(?:\.(\d+))?", version)
     if found is None:
         return None
     first, second = found.groups()

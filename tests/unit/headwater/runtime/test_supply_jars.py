@@ -94,6 +94,20 @@ def test_a_damaged_jar_is_refused_by_name_with_the_file_to_remove(
     assert [victim] == jars.damaged("any", repository=folder)
 
 
+def test_a_jar_that_a_start_has_checked_is_not_read_again_to_look_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _repository(tmp_path, monkeypatch, ["one", "two"])
+    checked, _ = jars.ensure("any", repository=folder)
+    read: list[Path] = []
+    monkeypatch.setattr(jars, "sha256_of", lambda path: read.append(path) or "another")
+    other = folder / "org/example/two/1.0/two-1.0.jar"
+    other.write_bytes(b"something else")
+
+    assert [other] == jars.damaged("any", repository=folder)
+    assert checked not in read
+
+
 def test_damage_after_a_first_check_is_still_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

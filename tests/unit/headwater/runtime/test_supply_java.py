@@ -72,3 +72,29 @@ def test_a_java_home_that_is_too_old_does_not_hide_a_good_java_on_the_path(tmp_p
     found = find_java(str(tmp_path / "home"), search_path=str(good.parent))
 
     assert good == found.path
+
+
+def test_a_runtime_that_its_release_file_describes_is_not_started(tmp_path: Path) -> None:
+    java = _fake_java(tmp_path / "jdk", "17.0.15", "jdk.incubator.vector")
+    java.write_text("#!/bin/sh\nexit 1\n")
+    release = tmp_path / "jdk" / "release"
+    release.write_text('JAVA_VERSION="21.0.4"\nMODULES="java.base jdk.incubator.vector"\n')
+
+    found = find_java(str(tmp_path / "jdk"), search_path=str(tmp_path))
+
+    assert (java, 21) == (found.path, found.major)
+
+
+@pytest.mark.parametrize(
+    "release",
+    ['JAVA_VERSION="11.0.2"\nMODULES="jdk.incubator.vector"', 'JAVA_VERSION="21"', "", "\0"],
+)
+def test_a_runtime_whose_release_file_does_not_say_enough_is_asked_itself(
+    tmp_path: Path, release: str
+) -> None:
+    java = _fake_java(tmp_path / "jdk", "17.0.15", "jdk.incubator.vector")
+    (tmp_path / "jdk" / "release").write_text(release)
+
+    found = find_java(str(tmp_path / "jdk"), search_path=str(tmp_path))
+
+    assert (java, 17) == (found.path, found.major)
