@@ -1,7 +1,7 @@
 """Runs the whole path over a schema of another application: `python -m benchmarks.schema_run FILE`.
 
 The file is what `pg_dump --schema-only` writes, or any other SQL. It is loaded into a database of
-its own, each mirrored table gets generated rows, and then: `init`, `doctor`, `plan`, `up`, traffic
+its own, each mirrored table gets generated rows, and then: `init`, `doctor`, `up`, `plan`, traffic
 on every table, `view verify`, `source remove`. Prints one JSON document, and ends with 1 if a view
 differs or `doctor` fails. Statements that the server refuses are counted: those of extensions that
 it lacks, for example.
@@ -195,9 +195,9 @@ def measure(dsn: str, folder: Path, rows: int) -> dict[str, Any]:
         application = Application(connection)
         filled = sum(application.insert(table, 1, rows) > 0 for table in tables.values())
         checks = json.loads(project.run("doctor", "--json", code=None))
-        planned = len(json.loads(project.run("plan", "--json", code=None)))
         try:
             project.run("up")
+            planned = len(json.loads(project.run("plan", "--json", code=None))["differences"])
             for table in tables.values():
                 application.insert(table, 1 + rows, 5)
             changed = sum(application.change(table) > 0 for table in tables.values())
