@@ -14,15 +14,19 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import orjson
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from cdc.change_event import ChangeEvent
 from cdc.errors import EnvelopeError
+from cdc.position import VERSION_LSN_BITS
+from cdc.table import TableName
 from projections.common.file_lock import WriterLock
 from projections.common.table_pins import pinned_versions
 from projections.errors import SinkUnavailableError
@@ -83,6 +87,16 @@ BLANK: Final = tuple(name for name in _DECODED if name not in {"key", "raw_key"}
 
 _STATISTICS: Final = SCHEMA.names[: SCHEMA.get_field_index("before")]
 _HEAD, _AFTER, _SOURCE, _NULL = b'{"before":', b',"after":', b',"source":', b"null"
+_NO_BEFORE, _SOURCE_OBJECT, _TRANSACTION = (
+    *(b'{"before":null,"after":{', b',"source":{'),
+    b'},"transaction":{',
+)
+_BRACE: Final = ord("}")
+_ENVELOPE: Final = frozenset(
+    ("before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns")
+)
+_WITH_ROW: Final = frozenset("cu")
+_EPOCHS: Final = {str(number): number for number in range(1, 128)}
 _PROPERTIES: Final = {
     **CONFIGURATION,
     # those by which files are passed over; of values there is nothing to be had
@@ -279,21 +293,77 @@ def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
     new = [offset >= there.get((topic, number), 0) for topic, number, offset in places]
     if not all(new):
         batch = batch.filter(pa.array(new))
-    columns: dict[str, list[Any]] = {name: [] for name in _DECODED}
     given = (batch.column(name).to_pylist() for name in ("key", "value", "epoch"))
-    for key, value, epoch in zip(*given, strict=True):
-        for name, found in _record(key, value, epoch).items():
-            columns[name].append(found)
+    rows = [_decoded(*record) for record in zip(*given, strict=True)]
+    columns = dict(zip(_DECODED, zip(*rows, strict=True), strict=True)) if rows else {}
     kept = {name: batch.column(name) for name in ("topic", "partition", "offset", "headers")}
     kept["recorded_at"] = batch.column("timestamp")
     kept[DAY] = pa.array([today] * batch.num_rows, pa.date32())
     arrays = [
         kept[field.name].cast(field.type)
         if field.name in kept
-        else pa.array(columns[field.name], field.type)
+        else pa.array(columns.get(field.name, ()), field.type)
         for field in SCHEMA
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _decoded(key: bytes | None, value: bytes | None, epoch: str | None) -> tuple[Any, ...]:
+    """The values of the columns `_DECODED`.
+
+    It says the same as `_record`, in half the time, by reading only what is asked of a record as
+    the connector writes nearly all; what is not that is left to `_record`.
+    """
+    try:
+        return _usual(key, value, epoch)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return tuple(_record(key, value, epoch).values())
+
+
+def _usual(key: Any, value: Any, epoch: Any) -> tuple[Any, ...]:
+    """The same of a usual record.
+
+    Raises:
+        ValueError: It is none, as may be told by a `KeyError`, `TypeError` or `AttributeError`.
+    """
+    fields = orjson.loads(value)
+    source, operation, after = fields["source"], fields["op"], fields["after"]
+    if after is None or operation not in _WITH_ROW or fields.keys() != _ENVELOPE:
+        raise ValueError
+    commit, lsn = orjson.loads(source["sequence"])
+    commit_lsn, own_lsn = int(commit or 0), int(lsn)
+    committed_at_us, transaction = source["ts_us"], source["txId"]
+    order = fields["transaction"]["total_order"]
+    if (commit_lsn | own_lsn) >> VERSION_LSN_BITS or not committed_at_us:
+        raise ValueError
+    if not all(type(number) is int for number in (committed_at_us, transaction, order)):
+        raise ValueError
+    if not orjson.loads(key).keys():
+        raise ValueError
+    # quotes in a user's data are escaped, so neither stands there; one of each is the envelope's
+    end = value.index(_SOURCE_OBJECT)
+    rest = value.index(_TRANSACTION, end) + 1
+    if not value.startswith(_NO_BEFORE) or value[end - 1] != _BRACE:
+        raise ValueError
+    if value.find(_SOURCE_OBJECT, end + 1) >= 0 or value.find(_TRANSACTION, rest) >= 0:
+        raise ValueError
+    return (
+        _table_name(source["schema"], source["table"]),
+        operation,
+        _EPOCHS[epoch],
+        commit_lsn,
+        own_lsn,
+        order,
+        transaction,
+        committed_at_us,
+        key.decode(),
+        None,
+        value[len(_NO_BEFORE) - 1 : end].decode(),
+        value[end + len(_SOURCE) : rest].decode(),
+        value[rest:].decode(),
+        None,
+        None,
+    )
 
 
 def _record(key: bytes | None, value: bytes | None, epoch: str | None) -> dict[str, Any]:
@@ -349,6 +419,11 @@ def _parts(value: bytes) -> dict[str, str | None] | None:
 
 _DECODER: Final = msgspec.json.Decoder(_Parts)
 _log: Final = logging.getLogger(__name__)
+
+
+@cache
+def _table_name(schema: str, name: str) -> str:
+    return str(TableName(schema, name))
 
 
 def _text(value: bytes | None) -> str | None:
