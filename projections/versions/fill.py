@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +64,8 @@ def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[R
     """Returns what a replay fills: the places of a version, one in each store."""
     return [
         ReplayTarget(
-            (plan.in_store(store),),
+            # an engine goes by the store that a plan names
+            (replace(plan.in_store(store), to=frozenset({store})),),
             partial(open_sink, store, config.addresses),
             # what waited when it was killed, or came to wait in an earlier lap, still does: an
             # older row must lend it no values
