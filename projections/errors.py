@@ -108,7 +108,7 @@ class DeclarationError(ProjectionError):
 
 
 class SeveralSourcesError(DeclarationError):
-    """A derived view reads views of more than one source."""
+    """A derived view reads one that the job of another source combines from several."""
 
     code = "HW-P154"
 

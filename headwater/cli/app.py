@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from foundation.errors import EXIT_INTERRUPTED, PlatformError
 from headwater import __version__
+from headwater.cli.hints import read_commands
 from headwater.cli.options import Commands
 from headwater.cli.output import print_error, stderr
 from headwater.cli.words import in_order
@@ -74,6 +75,9 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
         if not known or group == asked:
             app.add_typer(import_module(f"headwater.cli.{group}").app, name=group)
     return app
+
+
+read_commands(lambda: get_command(command_line()))
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdc.position_token import PositionToken
 from headwater.cli.options import TIMEOUT_S, AtLeast, Json, SourceOptions, Timeout
 from headwater.cli.output import print_rows, stderr
+from headwater.cli.token import tokens
 from headwater.errors import UsageError
 from headwater.reading import sql as reading_sql
 from headwater.reading.time_travel import FormerViews
@@ -55,10 +56,14 @@ def query_views(
     else:
         from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-        wanted = PositionToken.parse(at_least)
-        several = options.project().shares_home
-        with Views(options.platform_of(wanted.source) if several else options.platform()) as views:
-            answer = views.query(sql, at_least=wanted, timeout_s=timeout_s)
+        *others, last = tokens(at_least)
+        several, deadline = options.project().shares_home, time.monotonic() + timeout_s
+        for each in others:
+            with Views(options.platform_of(each.source)) as views:
+                views.await_query(sql, each, max(0.0, deadline - time.monotonic()))
+        with Views(options.platform_of(last.source) if several else options.platform()) as views:
+            left_s = max(0.0, deadline - time.monotonic())
+            answer = views.query(sql, at_least=last, timeout_s=left_s)
     rows = answer.to_pylist() if as_json else answer.slice(0, _ROWS_SHOWN).to_pylist()
     print_rows([_plain(row) for row in rows], as_json=as_json, title="", empty=_no_rows(answer))
     if not as_json and answer.num_rows > _ROWS_SHOWN:

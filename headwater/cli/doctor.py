@@ -12,6 +12,7 @@ from rich.markup import escape
 from cdc.postgres.check import Check, CheckState
 from foundation.errors import EXIT_MISSING, EXIT_UNHEALTHY
 from headwater import runtime
+from headwater.cli.hints import completed
 from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, stdout
 from headwater.platform.doctor import (
@@ -98,7 +99,9 @@ def _of_source(platform: Platform, *, up: bool) -> Iterator[Check]:
     if not project.shares_home:
         yield from checks
         return
-    yield from (replace(check, name=f"{check.name} ({name})") for check in checks)
+    for check in checks:
+        hint = check.hint and completed(check.hint, name)
+        yield replace(check, name=f"{check.name} ({name})", hint=hint)
     if (error := platform.same_database()) is not None:
         yield Check(f"database ({name})", CheckState.FAIL, error.message, None, error.hint)
 

@@ -10,13 +10,15 @@ from rich.markup import escape
 
 from headwater.cli.options import Json
 from headwater.cli.output import print_json, print_rows, stderr
+from headwater.errors import UsageError
 from headwater.project import scaffold
+from headwater.project.settings import DEFAULT_FILE
 from headwater.project.spelling import shown, view_names
 from headwater.project.survey import EXCLUDED, NOT_ASKED, Wanted
 from headwater.project.views_text import views_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from headwater.project.scaffold import Draft
     from headwater.project.survey import Choice, DatabaseSurvey
@@ -34,14 +36,49 @@ _ROUND_MIN: Final = 1.5
 _UNITS: Final = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
 
+_Tables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tables", metavar="NAME", help="Mirror only these tables; repeatable, accepts *."
+    ),
+]
+
+
+_Schemas = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--schemas", metavar="NAME", help="Mirror only tables of these schemas; repeatable."
+    ),
+]
+
+
+_Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude", metavar="NAME", help="Leave out these tables; repeatable, accepts *."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command("init")(init)
 
 
 def init(  # what a person may say of a database
-    folder: Annotated[Path, typer.Argument(help="The project's folder.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="The project's folder; with --add-source, default: this folder."),
+    ] = None,
     *,
+    add_source: Annotated[
+        str | None,
+        typer.Option(
+            "--add-source",
+            metavar="NAME",
+            help="Add the database to the project in the folder, as a source of that name.",
+        ),
+    ] = None,
     dsn: Annotated[
         str,
         typer.Option(
@@ -53,24 +90,9 @@ def init(  # what a person may say of a database
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the source; default: the folder's name.")
     ] = None,
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tables", metavar="NAME", help="Mirror only these tables; repeatable, accepts *."
-        ),
-    ] = None,
-    schemas: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--schemas", metavar="NAME", help="Mirror only tables of these schemas; repeatable."
-        ),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--exclude", metavar="NAME", help="Leave out these tables; repeatable, accepts *."
-        ),
-    ] = None,
+    tables: _Tables = None,
+    schemas: _Schemas = None,
+    exclude: _Exclude = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show all choices and the views without writing files."),
@@ -85,9 +107,17 @@ def init(  # what a person may say of a database
     warehouse. Changes nothing in the database. Writes the DSN to a file `.env` that only you can
     read.
 
+    With --add-source, adds the database to a project: what is added to headwater.toml, .env and
+    the views module is at their end, and nothing in them is changed.
+
     Example: headwater init shop --dsn postgresql://me:secret@db.example/shop --exclude "tmp_*"
     """
     wanted = Wanted(_listed(tables), _listed(schemas), _listed(exclude))
+    if add_source is not None:
+        _add(folder or Path(), add_source, dsn, wanted, dry_run=dry_run, as_json=as_json)
+        return
+    if folder is None:
+        raise UsageError("no folder is named", hint="headwater init shop --dsn postgresql://...")
     draft = scaffold.draft(folder, dsn, name or folder.resolve().name, wanted)
     if as_json:
         files = [] if dry_run else scaffold.write(draft)
@@ -101,6 +131,34 @@ def init(  # what a person may say of a database
     for file in scaffold.write(draft):
         stderr.print(f"wrote {escape(str(file))}", soft_wrap=True)
     stderr.print(f"next: cd {escape(str(folder))} && headwater doctor && headwater up")
+
+
+def _add(  # what a person may say of a database
+    folder: Path, name: str, dsn: str, wanted: Wanted, *, dry_run: bool, as_json: bool
+) -> None:
+    """Adds a source to the project in a folder."""
+    from headwater.platform.others import refuse_captured  # noqa: PLC0415  # needs the extra
+    from headwater.project.added_source import added  # noqa: PLC0415
+    from headwater.project.project import open_project  # noqa: PLC0415
+
+    config = folder / DEFAULT_FILE
+    project = open_project(config)
+    made, draft = added(project, config, name, dsn, wanted)
+    refuse_captured(project, name, draft.dsn)
+    files = [] if dry_run else made.write()
+    if as_json:
+        print_json(_document(draft, files, made.taken))
+        return
+    _show(draft.survey, everything=dry_run)
+    if dry_run:
+        typer.echo(
+            f"{config}:\n{made.settings}\n{project.settings.views_path}:{made.views}", nl=False
+        )
+        stderr.print("nothing was written: --dry-run")
+        return
+    for file in files:
+        stderr.print(f"extended {escape(str(file))}", soft_wrap=True)
+    stderr.print("next: headwater doctor && headwater down && headwater up")
 
 
 def _listed(words: Sequence[str] | None) -> tuple[str, ...]:
@@ -172,9 +230,9 @@ def _row(choice: Choice) -> dict[str, object]:
     }
 
 
-def _document(draft: Draft, files: Sequence[Path]) -> dict[str, Any]:
+def _document(draft: Draft, files: Sequence[Path], taken: Collection[str] = ()) -> dict[str, Any]:
     found = draft.survey
-    names = view_names([choice.table for choice in found.mirrored])
+    names = view_names([choice.table for choice in found.mirrored], found.source, taken)
     return {
         "source": found.source,
         "eventstore": found.eventstore,

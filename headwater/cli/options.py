@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from headwater.cli.hints import work_on
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -74,8 +76,11 @@ class ProjectOptions:
         """
         project = self.project()
         if self.chosen is None and view is not None:
-            return project.part_of(view)
-        return project.part(self.chosen or project.source.name)
+            part = project.part_of(view)
+        else:
+            part = project.part(self.chosen or project.source.name)
+        work_on(part.source.name if part.shares_home else None)
+        return part
 
     def platform(self, view: str | None = None) -> Platform:
         """Opens the part of one source with its servers and stores; see `part`."""

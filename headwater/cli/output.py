@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headwater.cli.hints import completed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -68,7 +70,7 @@ def print_error(error: PlatformError, *, as_json: bool) -> None:
             "code": error.code,
             "message": error.message,
             "detail": error.detail,
-            "hint": error.hint,
+            "hint": error.hint and completed(error.hint),
             "retriable": error.retriable,
         }
         print_json({"error": {**said, "example": list(example)} if example else said})
@@ -79,7 +81,7 @@ def print_error(error: PlatformError, *, as_json: bool) -> None:
     if example:
         stderr.print(f"  [dim]such as[/] {escape(', '.join(example))}", soft_wrap=True)
     if error.hint:
-        stderr.print(f"  [dim]repair[/] {escape(error.hint)}", soft_wrap=True)
+        stderr.print(f"  [dim]repair[/] {escape(completed(error.hint))}", soft_wrap=True)
 
 
 def _cell(value: object) -> str:

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
+from headwater.cli.hints import completed
 from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
@@ -69,7 +70,7 @@ def plan(
     else:
         for source, (found, warnings) in done.found.items():
             done.heading(source)
-            show(found)
+            show(found, done.about(source))
             for check in warnings:
                 _warn(check)
     different = any(found for found, _ in done.found.values())
@@ -84,10 +85,14 @@ def _warn(check: Check) -> None:
 def _documents(done: PerSource[Any], place: int) -> list[dict[str, Any]]:
     """The JSON form of one part of what was found for each source."""
     return [
-        {**done.named(source), **asdict(each)}
+        {**done.named(source), **asdict(each), "hint": _hint(each, done.about(source))}
         for source, found in done.found.items()
         for each in found[place]
     ]
+
+
+def _hint(each: Difference | Check, source: str | None) -> str | None:
+    return each.hint and completed(each.hint, source)
 
 
 def _foresee(platform: Platform, migration: Path, *, as_json: bool) -> None:
@@ -139,12 +144,21 @@ def apply(
                 stdout().print(change, markup=False, soft_wrap=True)
             if not changes:
                 stderr.print("nothing to change")
-            show(left)
+            show(left, done.about(source))
     done.end(EXIT_UNHEALTHY if any(left for _, left in done.found.values()) else 0)
 
 
-def show(found: Sequence[Difference]) -> None:
-    """Prints differences as a table for people, with what repairs those that apply does not."""
+def show(found: Sequence[Difference], source: str | None = None) -> None:
+    """Prints differences as a table for people, with what repairs those that apply does not.
+
+    Args:
+        found: The differences.
+        source: Their source, if the project has several.
+    """
+
+    def repair(difference: Difference) -> str | None:
+        return None if difference.repaired else completed(difference.hint or "see above", source)
+
     rows = [
         {
             "part": str(difference.part),
@@ -152,7 +166,7 @@ def show(found: Sequence[Difference]) -> None:
             "property": difference.aspect or None,
             "from": difference.have,
             "to": difference.want,
-            "repair": None if difference.repaired else (difference.hint or "see above"),
+            "repair": repair(difference),
         }
         for difference in found
     ]

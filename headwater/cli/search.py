@@ -98,7 +98,7 @@ def search_view(
     platform = options.platform(view)
     reached = token.reach(platform, at_least, view, Store.SEARCH, timeout_s)
     with Searcher(platform.endpoints.search_url) as searcher:
-        if reached is not None:
+        if reached:
             searcher.refresh(view)
         if suggest is not None:
             _show_suggestions(searcher.suggest(view, query), as_json=as_json)

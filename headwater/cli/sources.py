@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -9,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from foundation.errors import PlatformError
+from headwater.cli.hints import working_on
 from headwater.cli.output import print_error, stderr
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ class PerSource(Generic[T]):
     def named(self, source: str) -> dict[str, str]:
         """Returns the column of a listing that names the source; none if there is only one."""
         return {"source": source} if self.several else {}
+
+    def about(self, source: str) -> str | None:
+        """Returns the source for hints about it; None if there is only one."""
+        return source if self.several else None
 
     def heading(self, source: str) -> None:
         """Prints the source's name above what follows of it, if there are several."""
@@ -70,11 +76,13 @@ def for_each(platforms: Sequence[Platform], work: Callable[[Platform], T]) -> Pe
     for platform in platforms:
         source = platform.project.source.name
         try:
-            done.found[source] = work(platform)
+            with working_on(source) if done.several else nullcontext():
+                done.found[source] = work(platform)
         except PlatformError as error:
             if not done.several:
                 raise
             done.failed[source] = error
             stderr.print(f"[bold]source {escape(source)}[/]")
-            print_error(error, as_json=False)
+            with working_on(source):
+                print_error(error, as_json=False)
     return done

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,7 +13,12 @@ from headwater.cli.output import print_json, stderr
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from headwater.platform.platform import Platform
+
+_JOINED: Final = ","
+"""Between the tokens of several sources."""
 
 
 def register(app: typer.Typer) -> None:
@@ -27,34 +33,77 @@ def token(
 ) -> None:
     """Print a position token that covers everything committed at the source.
 
+    In a project of several sources, prints a token for each, joined by commas.
+
     Example: headwater view wait orders "$(headwater token)"
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-    with Views(options.platform()) as views:
-        found = views.token()
-    if as_json:
-        said = {"token": str(found), "source": found.source, "epoch": found.epoch}
-        print_json(said | {"position": str(found.lsn)})
-    else:
-        typer.echo(str(found))
+    found = []
+    for platform in options.platforms():
+        with Views(platform) as views:
+            found.append(views.token())
+    if not as_json:
+        typer.echo(_JOINED.join(map(str, found)))
+        return
+    said = [
+        {"token": str(each), "source": each.source, "epoch": each.epoch, "position": str(each.lsn)}
+        for each in found
+    ]
+    vector = {"token": _JOINED.join(map(str, found)), "positions": said}
+    print_json(said[0] if len(said) == 1 else vector)
+
+
+def tokens(text: str) -> list[PositionToken]:
+    """Reads tokens as `headwater token` prints them: one of each source.
+
+    Raises:
+        TokenMalformedError: One of them is none.
+    """
+    return [PositionToken.parse(each) for each in text.split(_JOINED)]
+
+
+def await_view(
+    platform: Platform,
+    view: str,
+    wanted: Sequence[PositionToken],
+    stores: Collection[Store],
+    timeout_s: float,
+) -> None:
+    """Waits until a view has in stores what was committed before some tokens.
+
+    Of several tokens, those of sources are left out of which the view has no rows.
+
+    Raises:
+        BehindError: It is behind after that many seconds.
+        TokenError: A token means nothing to the view.
+    """
+    from headwater.platform.platform import Platform  # noqa: PLC0415  # needs the extra
+    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
+
+    whole = platform.project.whole or platform.project
+    known = whole.declarations.sources_of(view) if view in whole.views else ()
+    meant = [each for each in wanted if each.source in known] or wanted
+    deadline = time.monotonic() + timeout_s
+    for each in meant:
+        part = whole.part(each.source) if each.source in known else platform.project
+        with Views(Platform(part, platform.config)) as views:
+            left_s = max(0.0, deadline - time.monotonic())
+            views[view].wait_for(each, stores=stores, timeout_s=left_s)
 
 
 def reach(
     platform: Platform, at_least: str | None, view: str, store: Store, timeout_s: float
-) -> PositionToken | None:
-    """Waits until a view has in a store what was committed before a token, if one is given.
+) -> list[PositionToken]:
+    """Waits until a view has in a store what was committed before tokens, if any are given.
 
     Raises:
         BehindError: It is behind after that many seconds.
     """
     if at_least is None:
-        return None
-    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
-
-    wanted = PositionToken.parse(at_least)
-    with Views(platform) as views:
-        views[view].wait_for(wanted, stores={store}, timeout_s=timeout_s)
+        return []
+    wanted = tokens(at_least)
+    await_view(platform, view, wanted, {store}, timeout_s)
     return wanted
 
 
@@ -76,12 +125,10 @@ def wait(
 
     Exits 3 if the wait times out, and reports the stage that is behind and its lag.
     """
-    from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
-
-    wanted = PositionToken.parse(token)
-    with Views(options.platform(name)) as views:
-        views[name].wait_for(wanted, stores=to or (), timeout_s=timeout_s)
+    wanted = tokens(token)
+    await_view(options.platform(name), name, wanted, to or (), timeout_s)
     if as_json:
         print_json({"view": name, "reached": token})
     else:
-        stderr.print(f"{name} has everything up to {wanted.lsn}")
+        reached = ", ".join(str(each.lsn) for each in wanted)
+        stderr.print(f"{name} has everything up to {reached}")

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from foundation.errors import EXIT_UNHEALTHY
 from foundation.suggestion import did_you_mean
+from headwater.cli.hints import completed
 from headwater.cli.options import Json, ProjectOptions, SourceOptions, Yes
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.sources import for_each
@@ -201,7 +202,7 @@ def tell_paused(faults: Iterable[Fault]) -> None:
     """Says of views that stand still why, and what lets them go on."""
     for fault in faults:
         stderr.print(f"{fault.message}: {escape(fault.detail or fault.code)}")
-        stderr.print(f"  {escape(fault.hint or '')}")
+        stderr.print(f"  {escape(completed(fault.hint or ''))}")
 
 
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:

@@ -11,6 +11,7 @@ from cdc.errors import CdcError
 from cdc.postgres import session
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
+from headwater.platform import others
 from headwater.platform.specs import job_spec
 from projections.common.fault import Fault
 from projections.definition.views import DerivedView
@@ -428,7 +429,9 @@ class Versions:
             self._connected() as connection,
             registry.alone(connection, self._source, name),
         ):
-            return retire.withdraw(connection, self._spec(), name)
+            removed = retire.withdraw(connection, self._spec(), name)
+        others.forget_view(self._platform.project, name)
+        return removed
 
     def _compared(
         self, connection: Connection, config: JobConfig, target: ViewVersion

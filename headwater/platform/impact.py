@@ -7,7 +7,7 @@ done only if something is not as the job knows it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cdc.postgres import session
@@ -119,12 +119,13 @@ class Impact:
 
     def _of_others(self, found: Foreseen, *, to_come: bool) -> Iterator[Effect]:
         """What becomes of derived views; of what has happened, a job knows it."""
-        derived = self.project.declarations.derived
+        derived = self.project.declarations.derived | (self.project.readers if to_come else {})
         known = None if to_come else self.failing
         if known is None and derived and (found.views or not (to_come or self._kept(derived))):
             from projections.job.batch.check_dependents import unfit  # noqa: PLC0415  # loads Spark
 
             spec = job_spec(self.project, (), self.dsn, self.endpoints)
+            spec = replace(spec, derived=tuple(derived.values()))
             known = unfit(spec, found.plans)
         shown = Published(self.project.home.root / "tables", self.project.source.name).current()
         # what the job says is of the versions that it keeps

@@ -290,6 +290,7 @@ class Platform:
         self._await_capture()
         others.refuse_moved(self.project)
         self.views.register()
+        others.note_views(self.project)
         return job.run(self._site.job_spec(self.views.plans()))
 
     def await_job(

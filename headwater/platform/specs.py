@@ -202,6 +202,7 @@ def job_spec(
         views=tuple(_views(project)),
         derived=derived,
         declared_derived=derived,
+        cross_reads=project.cross_reads,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from cdc.lsn import Lsn
 from cdc.postgres import catalog, own_schema
 from cdc.upkeep.difference import Difference, Part
 from foundation.suggestion import did_you_mean
@@ -167,8 +168,21 @@ class KeptViews:
         if Store.TABLE not in found.sinks:
             return found
         path = stable_path(self._site.project.home.root / "tables", name.partition(".")[0])
-        lines = (*found.sinks[Store.TABLE], f"read it at {path}")
+        lines = (*found.sinks[Store.TABLE], f"read it at {path}", *self._vector(place))
         return replace(found, sinks={**found.sinks, str(Store.TABLE): lines})
+
+    def _vector(self, place: str) -> list[str]:
+        """Where the rows of a view over several sources are in each of these."""
+        tables = self._site.project.home.root / "tables"
+        latest = Published(tables, self._site.source).latest()
+        table = None if latest is None else latest.views.get(place)
+        if table is None or not table.others:
+            return []
+        own = f"rows of source {self._site.source} at {table.applied_through}"
+        return [
+            own,
+            *(f"rows of source {name} at {Lsn(at.lsn)}" for name, at in table.others.items()),
+        ]
 
     def trace(self, name: str, key: Sequence[str], changes_max: int) -> Trace:
         """Follows a row of a view from its commits to each store.

@@ -17,6 +17,7 @@ from projections.definition.registry import load as load_declarations
 
 if TYPE_CHECKING:
     from headwater.project.settings import Settings
+    from projections.definition.cross_reads import CrossReads
     from projections.definition.registry import Declarations
     from projections.definition.views import DerivedView, Source, View
 
@@ -66,6 +67,16 @@ class Project:
     def sources(self) -> tuple[str, ...]:
         """Names of all sources of the whole project, in the order of their declarations."""
         return tuple((self.whole or self).declarations.sources)
+
+    @property
+    def cross_reads(self) -> CrossReads:
+        """What derived views over several sources mean to the one source."""
+        return (self.whole or self).declarations.cross_reads(self.source.name)
+
+    @property
+    def readers(self) -> dict[str, DerivedView]:
+        """Derived views with rows of the one source that another source's job maintains."""
+        return {view.name: view for view in self.cross_reads.derived}
 
     @property
     def views(self) -> dict[str, View | DerivedView]:

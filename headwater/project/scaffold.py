@@ -78,7 +78,11 @@ def draft(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> Dr
     for file in _files(folder):
         if file.exists():
             raise UsageError(f"{file} already exists", hint="choose another folder")
-    source = identifier(name, SOURCE_LENGTH_MAX, "db")
+    return drafted(folder, dsn, identifier(name, SOURCE_LENGTH_MAX, "db"), wanted)
+
+
+def drafted(folder: Path, dsn: str, source: str, wanted: Wanted | None = None) -> Draft:
+    """Looks into a database and chooses what to mirror of it as a source; see `draft`."""
     with session.connect(dsn) as connection:
         kept = address.completed(dsn, connection)
         found = survey(connection, dsn, source, wanted or Wanted(), _free_bytes(folder))
@@ -108,7 +112,7 @@ def write(drafted: Draft) -> list[Path]:
     _write_new(settings, _SETTINGS.format(name=project, source=source, variable=variable))
     _write_new(views, views_text(drafted.survey))
     _write_new(secrets, f"{variable}={drafted.dsn}\n", mode=0o600)
-    _ignore(folder / ".gitignore")
+    ignore(folder / ".gitignore")
     return [settings, views, secrets]
 
 
@@ -151,7 +155,8 @@ def _write_new(file: Path, text: str, mode: int = 0o666) -> None:
         opened.write(text)
 
 
-def _ignore(file: Path) -> None:
+def ignore(file: Path) -> None:
+    """Keeps secrets and state out of a repository."""
     there = file.read_text("utf-8") if file.is_file() else ""
     lacking = [name for name in _IGNORED if name not in there.splitlines()]
     if lacking:

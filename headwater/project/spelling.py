@@ -15,7 +15,7 @@ import headwater
 from projections.definition.views import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from cdc.table import TableName
 
@@ -136,16 +136,25 @@ def is_attribute(name: str) -> bool:
 _OWN: Final = frozenset(dir(Source)) | Source.__dataclass_fields__.keys()
 
 
-def view_names(tables: Sequence[TableName]) -> dict[TableName, str]:
+def view_names(
+    tables: Sequence[TableName], source: str = "", others: Collection[str] = ()
+) -> dict[TableName, str]:
     """Returns a name for the view of each table: the table's own if it can be, else one like it.
 
     Where that is taken, its schema comes before it; where that is taken too, a number after it.
+
+    Args:
+        tables: The tables.
+        source: Name that comes before a table's where another source has a view of that name.
+        others: Names of views of other sources.
     """
     names: dict[TableName, str] = {}
-    taken = set(_TAKEN_VIEWS)
+    taken = {*_TAKEN_VIEWS, *others}
     # a table whose name is a view's as it is gets that, whatever comes before it
     for table in sorted(tables, key=lambda each: each.name != _base(each)):
         base = _base(table)
+        if base in others:
+            base = identifier(f"{source}_{base}", VIEW_LENGTH_MAX, "table")
         with_schema = identifier(f"{table.schema}_{table.name}", VIEW_LENGTH_MAX, "table")
         numbered = (_numbered(base, number) for number in range(2, len(tables) + 3))
         name = next(each for each in (base, with_schema, *numbered) if each not in taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
@@ -25,14 +26,49 @@ _NAMED_MAX: Final = 6
 """Tables that are named of those that are left out for one reason; the preview names all."""
 
 
-def views_text(survey: DatabaseSurvey) -> str:
-    """Returns the text of a module that declares a source and a mirror of each chosen table."""
+@dataclass(frozen=True, slots=True)
+class ModuleNames:
+    """A module that declarations are added to.
+
+    Attributes:
+        views: Names of the views that it declares.
+        bound: Names that it gives to anything; they keep their meaning.
+    """
+
+    views: frozenset[str] = frozenset()
+    bound: frozenset[str] = frozenset()
+
+    def free(self, name: str, source: str) -> str:
+        """Returns a name that the module does not use."""
+        if name not in self.bound:
+            return name
+        prefix = source.upper() if name.isupper() else source
+        numbered = (f"{prefix}_{name}_{number}" for number in range(2, len(self.bound) + 3))
+        return next(each for each in (f"{prefix}_{name}", *numbered) if each not in self.bound)
+
+
+ALONE: Final = ModuleNames()
+"""For a module that has no other declarations."""
+
+
+def views_text(survey: DatabaseSurvey, beside: ModuleNames = ALONE) -> str:
+    """Returns the text of a module that declares a source and a mirror of each chosen table.
+
+    Args:
+        survey: What is chosen.
+        beside: The module that the text is added to.
+    """
     chosen = [choice.table for choice in survey.mirrored]
-    names = view_names(chosen)
-    parts = _grouped(survey, names) if len(chosen) > _MANY else _plain(survey, names)
-    return (
-        "\n".join([_heading(survey), *parts, *_noted(survey), *_left_out(survey)]).rstrip() + "\n"
-    )
+    names = view_names(chosen, survey.source, beside.views)
+    name = beside.free(variable(survey.source), survey.source)
+    grouped = len(chosen) > _MANY
+    parts = _grouped(survey, names, name, beside) if grouped else _plain(survey, names, name)
+    heading = _heading(survey) if beside is ALONE else _heading_beside(survey)
+    return "\n".join([heading, *parts, *_noted(survey), *_left_out(survey)]).rstrip() + "\n"
+
+
+def _heading_beside(survey: DatabaseSurvey) -> str:
+    return f"# Source {survey.source}.\nfrom headwater import source, view  # noqa: E402\n"
 
 
 def _heading(survey: DatabaseSurvey) -> str:
@@ -43,10 +79,10 @@ def _heading(survey: DatabaseSurvey) -> str:
     )
 
 
-def _plain(survey: DatabaseSurvey, names: Mapping[TableName, str]) -> list[str]:
-    source, tables = variable(survey.source), list(names)
+def _plain(survey: DatabaseSurvey, names: Mapping[TableName, str], source: str) -> list[str]:
+    tables = list(names)
     listed = [f"        {literal(str(table))}," for table in tables]
-    lines = [*_source(survey, "[", listed), ""]
+    lines = [*_source(survey, source, "[", listed), ""]
     for heading, to, choices in _by_stores(survey):
         lines.append(f"# {heading}")
         for choice in choices:
@@ -56,11 +92,13 @@ def _plain(survey: DatabaseSurvey, names: Mapping[TableName, str]) -> list[str]:
     return lines
 
 
-def _grouped(survey: DatabaseSurvey, names: Mapping[TableName, str]) -> list[str]:
-    source = variable(survey.source)
+def _grouped(
+    survey: DatabaseSurvey, names: Mapping[TableName, str], source: str, beside: ModuleNames
+) -> list[str]:
     lines, mirrors, variables = [], [], []
     for heading, to, choices in _by_stores(survey):
         listed = "MIRRORED" if to is None else "_".join(["ONLY_IN", *to]).upper()
+        listed = beside.free(listed, survey.source)
         variables.append(listed)
         lines += [f"# {heading}: name of the view, and its table", f"{listed} = {{"]
         for group, tables in _groups([choice.table for choice in choices]):
@@ -70,10 +108,10 @@ def _grouped(survey: DatabaseSurvey, names: Mapping[TableName, str]) -> list[str
         mirrors += [f"for name, table in {listed}.items():"]
         mirrors += [f"    {line}" for line in _mirror("name", f"{source}[table]", to)]
     every = ", ".join(f"*{name}.values()" for name in variables)
-    return [*lines, *_source(survey, f"[{every}]"), "", *mirrors, ""]
+    return [*lines, *_source(survey, source, f"[{every}]"), "", *mirrors, ""]
 
 
-def _source(survey: DatabaseSurvey, begin: str, tables: Sequence[str] = ()) -> list[str]:
+def _source(survey: DatabaseSurvey, name: str, begin: str, tables: Sequence[str] = ()) -> list[str]:
     extras = ["    eventstore=True,"] if survey.eventstore else []
     if accepted := [literal(str(each.table)) for each in survey.mirrored if each.insert_only]:
         extras += ["    # Postgres refuses UPDATE and DELETE on these while they are captured"]
@@ -81,10 +119,10 @@ def _source(survey: DatabaseSurvey, begin: str, tables: Sequence[str] = ()) -> l
     if escaped := [literal(str(each.table)) for each in survey.mirrored if each.escaped_topic]:
         extras += ["    # another table has the topic that their names make in Kafka"]
         extras += ["    escaped_topics=[", *(f"        {table}," for table in escaped), "    ],"]
-    short = f"{variable(survey.source)} = source({literal(survey.source)}, tables={begin})"
+    short = f"{name} = source({literal(survey.source)}, tables={begin})"
     if not tables and not extras and len(short) <= _LINE_MAX:
         return [short]
-    lines = [f"{variable(survey.source)} = source(", f"    {literal(survey.source)},"]
+    lines = [f"{name} = source(", f"    {literal(survey.source)},"]
     lines += [f"    tables={begin}", *tables, "    ],"] if tables else [f"    tables={begin},"]
     return [*lines, *extras, ")"]
 

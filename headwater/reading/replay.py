@@ -151,7 +151,16 @@ def chain_of(project: Project, name: str) -> list[DerivedView]:
     for each in reversed(derived.values()):  # a view is declared after those that it reads
         if each.name in wanted:
             wanted |= {read for read in each.inputs if read in derived}
-    return [view for view in derived.values() if view.name in wanted]
+    chain = [view for view in derived.values() if view.name in wanted]
+    others = project.cross_reads.read
+    for view in chain:
+        if mixed := [f"{each} of source {others[each]}" for each in view.inputs if each in others]:
+            raise UsageError(
+                f"view {name} combines several sources, and an archive has one",
+                detail=f"{view.name} reads {', '.join(mixed)}",
+                hint=f"headwater view verify {name} compares it with its query",
+            )
+    return chain
 
 
 def boundary(

@@ -34,6 +34,7 @@ from headwater.reading import sql as query
 from projections.changes.documents import key_text
 from projections.definition.views import DerivedView, Store, kept_in
 from projections.publishing import read_barrier
+from projections.publishing.published_versions import Published
 from projections.publishing.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
 from projections.stores.opensearch.searcher import SearchAnswer, Searcher
 from projections.stores.valkey.reader import CacheReader
@@ -61,7 +62,7 @@ Other = TypeVar("Other")
 
 
 class Views:
-    """The views of one source.
+    """The views of one source, and the derived views that have rows of it beside those of others.
 
     Threads may share one. Sessions with the source and the stores are opened when they are needed.
 
@@ -71,7 +72,9 @@ class Views:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
-        self._declared: Mapping[str, View | DerivedView] = platform.project.views
+        project = platform.project
+        self._declared: Mapping[str, View | DerivedView] = {**project.views, **project.readers}
+        self._cross_reads = project.cross_reads
         self._idle: list[psycopg.Connection[Any]] = []
         self._readers: dict[str, CacheReader] = {}
         self._searcher: Searcher | None = None
@@ -156,13 +159,17 @@ class Views:
             BehindError: A table is behind after that time.
             QueryError: The statement cannot be answered.
         """
+        self.await_query(sql, at_least, timeout_s)
+        root = self._platform.project.home.root
+        return query.run(sql, root / "tables", archive=root / "archive" / self.source)
+
+    def await_query(self, sql: str, at_least: PositionToken, timeout_s: float = TIMEOUT_S) -> None:
+        """Waits until the tables that a query names have what was written; see `query`."""
         words, deadline = query.words(sql), time.monotonic() + timeout_s
         for name, view in self._declared.items():
             if name in words and Store.TABLE in kept_in(view):
                 left_s = max(0.0, deadline - time.monotonic())
                 self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
-        root = self._platform.project.home.root
-        return query.run(sql, root / "tables", archive=root / "archive" / self.source)
 
     def lag(self, names: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> list[Lag]:
         """Tells how long it takes until what is committed now is there, by view and store.
@@ -186,7 +193,7 @@ class Views:
                     self.source,
                     view.name,
                     kept_in(view),
-                    tuple(places.get(i, i) for i in view.inputs),
+                    tuple(places.get(i, i) for i in view.inputs if not self._elsewhere(i)),
                 )
                 for view in derived
             ]
@@ -208,7 +215,8 @@ class Views:
         with self._opening:
             if view not in self._readers:
                 url = self._platform.endpoints.cache_url
-                self._readers[view] = CacheReader(url, f"{self.source}:", view)
+                owner = self._cross_reads.readers.get(view, self.source)
+                self._readers[view] = CacheReader(url, f"{owner}:", view)
             return self._readers[view]
 
     @property
@@ -218,6 +226,20 @@ class Views:
             if self._searcher is None:
                 self._searcher = Searcher(self._platform.endpoints.search_url)
             return self._searcher
+
+    def barrier(self, connection: psycopg.Connection[Any], view: View | DerivedView) -> ReadBarrier:
+        """Returns the barrier for the version of a view that readers see."""
+        places = dict(registry.current_places(connection, self.source))
+        owner = self._cross_reads.readers.get(view.name)
+        if owner is not None:  # the versions of its views are noted in that source
+            places |= Published(self._platform.project.home.root / "tables", owner).current()
+        inputs = view.inputs if isinstance(view, DerivedView) else ()
+        read = tuple(places.get(each, each) for each in inputs if not self._elsewhere(each))
+        return ReadBarrier(self.source, places.get(view.name, view.name), view.to, read)
+
+    def _elsewhere(self, view: str) -> bool:
+        """Whether a view that a derived one reads has no rows of this source."""
+        return view not in self._declared
 
     @contextmanager
     def reading(self) -> Iterator[psycopg.Connection[Any]]:
@@ -284,12 +306,8 @@ class ReadableView:
                 f"view {self.view.name} is not in {absent[0]}",
                 hint="its stores: " + ", ".join(sorted(lives)),
             )
-        inputs = self.view.inputs if isinstance(self.view, DerivedView) else ()
         with self.views.reading() as connection:
-            # what readers see may be another version of it, kept in a place of its own
-            places = registry.current_places(connection, self.views.source)
-            name, *read = (places.get(each, each) for each in (self.view.name, *inputs))
-            barrier = ReadBarrier(self.views.source, name, self.view.to, tuple(read))
+            barrier = self.views.barrier(connection, self.view)
             barrier.wait(connection, token, stores=stores, timeout_s=timeout_s)
 
     def read(

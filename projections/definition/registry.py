@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
 from eventstore.errors import EventStoreError
+from projections.definition.cross_reads import CrossReads
 from projections.errors import DeclarationError, ProjectionError
 
 if TYPE_CHECKING:
@@ -61,20 +62,50 @@ class Declarations:
             raise DeclarationError(f"two views have the name {name}")
 
     def source_of(self, view: str) -> str:
-        """Returns the name of the source that a declared view is maintained from."""
-        if view in self.views:
-            return self.views[view].source
-        return self.source_of(self.derived[view].inputs[0])  # all its inputs have one source
+        """Returns the name of the source whose job maintains a declared view."""
+        return self.sources_of(view)[0]
+
+    def sources_of(self, view: str) -> tuple[str, ...]:
+        """Returns the sources of the rows of a declared view, in the order of their declarations.
+
+        The job of the first one maintains the view: so an edit of a query moves no view.
+        """
+        return self._sources()[view]
 
     def of_source(self, source: str) -> Declarations:
         """Returns what concerns one source; a dashboard may read views of every source."""
         views = {name: view for name, view in self.views.items() if view.source == source}
-        derived = {n: view for n, view in self.derived.items() if self.source_of(n) == source}
+        known = self._sources()
+        derived = {n: view for n, view in self.derived.items() if known[n][0] == source}
         alerts = {
             name: alert for name, alert in self.alerts.items() if alert.view in {**views, **derived}
         }
         sources = {source: self.sources[source]}
         return replace(self, sources=sources, views=views, derived=derived, alerts=alerts)
+
+    def cross_reads(self, source: str) -> CrossReads:
+        """Returns what derived views over several sources mean to one source."""
+        known = self._sources()
+        read: dict[str, str] = {}
+        readers: dict[str, str] = {}
+        fed: set[str] = set()
+        for name, view in self.derived.items():
+            owner = known[name][0]
+            owners = {each: known[each][0] for each in view.inputs}
+            if owner == source:
+                read.update({each: of for each, of in owners.items() if of != source})
+            elif source in known[name]:
+                readers[name] = owner
+                fed.update(each for each, of in owners.items() if of == source)
+        derived = tuple(self.derived[name] for name in readers)
+        return CrossReads(read, readers, frozenset(fed), derived)
+
+    def _sources(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {n: (view.source,) for n, view in self.views.items()}
+        for name, view in self.derived.items():  # each after those that it reads
+            reached = {source for each in view.inputs for source in found[each]}
+            found[name] = tuple(each for each in self.sources if each in reached)
+        return found
 
 
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)

@@ -21,13 +21,19 @@ from cdc.broker.topics import truncation
 from cdc.values import decode
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.file_lock import WriterLock
-from projections.definition.views import Store
+from projections.definition.views import Store, kept_in
 from projections.erasure.archive import ArchivedTopic
 from projections.erasure.certificate import Erased
 from projections.erasure.residue import expunge, forget_past, write_anew
 from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
-from projections.publishing.published_versions import Published, places_of_others, promised
+from projections.publishing.other_sources import readers, shown_elsewhere
+from projections.publishing.published_versions import (
+    Published,
+    SourcePosition,
+    places_of_others,
+    promised,
+)
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.factory import open_sink
@@ -39,9 +45,11 @@ if TYPE_CHECKING:
 
     from cdc.broker.topics.extent import Place
     from cdc.table import TableName
+    from projections.definition.views import DerivedView
     from projections.erasure.archive import Through
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
+    from projections.publishing.other_sources import Reader
 
 _MERGE_S: Final = 600.0
 _REWRITE_S: Final = 300.0
@@ -77,8 +85,19 @@ class Erasure:
 
     @property
     def places(self) -> frozenset[tuple[str, Store]]:
-        """Where versions of the table's views are kept, each in a store."""
-        return frozenset((plan.name, store) for plan in self._plans for store in plan.to)
+        """Where versions of the table's views are kept, each in a store.
+
+        Those too of views that combine it with other sources, as their jobs keep them.
+        """
+        own = frozenset((plan.name, store) for plan in self._plans for store in plan.to)
+        reading = self._views_elsewhere()
+        shown = shown_elsewhere(self._spec.config.addresses.tables, self._spec.config.source)
+        return own.union(
+            (shown[view.name][0], store)
+            for view in reading
+            if view.name in shown
+            for store in kept_in(view)
+        )
 
     def archived(self) -> list[ArchivedTopic]:
         """The table's topics in the archive."""
@@ -119,8 +138,22 @@ class Erasure:
         """
         places = [plan.name for plan in self._spec.plans_in(Store.TABLE)]
         places += [view.name for view in self._spec.derived]
-        published = Published(self._spec.config.addresses.tables, self._spec.config.source)
-        return published.behind(places, now.epoch, now.lsn.value)
+        tables, source = self._spec.config.addresses.tables, self._spec.config.source
+        found = Published(tables, source).behind(places, now.epoch, now.lsn.value)
+        wanted = SourcePosition(now.epoch, now.lsn.value)
+        made = self._readers()
+        found += [
+            f"{r.place} of source {r.source}" for r in made if r.table.others[source] < wanted
+        ]
+        for owner in sorted(
+            {self._spec.cross_reads.readers[v.name] for v in self._views_elsewhere()}
+        ):
+            latest = Published(tables, owner).latest()
+            # a view that is being made for the first time has no table yet
+            at = None if latest is None else latest.others.get(source)
+            if at is None or at < wanted:
+                found.append(f"the derived views of source {owner}")
+        return found
 
     def past(self) -> list[Erased]:
         """Removes what places keep of former times; all views have to be published as they are.
@@ -196,14 +229,17 @@ class Erasure:
     def _past_of_tables(self) -> Iterable[Erased]:
         root = self._spec.config.addresses.tables
         published = Published(root, self._spec.config.source)
-        published.forget_former()
-        others = places_of_others(root, self._spec.config.source)
+        made = self._readers()
+        owners = {_view(each.place): Published(root, each.source) for each in made}
+        for group in (published, *owners.values()):
+            group.forget_former()
+        others = places_of_others(root, self._spec.config.source) - {each.place for each in made}
         readable = sorted((root.parent / "views").glob("[!.]*"))
         shown = [path for path in readable if path.name not in {_view(each) for each in others}]
         try:
             for path in shown:
                 stable = StableTable(root, path.name)
-                stable.follow(published)
+                stable.follow(owners.get(path.name, published))
                 stable.clean(0)
             found = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
             tables = [path for path in found if _place(path.name) not in others]
@@ -222,7 +258,21 @@ class Erasure:
 
     def _places(self, store: Store) -> list[str]:
         own = {plan.name for plan in self._spec.plans_in(store)}
-        return sorted(own | {view.name for view in self._spec.derived if store in view.to})
+        own |= {view.name for view in self._spec.derived if store in view.to}
+        return sorted(own | {place for place, where in self.places if where is store})
+
+    def _views_elsewhere(self) -> list[DerivedView]:
+        """Declared views that combine the table's with those of other sources."""
+        derived = self._spec.cross_reads.derived
+        made = made_from(
+            [*self.views, *self.followers], [(view.name, view.inputs) for view in derived]
+        )
+        return [view for view in derived if view.name in made]
+
+    def _readers(self) -> list[Reader]:
+        """What other sources' jobs have made from the table's views, as it is published."""
+        tables, source = self._spec.config.addresses.tables, self._spec.config.source
+        return readers(tables, source, {*self.views, *self.followers})
 
 
 def _values(plan: ViewPlan, texts: Collection[str]) -> list[tuple[object, ...]]:

@@ -156,6 +156,10 @@ class JobConfig:
         """Where the job says how each derived view is kept."""
         return self.run / "derived.json"
 
+    def derived_file_of(self, source: str) -> Path:
+        """Where the job of another source in this home does."""
+        return run_folder(self.home, source) / self.derived_file.name
+
     def checkpoint(self, query: str) -> Path:
         """Folder of a query's checkpoint."""
         return self.home / "checkpoints" / self.source / query

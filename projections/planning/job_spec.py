@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from projections.definition.cross_reads import NO_CROSS_READS
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from projections.common.driver_lock import Tenure
     from projections.common.fault import Fault
     from projections.common.offsets import Offsets
+    from projections.definition.cross_reads import CrossReads
     from projections.definition.views import DerivedView, View
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
@@ -59,6 +61,7 @@ class JobSpec:
             they are the driver's own process.
         tenure: The right to write, which a driver has while it is the only one; None of those who
             only read.
+        cross_reads: What derived views over several sources mean to this source.
     """
 
     config: JobConfig
@@ -71,6 +74,7 @@ class JobSpec:
     joining: Mapping[str, Offsets] = field(default_factory=dict)
     mark: str | None = None
     tenure: Tenure | None = None
+    cross_reads: CrossReads = NO_CROSS_READS
 
     def writing(self) -> AbstractContextManager[None]:
         """Keeps other drivers out while something is written; see `Tenure.writing`."""
@@ -78,7 +82,7 @@ class JobSpec:
 
     def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
         """Views that live in a store."""
-        read = {name for view in self.derived for name in view.inputs}
+        read = self.cross_reads.fed.union(*(view.inputs for view in self.derived))
         return tuple(
             replace(plan.in_store(store), feeds=store is Store.TABLE and plan.view in read)
             for plan in self.plans

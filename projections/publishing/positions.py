@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cdc.lsn import Lsn
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     import psycopg
@@ -22,6 +22,13 @@ FROM unnest(%s::text[], %s::text[]) AS given (view, store)
 ON CONFLICT (view, store) DO UPDATE
 SET source = excluded.source, applied_through = excluded.applied_through, updated_at = now()
 WHERE p.applied_through IS NULL OR p.applied_through < excluded.applied_through
+   OR p.source <> excluded.source
+"""
+_LEAVE_READERS: Final = """
+DELETE FROM headwater.view_positions AS p
+ WHERE starts_with(p.source, %s) AND NOT EXISTS (
+    SELECT FROM unnest(%s::text[], %s::text[]) AS given (view, store)
+     WHERE (given.view, given.store) = (p.view, p.store))
 """
 _WITHDRAW = "DELETE FROM headwater.view_positions WHERE view = ANY(%s) AND store = %s"
 _READ = """
@@ -38,7 +45,7 @@ class ViewPosition:
     Attributes:
         view: Its name.
         store: The store.
-        source: Its source.
+        source: Its source; of a view that the job of another source maintains, `source/other`.
         applied_through: Everything committed up to here is in the view.
         updated_at: When that was last found to have moved.
     """
@@ -70,6 +77,32 @@ def publish(
     # one statement: with many views a row each would keep the source busy, most of them idle
     given = source, str(applied_through), list(names), list(map(str, stores))
     connection.execute(_PUBLISH, given)
+
+
+def publish_readers(
+    connection: psycopg.Connection[Any],
+    source: str,
+    reached: Mapping[tuple[str, Store], Lsn],
+    owners: Mapping[str, str],
+) -> None:
+    """Publishes how far views over several sources are in one of these, and withdraws all others.
+
+    Args:
+        connection: To that source.
+        source: Its name.
+        reached: By physical name and store, the position in its log.
+        owners: By view, the source whose job maintains it.
+    """
+    views, stores = [place for place, _ in reached], [str(store) for _, store in reached]
+    connection.execute(_LEAVE_READERS, (f"{source}/", views, stores))
+    for (place, store), lsn in reached.items():
+        owner = owners[place.partition(".")[0]]
+        publish(connection, f"{source}/{owner}", [(place, store)], lsn)
+
+
+def of_source(position: ViewPosition, source: str) -> bool:
+    """Whether a position is one in the log of a source."""
+    return position.source.partition("/")[0] == source
 
 
 def withdraw(connection: psycopg.Connection[Any], views: Sequence[str], store: Store) -> None:

@@ -50,6 +50,18 @@ _US_PER_HOUR: Final = 3_600_000_000
 _NO_PLACE: Final = ""
 
 
+class SourcePosition(msgspec.Struct, frozen=True, order=True):
+    """A transaction boundary of one source.
+
+    Attributes:
+        epoch: Incarnation of the source.
+        lsn: The boundary, in bytes.
+    """
+
+    epoch: int
+    lsn: int
+
+
 class TableVersion(msgspec.Struct, frozen=True):
     """A view's table at a boundary.
 
@@ -60,6 +72,8 @@ class TableVersion(msgspec.Struct, frozen=True):
             earlier one while the view's table is being read again.
         made_from: Of a derived view, the versions of their tables.
         query: Of such a view, what tells its query from another.
+        others: Of a view over several sources, the boundary of each other source at which its rows
+            are read.
     """
 
     version: int
@@ -67,6 +81,7 @@ class TableVersion(msgspec.Struct, frozen=True):
     lsn: int
     made_from: dict[str, int] = {}
     query: str = ""
+    others: dict[str, SourcePosition] = {}
 
     @property
     def applied_through(self) -> Lsn:
@@ -84,6 +99,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         published_at_us: When the tables had come there, microseconds since 1970, UTC.
         views: Their versions, by view.
         complete: Whether the derived views are there, too.
+        others: Boundaries of other sources that its derived views were computed at.
     """
 
     number: int
@@ -92,6 +108,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
     published_at_us: int
     views: dict[str, TableVersion]
     complete: bool = True
+    others: dict[str, SourcePosition] = {}
 
     @property
     def applied_through(self) -> Lsn:
@@ -246,14 +263,21 @@ class Published:
         found = (_read(self._folder / name) for name in self._names())
         return [version for version in found if version.complete]
 
-    def complete(self, version: PublishedVersion, derived: Mapping[str, TableVersion]) -> None:
+    def complete(
+        self,
+        version: PublishedVersion,
+        derived: Mapping[str, TableVersion],
+        others: Mapping[str, SourcePosition] | None = None,
+    ) -> None:
         """Makes a version readable, with the views that are made from its own.
 
         Args:
             version: A version that was not.
             derived: Those views' tables.
+            others: Boundaries of other sources that they were computed at.
         """
-        made = structs.replace(version, views=version.views | dict(derived), complete=True)
+        views = version.views | dict(derived)
+        made = structs.replace(version, views=views, complete=True, others=dict(others or {}))
         _write(self._path(version.number), msgspec.json.encode(made))
 
     def publish(

@@ -172,7 +172,9 @@ def look(connection: psycopg.Connection[Any], token: PositionToken, source: str)
         TokenError: The token means nothing in this source.
     """
     capture = committed.check(connection, token, source)
-    found = {(p.view, p.store): p for p in positions.read(connection) if p.source == source}
+    found = {
+        (p.view, p.store): p for p in positions.read(connection) if positions.of_source(p, source)
+    }
     return Seen(connection, capture, found, token.lsn)
 
 

@@ -22,6 +22,7 @@ from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView
 from projections.errors import PlanError, SinkUnavailableError
 from projections.planning import binding
+from projections.publishing.other_sources import shown_elsewhere
 from projections.publishing.published_versions import Published
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.history.arrow import HistoryForm
@@ -132,6 +133,19 @@ def columns_of(plan: ViewPlan) -> Columns:
     return _columns(Schema.from_arrow(table))
 
 
+def columns_elsewhere(spec: JobSpec) -> dict[str, Columns]:
+    """Returns the columns of views of other sources, as readers see them.
+
+    Raises:
+        SinkUnavailableError: A table cannot be read.
+    """
+    found = shown_elsewhere(spec.config.addresses.tables, spec.config.source).items()
+    read = {*spec.cross_reads.read, *(n for v in spec.cross_reads.derived for n in v.inputs)}
+    return {
+        name: _columns_at(spec.config, place, at) for name, (place, at) in found if name in read
+    }
+
+
 def _of_query(
     connection: Connection, config: JobConfig, view: DerivedView, followers: tuple[DerivedView, ...]
 ) -> Succession:
@@ -149,13 +163,16 @@ def _of_query(
 
 
 def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[DerivedView, ...]:
-    """Views made from one, or from one of these, by the queries whose rows readers see."""
+    """Views made from one, or from one of these, by the queries whose rows readers see.
+
+    Those that the job of another source maintains, by the queries that are declared.
+    """
     places = registry.current_places(connection, spec.config.source)
     known = versions_derived.places(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
     )
     reached, found = {view}, []
-    for each in known:
+    for each in (*known, *spec.cross_reads.derived):
         name = each.name.partition(".")[0]
         if each.name != places.get(name, name) or reached.isdisjoint(each.inputs):
             continue
@@ -168,7 +185,9 @@ def _now(
     connection: Connection, config: JobConfig, view: str, reading: tuple[DerivedView, ...]
 ) -> dict[str, Columns]:
     """Columns of all that some views read but what they make themselves, as readers see it."""
-    places, latest = registry.current_places(connection, config.source), _latest(config)
+    places, latest = dict(registry.current_places(connection, config.source)), dict(_latest(config))
+    for name, (place, at) in shown_elsewhere(config.addresses.tables, config.source).items():
+        places[name], latest[place] = place, at
     made = {each.name for each in reading} - {view}
     found = {}
     for name in sorted({view}.union(*(each.inputs for each in reading)) - made):

@@ -207,7 +207,8 @@ def stores_room(config: JobConfig, view: AnyView, current: ViewVersion | None) -
 
 def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
     """Returns the views that are made from one."""
-    return tuple(each.name for each in spec.declared_derived if view.name in each.inputs)
+    derived = (*spec.declared_derived, *spec.cross_reads.derived)
+    return tuple(each.name for each in derived if view.name in each.inputs)
 
 
 def begin(  # noqa: PLR0913  # who begins knows all of this

@@ -15,6 +15,7 @@ from projections.archive.topic_copy import TopicCopy
 from projections.common import store_lock
 from projections.definition.views import Store
 from projections.errors import VersionError, VersionUnknownError
+from projections.publishing import other_sources
 from projections.versions import derived as versions_derived
 from projections.versions import function_store, registry, routing
 from projections.versions.bulk_requests import BulkRequests
@@ -80,9 +81,17 @@ def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
         for each in spec.declared_derived
         if view in versions_derived.read(connection, spec.config.source, [each.name])
     ]
+    if not readers:
+        made = other_sources.readers(spec.config.addresses.tables, spec.config.source, {view})
+        direct = {e.place: e for e in made if view in map(_view, e.table.made_from)}
+        readers += [f"{e.place} of source {e.source}" for e in direct.values()]
     if readers:
         raise VersionError(
             f"versions of other views are made from view {view}",
             detail=", ".join(readers),
             hint="rebuild and cutover these by what is declared, and drop their older versions",
         )
+
+
+def _view(place: str) -> str:
+    return place.partition(".")[0]

@@ -118,7 +118,6 @@ def test_sources_are_captured_disturbed_repaired_and_removed_independently(
     project: Project,
 ) -> None:
     _views_equal_their_sources_and_are_queried_together(project)
-    _a_derived_view_of_both_is_refused(project)
     _a_view_is_rebuilt_beside_the_other_source(project)
     _a_database_that_is_down_stops_its_own_views_only(project)
     _a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from projections.definition.operators.pattern import Pattern
     from projections.definition.operators.time_bounds import Extent, Span
     from projections.definition.operators.windows import Window
+    from projections.definition.registry import Declarations
     from projections.definition.search_options import SearchOptions
 
 _SELECT: Final = re.compile(
@@ -435,13 +436,21 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
             raise DeclarationError(
                 f"view {name} reads {each}, which has no table", hint='use to=["table", ...]'
             )
-    sources = {each: known.source_of(each) for each in inputs}
-    if len(set(sources.values())) > 1:
-        raise SeveralSourcesError(
-            f"view {name} reads views of two sources",
-            detail=", ".join(f"{each} of {source}" for each, source in sources.items()),
-            hint="declare a view for each source, and join them where you read: headwater query",
-        )
+    _refuse_chained(name, inputs, known)
+
+
+def _refuse_chained(name: str, inputs: Sequence[str], known: Declarations) -> None:
+    """A view over several sources is read by its own job only: else its inputs would be mixed."""
+    sources = {each: known.sources_of(each) for each in inputs}
+    reached = {source for several in sources.values() for source in several}
+    owner = next(source for source in known.sources if source in reached)
+    for each, several in sources.items():
+        if several[0] != owner and len(several) > 1:
+            raise SeveralSourcesError(
+                f"view {name} of source {owner} reads {each}, which combines several sources",
+                detail=f"{each} combines {', '.join(several)}, in the job of source {several[0]}",
+                hint=f"read the views that {each} reads, or declare source {several[0]} first",
+            )
 
 
 def _text(name: str, query: str) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from cdc.position import version_of
-from projections.common.fault import Fault, FaultError
+from projections.common.fault import Fault
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import ProjectionError, QueryFailedError, ViewQueryError
 from projections.incremental.analysis.pruning import columns_in_order
@@ -24,6 +24,7 @@ from projections.incremental.analysis.strategy import Keyed
 from projections.incremental.expectation_filter import Sieve
 from projections.incremental.spark.affected_keys import gathered
 from projections.incremental.spark.analysis import analyse, keyed
+from projections.incremental.spark.derived_writer import WRITTEN_DDL, DerivedWriter
 from projections.incremental.spark.full_diff import differences
 from projections.incremental.spark.pattern_matching import matches_of
 from projections.incremental.spark.percolator import percolated
@@ -31,18 +32,17 @@ from projections.incremental.spark.pruned_inputs import near
 from projections.incremental.spark.recompute_keys import affected, outcome, within
 from projections.incremental.spark.recompute_suffix import onward, touched
 from projections.incremental.spark.sql_query import definition_of_sql
-from projections.planning.job_spec import writing
+from projections.publishing.other_sources import other_positions, own_position
 from projections.publishing.published_versions import TableVersion
-from projections.stores.delta.derived_table import DerivedTable, settled
+from projections.stores.delta.derived_table import DerivedTable, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from projections.common.driver_lock import Tenure
-    from projections.definition.expectations.expectation import Expectation
     from projections.definition.operators.time_bounds import Extent
     from projections.definition.views import DerivedView
     from projections.incremental.analysis.strategy import Explanation
@@ -56,52 +56,8 @@ _FEW_ROWS: Final = 1_000_000
 _MANY_ROWS: Final = 4_000_000
 """Rows of an input from which on it costs less to look up where changes of it reach, two jobs of
 Spark's, than to read their groups from the beginning."""
-_WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
-_WRITTEN: Final = pa.schema(
-    [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class DerivedWriter:
-    """Writes what became of a view's rows, in one of Spark's workers.
-
-    Attributes:
-        root: Folder of the tables.
-        view: Name of the view.
-        keys: Columns that identify a row.
-        schema: Columns of what is given.
-        version: Boundary at which it is so, as a number.
-        anew: Whether it is all that the view has, in place of what it had.
-        expectations: What its rows should be like.
-        tenure: The driver's right to write.
-    """
-
-    root: Path
-    view: str
-    keys: tuple[str, ...]
-    schema: pa.Schema
-    version: int
-    anew: bool
-    expectations: tuple[Expectation, ...] = ()
-    tenure: Tenure | None = None
-
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes all batches of the one task; yields how many rows were kept, gone, and failed."""
-        given = list(batches)
-        rows = (
-            pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()
-        )
-        table = DerivedTable(self.root, self.view, self.keys)
-        rows = settled(rows, self.keys)
-        sieve = Sieve(self.view, self.expectations)
-        try:
-            with writing(self.tenure):
-                kept, gone = table.write(sieve.marked(rows), self.version, anew=self.anew)
-        except ProjectionError as error:
-            raise FaultError(error) from None
-        written = {"kept": [kept], "gone": [gone], "failed": [list(sieve.failed.items())]}
-        yield pa.RecordBatch.from_pydict(written, schema=_WRITTEN)
+_OWN: Final = ""
+"""Stands for the source whose job keeps the view, among epochs."""
 
 
 @dataclass(slots=True)
@@ -130,6 +86,8 @@ class DerivedKeeper:
     identities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
     _suited: Any = None
+    _origin: Origin | None = None
+    _written: int | None = None
 
     @property
     def explanation(self) -> Explanation | None:
@@ -141,7 +99,7 @@ class DerivedKeeper:
         identities = {_view(place): columns for place, columns in self.identities.items()}
         return replace(found, near=columns_in_order(known.anchors, found.by, identities))
 
-    def keep(
+    def keep(  # noqa: PLR0913  # what one boundary is to one view
         self,
         version: PublishedVersion,
         known: Mapping[str, TableVersion],
@@ -149,6 +107,7 @@ class DerivedKeeper:
         places: Mapping[str, str] | None = None,
         *,
         whole: bool = False,
+        others: Mapping[str, str] | None = None,
     ) -> TableVersion | None:
         """Brings the view to a boundary.
 
@@ -159,6 +118,7 @@ class DerivedKeeper:
             places: Of views of which readers see another version than the first, its place. Where
                 that is not what the view was made from, it is recreated.
             whole: Its table may not be what it was left as: all of it is computed and compared.
+            others: By place, the source of the tables that are not of the boundary's own.
 
         Returns:
             The view's table there; None while an input is not whole yet.
@@ -173,8 +133,11 @@ class DerivedKeeper:
             return None
         wanted = {place: known[place].version for place in read}
         query = view.fingerprint
+        vector = other_positions(read, known, others or {})
         same = own is not None and own.query in view.fingerprints and own.epoch == version.epoch
-        if own is not None and same and own.made_from.keys() == wanted.keys():
+        epochs = {source: position.epoch for source, position in vector.items()}
+        self._origin = Origin(query, wanted, epochs | {_OWN: version.epoch})
+        if own is not None and same and self._goes_on(own, self._origin):
             changed = {place for place in wanted if own.made_from[place] != wanted[place]}
         else:
             own, changed = None, set(wanted)
@@ -182,10 +145,36 @@ class DerivedKeeper:
             self._mend(version, wanted)
         elif changed or own is None or self._suited is None:
             self._bring(version, wanted, changed, own)
-        table = DeltaTable(self.tables / view.name).version()
+        self._written = table = DeltaTable(self.tables / view.name).version()
         # no newer than the oldest that it is made from
-        epoch, lsn = min((known[place].epoch, known[place].lsn) for place in read)
-        return TableVersion(table, epoch, lsn, wanted, query)
+        at = own_position(read, known, others or {})
+        return TableVersion(table, at.epoch, at.lsn, wanted, query, vector)
+
+    def _goes_on(self, own: TableVersion, now: Origin) -> bool:
+        """Whether it is enough to follow what has changed since a view was published.
+
+        Versions of a table that was made anew cannot be compared: its source has another epoch, it
+        is another source's by now, or its versions go back. Nor is it enough if a job that was
+        killed has written more than what was published, and from something else.
+        """
+        epochs = {source: position.epoch for source, position in own.others.items()}
+        if epochs | {_OWN: own.epoch} != now.epochs:
+            return False
+        before, last = own.made_from, self._written
+        if before.keys() != now.tables.keys() or not _between(before, now.tables, now.tables):
+            return False
+        self._written = None  # until this boundary is written
+        if last == own.version:
+            return True
+        table = DerivedTable(self.tables, self.view.name, self.view.keys)
+        return all(
+            written is not None
+            and written.query in self.view.fingerprints
+            and written.epochs == now.epochs
+            and written.tables.keys() == before.keys()
+            and _between(before, written.tables, now.tables)
+            for written in table.written_after(own.version)
+        )
 
     def _bring(
         self,
@@ -389,8 +378,9 @@ class DerivedKeeper:
             anew,
             view.expectations,
             self.tenure,
+            self._origin,
         )
-        for row in rows.coalesce(1).mapInArrow(writer.write, _WRITTEN_DDL).collect():
+        for row in rows.coalesce(1).mapInArrow(writer.write, WRITTEN_DDL).collect():
             self.failed.update(row["failed"])
 
     def _analysis(self, versions: TableVersions, new: Mapping[str, DataFrame]) -> Derivation:
@@ -490,6 +480,11 @@ def _of_function(
 def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:
     """Returns the inputs that a query reads of those that there are."""
     return set(getattr(definition, "inputs", there))
+
+
+def _between(first: Mapping[str, int], tables: Mapping[str, int], last: Mapping[str, int]) -> bool:
+    """Whether the versions of some tables are neither before the first nor after the last."""
+    return all(first[place] <= at <= last[place] for place, at in tables.items())
 
 
 def _alike(stored: DataFrame, result: DataFrame) -> bool:

@@ -13,7 +13,7 @@ from projections.incremental.spark.analysis import analyse
 from projections.incremental.spark.catalyst import opaque
 from projections.incremental.spark.maintainer import definition_of, inputs_of, query_fault
 from projections.job.spark.session import session_beside, session_ended
-from projections.versions.dependents import columns_of
+from projections.versions.dependents import columns_elsewhere, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,7 +41,8 @@ def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
     Returns:
         By view that could not be kept, why.
     """
-    schemas = {plan.view: _struct(columns_of(plan)) for plan in plans}
+    schemas = _structs(columns_elsewhere(spec))
+    schemas |= {plan.view: _struct(columns_of(plan)) for plan in plans}
     return _unfit(session_beside(spec.config), spec.derived, schemas)
 
 

@@ -17,6 +17,7 @@ from projections.incremental.spark.maintainer import DerivedKeeper
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, require_unique, wrong
 from projections.job.spark.session import session_beside
+from projections.publishing.other_sources import NO_VIEWS, published_views
 from projections.publishing.published_versions import Published
 from projections.verification.report import EXAMPLES, KeyFinding, Uncompared, ViewReport
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
+    from projections.publishing.other_sources import OtherViews
     from projections.publishing.published_versions import PublishedVersion, TableVersion
 
 _NAMED: Final = 10
@@ -60,13 +62,14 @@ def verify_derived(
         return []
     session = session_beside(spec.config)
     tables = spec.config.addresses.tables
+    others = published_views(tables, spec.cross_reads.read)
     # by Delta's own reader alone: what is verified was made from what the other one reads
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
         keeper = DerivedKeeper(tables, view, versions)
         try:
-            return derived_report(keeper, latest, places, spec.config.source)
+            return derived_report(keeper, latest, places, spec.config.source, others)
         except FunctionLostError as error:
             if uncompared is None:
                 raise
@@ -78,7 +81,11 @@ def verify_derived(
 
 
 def derived_report(
-    keeper: DerivedKeeper, latest: PublishedVersion, places: Mapping[str, str], source: str
+    keeper: DerivedKeeper,
+    latest: PublishedVersion,
+    places: Mapping[str, str],
+    source: str,
+    others: OtherViews = NO_VIEWS,
 ) -> ViewReport | None:
     """Compares one derived view with its query; see `verify_derived`.
 
@@ -87,24 +94,26 @@ def derived_report(
         latest: What is published.
         places: Where views are read; see `Published.current`.
         source: Name of the source.
+        others: What it reads of other sources.
 
     Returns:
         None of a view that is not published.
     """
-    _require_unique(keeper, latest, places)
+    known = {**latest.views, **others.tables}
+    _require_unique(keeper, known, {**places, **others.places})
     own = latest.views.get(keeper.view.name)
     return None if own is None else _report(keeper, own, source)
 
 
 def _require_unique(
-    keeper: DerivedKeeper, latest: PublishedVersion, places: Mapping[str, str]
+    keeper: DerivedKeeper, known: Mapping[str, TableVersion], places: Mapping[str, str]
 ) -> None:
     """Looks at the rows of a view that has stayed behind its inputs."""
-    view, own = keeper.view, latest.views.get(keeper.view.name)
+    view, own = keeper.view, known.get(keeper.view.name)
     read = [places.get(name, name) for name in view.inputs]
-    if not latest.views.keys() >= set(read):
+    if not known.keys() >= set(read):
         return
-    newest = {place: latest.views[place].version for place in read}
+    newest = {place: known[place].version for place in read}
     if own is None or own.made_from != newest:
         require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
 

@@ -15,6 +15,7 @@ from projections.errors import ProjectionError, WriterLockedError
 from projections.incremental.spark.maintainer import DerivedKeeper
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.verify_derived import derived_report
+from projections.publishing.other_sources import published_views
 from projections.publishing.published_versions import Published
 from projections.verification.derived_checks import CheckAnswer, Checks
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.definition.views import DerivedView
-    from projections.planning.job_config import JobConfig
+    from projections.planning.job_spec import JobSpec
     from projections.verification.derived_checks import CheckRequest
 
 _TICK_S: Final = 0.2
@@ -46,7 +47,7 @@ class DerivedWatch(Attendant):
 
     Args:
         session: Where.
-        config: The job's configuration.
+        spec: The job.
         pool: Which of Spark's pools it works in.
         views: Returns the views that are kept at this moment.
     """
@@ -54,15 +55,15 @@ class DerivedWatch(Attendant):
     def __init__(
         self,
         session: SparkSession,
-        config: JobConfig,
+        spec: JobSpec,
         pool: str,
         views: Callable[[], Iterable[DerivedView]],
     ) -> None:
         super().__init__("derived watch")
         self._session = session
-        self._config = config
+        self._spec = spec
         self._pool = pool
-        self._checks = Checks(config)
+        self._checks = Checks(spec.config)
         self._views = views
 
     def attend(self) -> None:
@@ -95,13 +96,13 @@ class DerivedWatch(Attendant):
             return CheckAnswer(compared=False)
 
     def _compared(self, view: DerivedView) -> CheckAnswer:
-        tables = self._config.addresses.tables
-        published = Published(tables, self._config.source)
+        tables = self._spec.config.addresses.tables
+        published = Published(tables, self._spec.config.source)
         latest, places = published.latest(), published.current()
         if latest is None:
             return CheckAnswer(compared=True)
         # of its own, by Delta's own reader: what is verified was made from what the other one reads
         keeper = DerivedKeeper(tables, view, TableVersions(self._session, tables, files_max=0))
-        return CheckAnswer(
-            compared=True, report=derived_report(keeper, latest, places, self._config.source)
-        )
+        others = published_views(tables, self._spec.cross_reads.read)
+        report = derived_report(keeper, latest, places, self._spec.config.source, others)
+        return CheckAnswer(compared=True, report=report)

@@ -71,7 +71,11 @@ if TYPE_CHECKING:
     from projections.planning.job_config import StoreAddresses
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.published_versions import PublishedVersion, TableVersion
+    from projections.publishing.published_versions import (
+        PublishedVersion,
+        SourcePosition,
+        TableVersion,
+    )
 
 LOOK_S: Final = 5.0
 """Between two looks at places while nothing is published: so long may a lost one go unnoticed."""
@@ -166,6 +170,7 @@ class Follower(Attendant):
         super().__init__(f"derived {store}")
         self.faults: dict[str, Fault] = {}
         self.reached: dict[str, Lsn] = {}
+        self.others: dict[str, dict[str, SourcePosition]] = {}
         self._session = session
         self._spec = spec
         self._store = store
@@ -308,7 +313,7 @@ class Follower(Attendant):
         """Notes that a view is where its table is: of its faults, only refused keys are left."""
         name = brought.plan.name
         self._at[name] = brought
-        self.reached[name] = table.applied_through
+        self.reached[name], self.others[name] = table.applied_through, table.others
         refusal = self._refusals.get(name)
         if refusal is None:
             self.faults.pop(name, None)
@@ -406,6 +411,7 @@ class Follower(Attendant):
             positions.withdraw(connection, views, self._store)
         for view in views:
             self.reached.pop(view, None)
+            self.others.pop(view, None)
 
     def _rid(self, plan: ViewPlan) -> None:
         """Removes what lies beside the rows of a view that has nothing there any more."""

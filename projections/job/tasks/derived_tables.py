@@ -26,6 +26,7 @@ from projections.incremental.spark.maintainer import DerivedKeeper, number_of, q
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.tasks.derived_checks import DerivedWatch
 from projections.job.tasks.derived_stores import Follower
+from projections.publishing.other_sources import NO_VIEWS, published_views
 from projections.publishing.published_versions import Published
 from projections.verification.requests import Renewals
 from projections.versions import derived as versions_derived
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from projections.common.fault import Fault
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
+    from projections.publishing.other_sources import OtherViews
     from projections.publishing.published_versions import PublishedVersion, TableVersion
     from projections.verification.requests import Renewal
 
@@ -86,6 +88,7 @@ class Deriver(Attendant):
         self.faults: dict[str, Fault] = {}
         self.seconds: dict[str, float] = {}
         self._session = session
+        self._tables = tables
         self._published = Published(tables, spec.config.source)
         self._file = spec.config.derived_file
         self._spec = spec
@@ -96,7 +99,7 @@ class Deriver(Attendant):
         self._joining: dict[str, DerivedView] = {}
         self._made: Mapping[str, TableVersion] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
-        self._epoch = 0
+        self._epochs: dict[str, int] = {}
         self._renewals = Renewals(spec.config)
         self._renewed: list[Renewal] = []
         self._followers = {
@@ -104,7 +107,7 @@ class Deriver(Attendant):
             for store in (Store.SEARCH, Store.CACHE)
             if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
         }
-        self._watch = DerivedWatch(session, spec.config, _POOL, lambda: self.views)
+        self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
         self._said = b""
 
     def run(self) -> None:
@@ -132,11 +135,12 @@ class Deriver(Attendant):
                     with self._alone() as connection:
                         if connection is not None:
                             self._meet(connection)
-                        made = self.derived(version)
+                        others = published_views(self._tables, self._spec.cross_reads.read)
+                        made = self.derived(version, others)
                         if connection is not None:
                             self._refuse(connection)
                         with self._spec.writing():
-                            self._published.complete(version, made)
+                            self._published.complete(version, made, others.positions)
                             self._settle(version)
                         self._made = made
                     took_s = time.monotonic() - began
@@ -174,18 +178,28 @@ class Deriver(Attendant):
             if view in kept
         }
 
-    def derived(self, version: PublishedVersion) -> dict[str, TableVersion]:
-        """Brings every view to a boundary; returns their tables there, as far as there are any."""
-        if version.epoch != self._epoch:  # whatever was made anew has versions of its own
+    def derived(
+        self, version: PublishedVersion, others: OtherViews = NO_VIEWS
+    ) -> dict[str, TableVersion]:
+        """Brings every view to a boundary; returns their tables there, as far as there are any.
+
+        Args:
+            version: The boundary.
+            others: What it reads of other sources.
+        """
+        epochs = {source: position.epoch for source, position in others.positions.items()}
+        epochs[self._spec.config.source] = version.epoch
+        if epochs != self._epochs:  # whatever was made anew has versions of its own
             self._forget()
-            self._epoch = version.epoch
+            self._epochs = epochs
         self._renewed.clear()
         before = self._published.latest()
         views = {} if before is None else before.views
-        places = self._published.current()
+        places = {**self._published.current(), **others.places}
         names = {view.name for view in self.views}
         # of a view made from others the version itself says where it was before
-        others = {each: at for each, at in version.views.items() if each not in names}
+        known = {each: at for each, at in version.views.items() if each not in names}
+        known |= others.tables
         kept: dict[str, Future[TableVersion | None]] = {}
         identities = self._identities()
         for keeper in self.keepers:
@@ -195,7 +209,7 @@ class Deriver(Attendant):
             inputs = {place: kept[place] for place in read if place in kept}
             own = views.get(keeper.view.name)
             kept[keeper.view.name] = self._pool.submit(
-                self._kept, keeper, version, {**others}, inputs, own, places
+                self._kept, keeper, version, {**known}, inputs, own, places, others.sources
             )
         wait(kept.values())
         found = {name: future.result() for name, future in kept.items()}
@@ -277,6 +291,7 @@ class Deriver(Attendant):
         inputs: Mapping[str, Future[TableVersion | None]],
         own: TableVersion | None,
         places: Mapping[str, str],
+        others: Mapping[str, str],
     ) -> TableVersion | None:
         """Brings a view to a boundary; it stays where it was if it cannot be kept."""
         name = keeper.view.name
@@ -288,7 +303,8 @@ class Deriver(Attendant):
         renewal = self._renewals.due(name, Store.TABLE, number_of(version))
         try:
             self._require_declared(keeper.view)
-            made = keeper.keep(version, known, own, places, whole=renewal is not None)
+            whole = renewal is not None
+            made = keeper.keep(version, known, own, places, whole=whole, others=others)
             self.faults.pop(name, None)
             if renewal is not None and made is not None:
                 self._renewed.append(renewal)
@@ -307,6 +323,7 @@ class Deriver(Attendant):
         """
         spec = self._spec
         declared = {each.name for each in (*spec.views, *spec.declared_derived)}
+        declared |= spec.cross_reads.read.keys()
         gone = [name for name in view.inputs if name not in declared]
         if gone and spec.declared_derived and spec.views:
             raise ViewQueryError(
@@ -331,6 +348,7 @@ class Deriver(Attendant):
                 "error": asdict(fault) if (fault := self.faults.get(keeper.view.name)) else None,
                 **(asdict(keeper.explanation) if keeper.explanation else {}),
                 "failed": dict(keeper.failed),
+                "reached": self._vectors(keeper.view.name),
                 "stores": {
                     str(store): found
                     for store, follower in self._followers.items()
@@ -345,6 +363,19 @@ class Deriver(Attendant):
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._file, text, durable=False)
         self._said = text
+
+    def _vectors(self, view: str) -> dict[str, dict[str, tuple[int, int]]]:
+        """By store, where a view over several sources is in the other ones."""
+        made = self._made.get(view)
+        vectors = {str(Store.TABLE): {} if made is None else made.others}
+        vectors |= {
+            str(store): follower.others.get(view, {}) for store, follower in self._followers.items()
+        }
+        return {
+            store: {source: (at.epoch, at.lsn) for source, at in vector.items()}
+            for store, vector in vectors.items()
+            if vector
+        }
 
     def _failed(self, view: str, error: Exception) -> None:
         fault = query_fault(view, error)

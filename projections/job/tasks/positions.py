@@ -24,6 +24,7 @@ from projections.planning import view_schemas
 from projections.publishing import positions
 from projections.publishing.boundary import CompleteThrough
 from projections.publishing.frontier import Frontier
+from projections.publishing.other_sources import reached_by_readers
 from projections.publishing.published_versions import Published
 from projections.versions import registry
 
@@ -123,6 +124,7 @@ class Publisher(Attendant):
         self._whole: dict[str, int] = {}  # since which position, in bytes
         self._epoch = 0
         self._told = 0
+        self._readers: dict[tuple[str, Store], Lsn] | None = None
 
     def attend(self) -> None:
         """Samples and publishes until stopped."""
@@ -197,6 +199,23 @@ class Publisher(Attendant):
         for reached, views in (*found.items(), *self._of_tables().items()):
             with self._spec.writing():
                 positions.publish(connection, self._spec.config.source, views, reached)
+        self._publish_readers(connection)
+
+    def _publish_readers(self, connection: psycopg.Connection[Any]) -> None:
+        """Publishes where views are that other sources' jobs make from these, too."""
+        spec, readers = self._spec, self._spec.cross_reads.readers
+        reached = {
+            place: lsn
+            for owner in sorted(set(readers.values()))
+            for place, lsn in reached_by_readers(
+                spec.config.derived_file_of(owner), spec.config.source, self._epoch
+            ).items()
+            if place[0].partition(".")[0] in readers
+        }
+        if reached != self._readers:
+            with spec.writing():
+                positions.publish_readers(connection, spec.config.source, reached, readers)
+            self._readers = reached
 
     def _meet(self, connection: psycopg.Connection[Any]) -> None:
         """Follows versions, too, that batches have by now.

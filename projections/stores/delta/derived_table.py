@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from projections.common.file_lock import WriterLock
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _COUNT: Final = "_headwater_count"
+_ORIGIN: Final = "headwater.madeFrom"
+_SAME_ROWS: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What rows were computed from; kept with the commit that wrote them.
+
+    Attributes:
+        query: What tells the view's query from another.
+        tables: Versions of the tables that it read, by physical name.
+        epochs: Incarnation of each source of these.
+    """
+
+    query: str
+    tables: dict[str, int]
+    epochs: dict[str, int]
 
 
 class DerivedTable:
@@ -39,13 +56,44 @@ class DerivedTable:
         self._view = view
         self._keys = tuple(keys)
 
-    def write(self, rows: pa.Table, version: int, *, anew: bool = False) -> tuple[int, int]:
+    def written_after(self, version: int) -> list[Origin | None]:
+        """Returns what the table was written from since a version; None for an unknown write.
+
+        Args:
+            version: Of the table.
+
+        Raises:
+            DeltaError: The table cannot be read.
+        """
+        table = DeltaTable(str(self._path))
+        count = table.version() - version
+        if count <= 0:
+            return [None] if count else []
+        commits = table.history(count)
+        found: list[Origin | None] = [None] * (count - len(commits))
+        for commit in commits:
+            text = commit.get(_ORIGIN)
+            if text is not None:
+                found.append(msgspec.json.decode(text, type=Origin))
+            elif commit["operation"] not in _SAME_ROWS:
+                found.append(None)
+        return found
+
+    def write(
+        self,
+        rows: pa.Table,
+        version: int,
+        *,
+        anew: bool = False,
+        origin: Origin | None = None,
+    ) -> tuple[int, int]:
         """Writes what became of affected keys.
 
         Args:
             rows: The view's columns and `_deleted`; of a deleted row the keys alone count.
             version: Boundary at which it is so.
             anew: They are all that the view has, in place of what it had.
+            origin: What they were computed from.
 
         Returns:
             Rows given to be kept, and keys given to be gone.
@@ -60,11 +108,13 @@ class DerivedTable:
             VERSION_COLUMN, pa.array([version] * rows.num_rows, pa.int64())
         )
         try:
+            told = None if origin is None else msgspec.json.encode(origin).decode()
+            noted = CommitProperties(None if told is None else {_ORIGIN: told})
             with self._lock:
                 if anew:
-                    self._replace(stamped)
+                    self._replace(stamped, noted)
                 elif rows.num_rows:
-                    self._merge(stamped)
+                    self._merge(stamped, noted)
         except (DeltaError, OSError) as error:
             raise SinkUnavailableError(
                 f"view {self._view}: its table cannot be read or written",
@@ -72,7 +122,7 @@ class DerivedTable:
             ) from None
         return rows.num_rows - gone, gone
 
-    def _merge(self, rows: pa.Table) -> None:
+    def _merge(self, rows: pa.Table, noted: CommitProperties) -> None:
         table = DeltaTable(str(self._path))
         # in brackets: what follows FROM is read to the end as one expression
         on = " AND ".join(f"({_alike(rows, name)})" for name in self._keys)
@@ -84,6 +134,7 @@ class DerivedTable:
                 source_alias="s",
                 target_alias="t",
                 streamed_exec=False,
+                commit_properties=noted,
                 post_commithook_properties=HOOKS,
             )
             .when_matched_delete(gone)
@@ -93,7 +144,7 @@ class DerivedTable:
         )
         maintain(table, self._path.parent, self._view)
 
-    def _replace(self, rows: pa.Table) -> None:
+    def _replace(self, rows: pa.Table, noted: CommitProperties) -> None:
         kept = rows.filter(pc.invert(rows[DELETED_FIELD])).drop_columns([DELETED_FIELD])
         path = str(self._path)
         if not DeltaTable.is_deltatable(path):
@@ -103,6 +154,7 @@ class DerivedTable:
             kept,
             mode="overwrite",
             schema_mode="overwrite",
+            commit_properties=noted,
             post_commithook_properties=HOOKS,
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from fix_services import fresh_database
 
 from cdc.postgres import own_schema, session
 from cdc.table import TableName
@@ -217,3 +218,50 @@ def test_files_that_came_meanwhile_are_not_overwritten(strange: str, tmp_path: P
 
     assert "mine\n" == (tmp_path / "shop" / "views.py").read_text()
     assert strange not in repr(draft)
+
+
+WRITTEN = """# what a person has written: source, view and the names below keep their meaning
+from headwater import source, view
+
+shop = source("shop", tables=["orders"])
+billing = view.mirror("orders", shop.orders)  # a name that the second source would like
+
+"""
+
+
+def test_a_second_source_is_added_at_the_end_of_what_a_person_has_written(
+    postgres_dsn: str, run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    with fresh_database(postgres_dsn) as first, fresh_database(postgres_dsn) as second:
+        for dsn in (first, second):
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
+        assert 0 == run("init", ".", "--dsn", first, "--name", "shop")[0]
+        (tmp_path / "views.py").write_text(WRITTEN)
+        files = [tmp_path / name for name in ("headwater.toml", "views.py", ".env")]
+        before = [file.read_text() for file in files]
+        asked = ("init", "--add-source", "billing", "--dsn", second)
+        _, shown, _ = run(*asked, "--dry-run")
+
+        assert before == [file.read_text() for file in files]
+        assert 'source("billing",tables=' in shown.replace("\n", "").replace("    ", "")
+        assert "[source.billing]" in shown
+        assert second not in shown
+        code, _, said = run(*asked)
+        assert (0, True) == (code, "headwater down" in said)
+        assert before == [
+            file.read_text()[: len(old)] for file, old in zip(files, before, strict=True)
+        ]
+        found = open_project(tmp_path / "headwater.toml")
+        assert ("shop", "billing") == found.sources
+        assert {"shop": ["orders"], "billing": ["billing_orders"]} == {
+            part.source.name: sorted(part.views) for part in found.parts
+        }
+        assert 0o600 == files[2].stat().st_mode & 0o777
+        again = run(*asked)
+        assert (2, True) == (again[0], "has a source billing" in again[2])
+        other = run("init", "--add-source", "mail", "--dsn", second)
+        assert (2, True) == (other[0], "billing and mail are the same database" in other[2])
+        wrong = run("init", "--add-source", "E-Mail", "--dsn", second)
+        assert (2, True) == (wrong[0], "--add-source e_mail" in wrong[2])
+        assert ("shop", "billing") == open_project(tmp_path / "headwater.toml").sources

@@ -355,3 +355,34 @@ def test_lag_does_not_wait_for_what_waits_for_somebody(source: psycopg.Connectio
 
     assert {ChangeStage.PAUSED} == {each.late.stage for each in found if each.late is not None}
     assert 3 == len(found)
+
+
+def test_a_view_over_several_sources_is_waited_for_in_each_of_them(
+    source: psycopg.Connection[Any],
+) -> None:
+    token = committed.everything(source, "shop")
+    both = ReadBarrier("shop", "both", frozenset({Store.TABLE}), ("orders",))
+    applied(source, token.lsn, ("orders", Store.TABLE))
+    with pytest.raises(BehindError) as behind:
+        both.wait(source, token, timeout_s=0.1)
+    places = {("both", Store.TABLE): token.lsn, ("both", Store.CACHE): token.lsn}
+    positions.publish_readers(source, "shop", places, {"both": "billing"})
+    both.wait(source, token, timeout_s=0)
+    positions.publish_readers(
+        source, "shop", {("both", Store.TABLE): token.lsn}, {"both": "billing"}
+    )
+
+    assert [ChangeStage.DERIVATION] == [late.stage for late in behind.value.late]
+    assert [("both", "table", "shop/billing"), ("orders", "table", "shop")] == [
+        (each.view, str(each.store), each.source) for each in positions.read(source)
+    ]
+
+
+def test_a_view_that_its_source_maintains_by_now_begins_with_a_position_of_its_own(
+    source: psycopg.Connection[Any],
+) -> None:
+    places = {("both", Store.TABLE): Lsn(1 << 40)}
+    positions.publish_readers(source, "shop", places, {"both": "billing"})
+    applied(source, Lsn(7), ("both", Store.TABLE))
+
+    assert [("shop", Lsn(7))] == [(p.source, p.applied_through) for p in positions.read(source)]

@@ -67,6 +67,6 @@ def test_the_version_is_shown_without_any_command_being_loaded():
     shown, loaded = done.stdout.splitlines()
 
     assert f"headwater {__version__}" == shown
-    assert {"app", "options", "output", "words"} >= {
+    assert {"app", "hints", "options", "output", "words"} >= {
         name.removeprefix("headwater.cli.") for name in loaded.split()
     }

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from headwater.cli import main
 from headwater.errors import UsageError, ViewMovedError
 from headwater.platform.doctor import former_sources
-from headwater.platform.others import refuse_moved
+from headwater.platform.others import forget_view, note_views, refuse_moved
 from headwater.platform.specs import job_folder, job_spec, ready_file, runtime_spec
 from headwater.project.project import Project, open_project
 from headwater.project.settings.errors import ConflictingSettingsError
@@ -146,21 +146,51 @@ def test_a_cluster_is_refused(tmp_path: Path) -> None:
         project(tmp_path, settings=DSNS + "[spark]\nworkers = 2\n")
 
 
-@pytest.mark.parametrize(
-    "derived",
-    [
-        'view.sql("both", "SELECT o.id FROM orders o JOIN invoices i ON i.id = o.id", ["id"])',
-        'view.sql("both", "SELECT s.n AS id FROM by_status s JOIN invoices i USING (id)", ["id"])',
-    ],
-)
-def test_a_derived_view_of_two_sources_is_refused(tmp_path: Path, derived: str) -> None:
-    with pytest.raises(
-        SeveralSourcesError, match="view both reads views of two sources"
-    ) as refused:
-        project(tmp_path, SHOP + BILLING + derived + "\n")
+BOTH = """
+view.sql("both", "SELECT i.id FROM invoices i JOIN orders o ON i.id = o.id", ["id"])
+view.sql("of_both", "SELECT count(*) AS n FROM both", ["n"])
+"""
+MAIL = """
+mail = source("mail", tables=["letters"])
+view.mirror("letters", mail.letters)
+view.sql("mailed", "SELECT l.id FROM invoices i JOIN letters l ON i.id = l.id", ["id"])
+"""
 
-    assert "invoices of billing" in str(refused.value.detail)
-    assert refused.value.hint
+
+CHAINED = """
+view.sql("all", "SELECT o.id FROM orders o JOIN mailed m ON m.id = o.id", ["id"])
+"""
+
+
+def test_the_source_declared_first_maintains_a_view_over_several(tmp_path: Path) -> None:
+    whole = project(tmp_path, SHOP + BILLING + BOTH)
+    shop, billing = whole.parts
+
+    assert ["both", "by_status", "of_both", "orders"] == sorted(shop.views)
+    assert {"both": ("shop", "billing"), "of_both": ("shop", "billing")} == {
+        name: whole.declarations.sources_of(name) for name in ("both", "of_both")
+    }
+    assert {"invoices": "billing"} == shop.cross_reads.read
+    assert {"both": "shop", "of_both": "shop"} == billing.cross_reads.readers
+    assert {"invoices"} == billing.cross_reads.fed
+    assert (frozenset(), {}) == (shop.cross_reads.fed, billing.cross_reads.read)
+
+
+def test_tables_that_another_source_reads_keep_a_feed_of_their_changes(tmp_path: Path) -> None:
+    billing = project(tmp_path, SHOP + BILLING + BOTH).parts[1]
+    spec = job_spec(billing, (), "", Endpoints())
+
+    assert billing.cross_reads == spec.cross_reads
+    assert spec.config.derived_file_of("shop").parent == job_folder(billing).parent / "shop"
+
+
+def test_a_view_of_another_source_that_combines_several_is_not_read(tmp_path: Path) -> None:
+    views = f"{SHOP}{BILLING}{MAIL}{CHAINED}"
+    with pytest.raises(SeveralSourcesError, match="view all of source shop reads mailed") as error:
+        project(tmp_path, views, "")
+
+    assert "billing, mail" in str(error.value.detail)
+    assert "declare source billing first" in str(error.value.hint)
 
 
 def test_commands_ask_for_a_source_where_several_could_be_meant(
@@ -168,7 +198,7 @@ def test_commands_ask_for_a_source_where_several_could_be_meant(
 ) -> None:
     project(tmp_path)
 
-    assert 2 == main(["token"])
+    assert 2 == main(["source", "repair"])
     assert "--source shop" in capsys.readouterr().err
     assert 2 == main(["token", "--source", "shpo"])
     assert "shop" in capsys.readouterr().err
@@ -237,3 +267,21 @@ def test_a_view_with_the_rows_of_another_source_is_refused(tmp_path: Path) -> No
     assert {"invoices"} == places_of_others(tables, "billing")
     shop.withdraw("invoices")
     refuse_moved(whole.part("billing"))
+
+
+def test_a_view_without_a_table_that_another_source_has_filled_is_not_taken_over(
+    tmp_path: Path,
+) -> None:
+    searched = SHOP + 'view.mirror("found", shop.orders, to=["search"])\n' + BILLING
+    shop, billing = project(tmp_path, searched).parts
+    Published(shop.settings.home / "tables", "shop").begin()
+    note_views(shop)
+    refuse_moved(billing)
+    moved = SHOP + BILLING + 'view.mirror("found", billing.invoices, to=["search"])\n'
+    shop, billing = project(tmp_path, moved).parts
+    with pytest.raises(ViewMovedError) as refused:
+        refuse_moved(billing)
+    forget_view(shop, "found")
+    refuse_moved(billing)
+
+    assert "headwater view drop found --source shop --yes" in str(refused.value.hint)

@@ -91,9 +91,10 @@ PUBLISHED = (
     b'{"version":3,"epoch":1,"lsn":200,"made_from":{},"query":""},"by_status":{"version":4,'
     b'"epoch":1,"lsn":256,"made_from":{"orders":3},"query":"ab"}},"complete":true}'
 )
+PUBLISHED_NOW = PUBLISHED.replace(b'"}', b'","others":{}}').replace(b"true}", b'true,"others":{}}')
 FILES: list[tuple[bytes, Any]] = [
     (
-        PUBLISHED,
+        PUBLISHED_NOW,
         PublishedVersion(
             7,
             1,
@@ -151,6 +152,12 @@ def test_no_derived_view_is_computed_again(declared: dict[str, Any]) -> None:
 def test_a_file_of_a_home_is_read_and_written_as_before(content: bytes, meant: Any) -> None:
     assert meant == msgspec.json.decode(content, type=type(meant))
     assert content == msgspec.json.encode(meant)
+
+
+def test_a_version_published_before_views_had_several_sources_is_read() -> None:
+    now = msgspec.json.decode(PUBLISHED_NOW, type=PublishedVersion)
+
+    assert now == msgspec.json.decode(PUBLISHED, type=PublishedVersion)
 
 
 def test_what_lies_beyond_a_boundary_is_read_and_written_as_before() -> None:

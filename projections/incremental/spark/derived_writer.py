@@ -1,0 +1,72 @@
+"""DerivedWriter: writes what became of a derived view's rows, in one of Spark's workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from projections.common.fault import FaultError
+from projections.errors import ProjectionError
+from projections.incremental.expectation_filter import Sieve
+from projections.planning.job_spec import writing
+from projections.stores.delta.derived_table import DerivedTable, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from projections.common.driver_lock import Tenure
+    from projections.definition.expectations.expectation import Expectation
+    from projections.stores.delta.derived_table import Origin
+
+WRITTEN_DDL: Final = "kept long, gone long, failed map<string,long>"
+_WRITTEN: Final = pa.schema(
+    [("kept", pa.int64()), ("gone", pa.int64()), ("failed", pa.map_(pa.string(), pa.int64()))]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedWriter:
+    """Writes what became of a view's rows, in one of Spark's workers.
+
+    Attributes:
+        root: Folder of the tables.
+        view: Name of the view.
+        keys: Columns that identify a row.
+        schema: Columns of what is given.
+        version: Boundary at which it is so, as a number.
+        anew: Whether it is all that the view has, in place of what it had.
+        expectations: What its rows should be like.
+        tenure: The driver's right to write.
+        origin: What they were computed from.
+    """
+
+    root: Path
+    view: str
+    keys: tuple[str, ...]
+    schema: pa.Schema
+    version: int
+    anew: bool
+    expectations: tuple[Expectation, ...] = ()
+    tenure: Tenure | None = None
+    origin: Origin | None = None
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes all batches of the one task; yields how many rows were kept, gone, and failed."""
+        given = list(batches)
+        rows = (
+            pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()
+        )
+        table = DerivedTable(self.root, self.view, self.keys)
+        rows = settled(rows, self.keys)
+        sieve = Sieve(self.view, self.expectations)
+        try:
+            with writing(self.tenure):
+                marked = sieve.marked(rows)
+                kept, gone = table.write(marked, self.version, anew=self.anew, origin=self.origin)
+        except ProjectionError as error:
+            raise FaultError(error) from None
+        written = {"kept": [kept], "gone": [gone], "failed": [list(sieve.failed.items())]}
+        yield pa.RecordBatch.from_pydict(written, schema=_WRITTEN)

@@ -1,0 +1,190 @@
+"""Views of other sources in the same home, as the job of one source reads them.
+
+Each source publishes its tables at boundaries of its own. A derived view over several sources is
+computed by the job of one of them: at each boundary of that source, from the newest boundary that
+each other source has published. So its version has a vector: a boundary of every source. Nothing is
+locked for it. The files of a published version stay for an hour, and `published_versions.promised`
+keeps those that a published view of any source is made from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from cdc.lsn import Lsn
+from projections.definition.views import Store
+from projections.publishing.published_versions import Published, SourcePosition, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from projections.publishing.published_versions import TableVersion
+
+
+class OtherViews(NamedTuple):
+    """Views of other sources at one boundary of each.
+
+    Attributes:
+        tables: Their tables, by physical name.
+        places: By view, the physical name that readers see.
+        sources: By physical name, the source.
+        positions: By source, the boundary.
+    """
+
+    tables: dict[str, TableVersion]
+    places: dict[str, str]
+    sources: dict[str, str]
+    positions: dict[str, SourcePosition]
+
+
+class Reader(NamedTuple):
+    """A published view over several sources.
+
+    Attributes:
+        source: The source whose job maintains it.
+        place: Its physical name.
+        table: A version that is published, or about to be.
+    """
+
+    source: str
+    place: str
+    table: TableVersion
+
+
+NO_VIEWS: Final = OtherViews({}, {}, {}, {})
+"""For a job whose views read no other source."""
+
+
+def published_views(tables: Path, views: Mapping[str, str]) -> OtherViews:
+    """Returns views of other sources at the newest boundary of each source.
+
+    Args:
+        tables: Folder of the tables.
+        views: By view, its source.
+
+    Returns:
+        Without the views that have nothing published.
+    """
+    found = OtherViews({}, {}, {}, {})
+    for source in sorted(set(views.values())):
+        group = Published(tables, source)
+        # in this order: a version that readers are moved to in between is published already
+        places, latest = group.current(), group.latest()
+        if latest is None:
+            continue
+        found.positions[source] = SourcePosition(latest.epoch, latest.lsn)
+        for view in (each for each, of in views.items() if of == source):
+            place = places.get(view, view)
+            if place in latest.views:
+                found.tables[place] = latest.views[place]
+                found.places[view] = place
+                found.sources[place] = source
+    return found
+
+
+def shown_elsewhere(tables: Path, source: str) -> dict[str, tuple[str, TableVersion]]:
+    """Returns the physical name and the published table of each view of the other sources.
+
+    Args:
+        tables: Folder of the tables.
+        source: The source that is left out.
+    """
+    found: dict[str, tuple[str, TableVersion]] = {}
+    for group in sources(tables):
+        latest = None if group.folder.name == source else group.latest()
+        if latest is not None:
+            found |= latest.by_view(group.current())
+    return found
+
+
+def own_position(
+    read: Iterable[str], known: Mapping[str, TableVersion], others: Mapping[str, str]
+) -> SourcePosition:
+    """Returns the boundary of a job's own source that a derived view is at.
+
+    Args:
+        read: Physical names of the tables that it reads.
+        known: These tables.
+        others: By physical name, the source of those of another one.
+    """
+    own = (known[place] for place in read if place not in others)
+    return min(SourcePosition(table.epoch, table.lsn) for table in own)
+
+
+def other_positions(
+    read: Iterable[str], known: Mapping[str, TableVersion], others: Mapping[str, str]
+) -> dict[str, SourcePosition]:
+    """Returns the boundaries of other sources that a derived view is at; see `own_position`."""
+    found: dict[str, SourcePosition] = {}
+    for place in read:
+        table, vector = known[place], known[place].others
+        if place in others:
+            vector = {others[place]: SourcePosition(table.epoch, table.lsn)}
+        for name, position in vector.items():
+            found[name] = min(position, found.get(name, position))
+    return found
+
+
+def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
+    """Returns what other sources' jobs have made from views of a source, by way of others too.
+
+    Args:
+        tables: Folder of the tables.
+        source: The source of the views.
+        views: The views.
+
+    Returns:
+        Each version that readers get now, or will next.
+    """
+    found: list[Reader] = []
+    for group in sources(tables):
+        if group.folder.name == source:
+            continue
+        versions = filter(None, (group.latest(), group.newest()))
+        among = [
+            Reader(group.folder.name, place, table)
+            for version in versions
+            for place, table in version.views.items()
+            if source in table.others and (tables / place / "_delta_log").is_dir()
+        ]
+        reached = set(views)
+        while new := [each for each in among if _reads(each, reached)]:
+            found += new
+            among = [each for each in among if each not in new]
+            reached |= {_view(each.place) for each in new}
+    return found
+
+
+def reached_by_readers(file: Path, source: str, epoch: int) -> dict[tuple[str, Store], Lsn]:
+    """Returns how far views over several sources are in one of them, as their job reports it.
+
+    Args:
+        file: What the job reports of its derived views; see `JobConfig.derived_file`.
+        source: The source.
+        epoch: Its incarnation; positions of another one mean nothing.
+
+    Returns:
+        By physical name and store.
+    """
+    try:
+        told = orjson.loads(file.read_bytes())
+    except (FileNotFoundError, orjson.JSONDecodeError):
+        return {}
+    found = {}
+    for view, said in told.items():
+        for store, vector in said.get("reached", {}).items():
+            at_epoch, lsn = vector.get(source, (None, 0))
+            if at_epoch == epoch:
+                found[view, Store(store)] = Lsn(lsn)
+    return found
+
+
+def _reads(reader: Reader, views: Collection[str]) -> bool:
+    return any(_view(place) in views for place in reader.table.made_from)
+
+
+def _view(place: str) -> str:
+    return place.partition(".")[0]
