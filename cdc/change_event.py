@@ -62,9 +62,11 @@ class ChangeEvent:
         source = envelope.source
         snapshot = envelope.operation is Operation.READ
         try:
-            table = TableName(source["schema"], source["table"])
+            table = TableName(_text(source["schema"]), _text(source["table"]))
             position = _position(envelope, epoch)
-            committed_at_us = source.get("ts_us") or source["ts_ms"] * 1000
+            committed_at_us = _int64(source.get("ts_us") or _int64(source["ts_ms"]) * 1000)
+            transaction_id = source.get("txId")
+            transaction_id = None if transaction_id is None else _int64(transaction_id)
         except (KeyError, TypeError, ValueError) as error:
             raise EnvelopeError("source block lacks a field", detail=str(error)) from None
         return cls(
@@ -74,7 +76,7 @@ class ChangeEvent:
             envelope.before,
             envelope.after,
             position,
-            source.get("txId"),
+            transaction_id,
             committed_at_us,
             snapshot,
         )
@@ -94,7 +96,19 @@ def _position(envelope: Envelope, epoch: int) -> ChangePosition:
     sequence = envelope.source.get("sequence")
     last_commit, lsn = orjson.loads(sequence) if sequence else (None, None)
     row = Lsn(int(lsn or envelope.source["lsn"]))
-    order = int((envelope.transaction or {}).get("total_order", 0))
+    order = _int64((envelope.transaction or {}).get("total_order", 0))
     if envelope.operation is Operation.READ:
         return ChangePosition.of_read(epoch, row, order)
     return ChangePosition(epoch, Lsn(int(last_commit or 0)), row, order)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a name is no text")
+    return value
+
+
+def _int64(value: Any) -> int:
+    if type(value) is not int or value >> 63:
+        raise TypeError("a number is no whole number of 63 bits")
+    return value

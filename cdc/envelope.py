@@ -48,8 +48,8 @@ class Envelope:
         """Reads the JSON value of a change record.
 
         Raises:
-            EnvelopeError: Not JSON, no operation, an operation that is not Debezium's, or no
-                source block (a foreign producer's record).
+            EnvelopeError: Not JSON, no operation, an operation that is not Debezium's, no source
+                block, or a row that is no object (a foreign producer's record).
         """
         try:
             fields = orjson.loads(value)
@@ -65,6 +65,11 @@ class Envelope:
         except ValueError:
             detail = repr(fields.get("op"))[:20]
             raise EnvelopeError("record has an unknown operation", detail=detail) from None
+        for name in ("before", "after", "transaction"):
+            if not isinstance(fields.get(name), dict | None):
+                raise EnvelopeError(
+                    "record is not a change of a row", detail=f"`{name}` is no object"
+                )
         return cls(
             operation,
             fields.get("before"),

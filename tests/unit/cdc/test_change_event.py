@@ -87,3 +87,28 @@ def test_what_the_connector_did_not_write_is_refused(value: bytes) -> None:
 def test_a_key_that_is_not_json_is_refused() -> None:
     with pytest.raises(EnvelopeError):
         ChangeEvent.parse(b"\xff", record("c"), epoch=1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"before": [1]},
+        {"after": "row"},
+        {"transaction": [7]},
+        {"transaction": {"total_order": "3"}},
+        {"transaction": {"total_order": 1 << 63}},
+        {"source": {"table": 7}},
+        {"source": {"schema": None}},
+        {"source": {"txId": "7"}},
+        {"source": {"ts_us": "1000"}},
+        {"source": {"ts_us": 1.5}},
+        {"source": {"ts_us": None, "ts_ms": []}},
+        {"source": {"sequence": [1, 2]}},
+        {"source": {"sequence": "7"}},
+        {"source": {"sequence": '["a","b"]'}},
+        {"source": {"sequence": f'["1","{1 << 64}"]'}},
+    ],
+)
+def test_a_record_of_another_shape_is_named_as_no_change(changed: dict[str, Any]) -> None:
+    with pytest.raises(EnvelopeError):
+        ChangeEvent.parse(b'{"id":1}', record("u", **changed), epoch=1)
