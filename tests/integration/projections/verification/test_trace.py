@@ -41,9 +41,9 @@ def test_a_row_is_found_at_each_stage_of_its_way(
         for name in ("stock", "notes")
     )
 
-    kept = trace(job.spec, stock, "a\\:1:x")
-    gone = trace(job.spec, stock, "b:y", 1)
-    unknown = trace(job.spec, stock, "c:z")
+    kept = trace(job.spec.config, stock, "a\\:1:x")
+    gone = trace(job.spec.config, stock, "b:y", 1)
+    unknown = trace(job.spec.config, stock, "c:z")
 
     assert ["r", "u"] == [change.operation for change in kept.changes]
     first, second = kept.changes
@@ -60,16 +60,16 @@ def test_a_row_is_found_at_each_stage_of_its_way(
     assert () == unknown.changes
     assert {StoredState.NEVER_SEEN} == {each.state for each in unknown.stores}
     with pytest.raises(TraceError):
-        trace(job.spec, notes, "x")
+        trace(job.spec.config, notes, "x")
     # whoever forgets writes files of the archive anew, with another engine
     others = ArchivedTopic(job.spec.config.archive, next(iter(stock.topics)))
     assert 2 == others.erase(['{"shop":"b","sku":"y"}'], Through(1, gone.changes[0].position))
-    assert kept.changes == trace(job.spec, stock, "a\\:1:x").changes
+    assert kept.changes == trace(job.spec.config, stock, "a\\:1:x").changes
 
     job.stop()
     shop.execute("UPDATE stock SET n = 3 WHERE sku = 'x'")
     shop.records("marks")  # it comes after
-    behind = trace(job.spec, stock, "a\\:1:x")
+    behind = trace(job.spec.config, stock, "a\\:1:x")
 
     assert ["r", "u", "u"] == [change.operation for change in behind.changes]
     assert {StoredState.BEHIND} == {each.state for each in behind.stores}
