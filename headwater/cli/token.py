@@ -72,7 +72,7 @@ def await_view(
 ) -> None:
     """Waits until a view has in stores what was committed before some tokens.
 
-    Of several tokens, those of sources are left out of which the view has no rows.
+    Of several tokens, this leaves out those of sources from which the view has no rows.
 
     Raises:
         BehindError: It is behind after that many seconds.

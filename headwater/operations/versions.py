@@ -163,9 +163,8 @@ class Versions:
             self._connected() as connection,
             registry.alone(connection, self._source, name),
         ):
-            versions_cutover.finish(
-                connection, spec.config, name
-            )  # nobody else could, while this goes on
+            # no other command can, while this one holds the view
+            versions_cutover.finish(connection, spec.config, name)
             planned = self._planned(connection, spec, view, origin, filling.share)
             version = rebuild.begin(
                 connection, spec.config, view, planned, spare, held_too=held_too

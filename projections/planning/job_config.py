@@ -64,13 +64,13 @@ class JobConfig:
         cache_url: Valkey or Redis.
         search_url: OpenSearch.
         jars: What Spark needs beside its own jars.
-        master: Spark's own word. Four threads on two cores, because a task that waits for a
+        master: Spark's `master`. Four threads on two cores, because a task that waits for a
             store needs no core.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: A new view of a table with this many rows or more is loaded straight from
-            the source; see `first_load`.
-        rebuild_rows_min: Changes of an archive from which on a rebuild is done by the
-            job's Spark; see `projections.versions.job_engine`.
+            the source; see `projections.job.initial_load`.
+        rebuild_rows_min: The job's Spark does a rebuild of this many archived changes or more;
+            see `projections.versions.job_engine`.
         java_home: Java to run Spark with; None for the one on the path.
         conf: Further Spark settings, which win over ours.
         tasks: Tasks of one batch of cache and search; one costs least on two cores.

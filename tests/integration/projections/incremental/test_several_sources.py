@@ -103,7 +103,7 @@ class Group:
         self.published.publish(self.epoch, self.lsn, versions, complete=complete)
 
     def reset(self) -> None:
-        """The source is captured anew: its table is made anew, with versions from the start."""
+        """The source is captured again: its table is new, with versions from the start."""
         self.epoch += 1
         self.lsn = self.chance.choice([50, self.lsn])
         shutil.rmtree(self._path())
