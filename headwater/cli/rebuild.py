@@ -284,16 +284,11 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         lacking = {"lacking": planned.lacking, "instead": planned.instead}
         print_json({**said, **within, **lacking})
         return
-    archived = planned.source in {"archive", "topic"}
+    archived = planned.source == "archive"
     counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
-    counted = f"at most {counted}" if planned.source == "topic" else counted
     takes = f"about {planned.seconds:,.0f} s"
     takes += f"; {planned.known_by}" if planned.known_by else ""
-    filled_from = {
-        "archive": "the archive",
-        "topic": "the compacted topic of its table",
-        "source": "a read of its table",
-    }
+    filled_from = {"archive": "the archive", "source": "a read of its table"}
     lines = [
         ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
         ("filled from", filled_from.get(planned.source, "the tables of what it reads")),

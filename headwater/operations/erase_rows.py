@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +29,6 @@ from projections.erasure.file_search import Searched, search_files
 from projections.erasure.unreached import unreached
 from projections.errors import ForgettingRefusedError, SinkUnavailableError, StableTableError
 from projections.versions import registry
-from projections.versions.fill_from_topic import remove_left
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
     from headwater.platform.platform import Platform
     from projections.erasure.archive import ReadKey
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
 
     Connection = psycopg.Connection[Any]
@@ -242,7 +243,7 @@ class Forgetting:
                 locked.add(view)
         self._refuse_unreached(connection, spec)
         self._refuse_building(connection, erasure)
-        remove_left(connection, spec.config)  # copies of topics, by rebuilds that were killed
+        _remove_copied_topics(spec.config)
         return erasure
 
     def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:
@@ -332,6 +333,13 @@ class Forgetting:
         searched = search_files(home.root, values, but=[home.data("postgres")])
         self._say(f"{searched.files:,} files searched for {searched.texts} values")
         return searched
+
+
+def _remove_copied_topics(config: JobConfig) -> None:
+    """Removes copies of topics; rebuilds of earlier releases left them when they were killed."""
+    folder = config.home / "copies" / config.source
+    if folder.is_dir():
+        shutil.rmtree(folder)
 
 
 def not_searched(searched: Searched) -> Iterator[str]:

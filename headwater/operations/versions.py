@@ -30,7 +30,6 @@ from projections.versions import (
     dependents,
     derived_rebuild,
     fill_from_archive,
-    fill_from_topic,
     partial_rebuild,
     rebuild,
     registry,
@@ -59,9 +58,8 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 Origin = Literal["archive", "source"]
-"""What a version is filled from: the archive of the log, or the compacted topic of its table where
-the archive does not have all; or a whole read of its table. Whatever is made from other views is
-made from these."""
+"""What fills a version: the archive of the log, or a whole read of its table. A derived view is
+computed from its inputs."""
 
 _MIB: Final = 1 << 20
 _BEHIND_WAIT_S: Final = 30.0
@@ -150,8 +148,7 @@ class Versions:
 
         Raises:
             UsageError: No view of that name can be rebuilt.
-            ArchiveIncompleteError: The archive does not go back to the first change, and no
-                compacted topic has the newest of each key.
+            ArchiveIncompleteError: The archive does not go back to the first change.
             RebuildRefusedError: It cannot be rebuilt, or not like that.
             RebuildStoppedError: It was paused, or the job does not run: given again, it goes on.
             VersionBusyError: Somebody else is at it.
@@ -265,9 +262,7 @@ class Versions:
         try:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec.config, plan)
-            if planned.source != "source" and _from_topic(version, planned):
-                fill_from_topic.fill(connection, spec, version, plan, filling)
-            elif planned.source != "source":
+            if planned.source != "source":
                 fill_from_archive.fill(
                     connection, spec, version, plan, filling, changes=planned.changes
                 )
@@ -502,12 +497,6 @@ class Versions:
     def _connected(self) -> Iterator[Connection]:
         with session.connect(self._platform.source_dsn) as connection:
             yield connection
-
-
-def _from_topic(version: ViewVersion, planned: RebuildPlan) -> bool:
-    """Whether a version is filled from its topic: it goes on with what it was begun with."""
-    begun = version.replayed
-    return planned.source == "topic" if begun is None else begun.from_topic
 
 
 def _patiently(done: Callable[[], Made]) -> Made:

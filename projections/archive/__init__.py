@@ -4,7 +4,7 @@ Purpose: a view can be filled, or read as it was, without Kafka's retention and 
 source.
 Entry points: `table.Archive` (append, compaction, retention), `replay.replay` (fill views),
 `as_of` (rows as they were), `coverage` and `completeness` (what it has, and refusal of gaps),
-`topic_copy` and `topic_coverage` (a compacted topic in its place), `progress`.
+`progress`.
 Invariants: every record is archived exactly once, by topic, partition and offset. A gap is
 refused with a code that names it. Replaying in any order and any number of times ends in the same
 state.

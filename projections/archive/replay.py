@@ -190,9 +190,7 @@ class _Run:
             for plan in target.plans:
                 sink.get().prepare(plan)
         ends = survey.ends() if self._state is None else self._ends_of(self._state)
-        if self._options.copied is not None:
-            ends = dict(self._options.copied)
-        elif self._had is not None and self._state is None:
+        if self._had is not None and self._state is None:
             ends = self._had.offsets | ends
         begin = self._state or ReplayState(
             scan.version,
@@ -219,8 +217,6 @@ class _Run:
 
     def _check(self, topic: str, found: TopicSurvey) -> None:
         archived = self._options.archived
-        if self._options.copied is not None:  # compaction has taken some: whoever copied knows more
-            return
         if self._had is None:
             completeness.check(self._scan, topic, found, archived, self._options.whole)
             return
@@ -449,7 +445,7 @@ class _Run:
         ]
         if not engines or had is not None or options.bounds is not None:
             return False
-        if options.copied is not None or options.taken is not None:
+        if options.taken is not None:
             return False
         if state is not None:
             return state.bulk

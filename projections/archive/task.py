@@ -116,8 +116,6 @@ class ReplayOptions:
         had: Of a lap, what the views have already; without bounds and `taken`.
         version: Version of the archive; None for the newest.
         archived: How far the archive says that it has had each partition; see `Archive.ends`.
-        copied: Of topics that were copied in place of an archive: the offset up to which each
-            partition was. Compaction has taken records of them, and nothing else has.
         whole: The newest whole read of each table that is done, by topic. Where the archive lacks
             the first records it may be complete since then; and rows that it has not found go.
         spans: What a history is told of the whole reads of its table.
@@ -135,7 +133,6 @@ class ReplayOptions:
     had: Had | None = None
     version: int | None = None
     archived: Offsets = field(default_factory=dict)
-    copied: Offsets | None = None
     whole: Mapping[str, Read] = field(default_factory=dict)
     spans: Sequence[ReadSpan] = ()
     share: float = 1.0

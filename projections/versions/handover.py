@@ -35,7 +35,7 @@ from projections.versions import registry
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     import psycopg
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.versions.version import ViewVersion
 
 _log = structlog.get_logger(__name__)
 
@@ -66,9 +65,9 @@ def checked(spec: JobSpec) -> JobSpec:
     topics = frozenset(topic for plan in coming.values() for topic in plan.topics)
     bounds = extent.bounds(spec.config.bootstrap, topics)
     late = {place for place, plan in coming.items() if too_late(plan, spec.joining[place], bounds)}
+    if not late:
+        return spec
     with session.connect(spec.config.source_dsn) as connection:
-        versions = registry.read(connection, spec.config.source)
-        late |= coming.keys() & expired(versions, time.time())
         for place in sorted(late):
             error = RecordsLostError(
                 f"version {place} cannot be taken over: records that it lacks are gone",
@@ -78,8 +77,6 @@ def checked(spec: JobSpec) -> JobSpec:
             )
             registry.note_fault(connection, spec.config.source, place, Fault.of(error))
             _log.warning("a version cannot be taken over", version=place, code=error.code)
-    if not late:
-        return spec
     return replace(
         spec,
         plans=tuple(plan for plan in spec.plans if plan.name not in late),
@@ -99,24 +96,6 @@ def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, in
         first > ends.get(partition, 0)
         for partition, (first, _) in bounds.items()
         if partition[0] in plan.topics
-    )
-
-
-def expired(versions: Iterable[ViewVersion], now: float) -> frozenset[str]:
-    """Returns places of versions of whose changes some may be in their topic no more.
-
-    A topic that keeps the newest record of each key has lost those by compaction.
-
-    Args:
-        versions: The versions of a source.
-        now: The time, seconds since 1970.
-    """
-    return frozenset(
-        each.place
-        for each in versions
-        if each.replayed is not None
-        and each.replayed.until is not None
-        and each.replayed.until < now
     )
 
 

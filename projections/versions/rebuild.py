@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
 
-from cdc.broker.errors import BrokerError
 from cdc.postgres import session, table_size
 from cdc.schema_change import history, trigger
-from projections.archive import coverage, topic_coverage
+from projections.archive import coverage
 from projections.archive.event_compatibility import refuse_unread
-from projections.archive.topic_copy import TopicCopy
 from projections.common import store_lock
 from projections.errors import (
     ArchiveIncompleteError,
@@ -45,8 +43,6 @@ from projections.versions.version import KEPT, VersionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from projections.archive.coverage import ArchiveCoverage
-    from projections.archive.topic_coverage import TopicOrigin
     from projections.definition.views import AnyView, View
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
@@ -76,18 +72,16 @@ class RebuildPlan:
     Attributes:
         view: The view.
         differs: What of its definition is not as the current version's; empty if it is the same.
-        source: What it is filled from: `archive`, `topic` for the compacted topic of its table,
-            `source` for a whole read of it, or `views` of one that is made from others.
-        changes: Changes that are replayed, of a topic at most; of a read of tables, about how many
-            rows.
+        source: What it is filled from: `archive`, `source` for a whole read of its table, or
+            `views` for a derived view.
+        changes: Changes to replay; for a read of tables, about how many rows.
         seconds: About how long that takes.
         disk_bytes: About how much room it needs beside what is there.
         disk_free_bytes: How much there is.
         followers: Views that are made from it: they follow it when readers do.
         within: Of a part of the view, its bounds in words; empty for all of it.
         rows: Of a part, how many rows are within; None for all.
-        lacking: Why it can be filled neither from the archive nor from a compacted topic; None if
-            it can, or is not.
+        lacking: Why the archive cannot fill it; None if it can, or need not.
         instead: What to do then; None if there is nothing to be done.
         stand_still: Followers that would stand still once readers see the version, and why; see
             `succession`.
@@ -125,7 +119,7 @@ def plan_rebuild(
         connection: To the source, in autocommit.
         spec: The job.
         view: The view as it is declared now.
-        source: `source`; or `archive`, in place of which a compacted topic will do.
+        source: `archive` or `source`.
         share: Of the time, how much a replay takes at most, above 0 to 1.
 
     Raises:
@@ -137,19 +131,13 @@ def plan_rebuild(
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     differs = () if current is None else registry.changed(connection, current, view).said
     size = table_size.of_tables(connection, coverage.tables_of(view))
-    changes, lacking, beside = size.rows, None, 0
+    changes, lacking = size.rows, None
     if source == "archive":
         place = view.name if current is None else current.place
         there = coverage.of_view(
             connection, spec.config, view, place, whole_reads(connection, spec.config)
         )
         changes, lacking = there.records, there.lacking
-        topic = _instead_of_archive(connection, spec.config, view, own, there)
-        if topic is not None and topic.lacking is None:
-            source, lacking = "topic", None
-            changes, beside = topic.topic.span, topic.topic.size_bytes
-        elif topic is not None:
-            lacking = f"{lacking}; {topic.lacking}"
     archived = source == "archive"
     begun = next((each.replayed for each in own if each.state in _COMING), None)
     # a read of the table is the job's, which is held to no share
@@ -160,7 +148,7 @@ def plan_rebuild(
         source,
         changes,
         round(changes / rate.per_s, 1),
-        int(((parquet_bytes(spec.config, current) or size.size_bytes) + beside) * DISK_SPARE),
+        int((parquet_bytes(spec.config, current) or size.size_bytes) * DISK_SPARE),
         shutil.disk_usage(spec.config.home).free,
         followers(spec, view),
         lacking=lacking,
@@ -169,33 +157,6 @@ def plan_rebuild(
         stores=stores_room(spec.config, view, current),
         filled_by=way_planned(connection, spec.config, view, changes, begun) if archived else None,
     )
-
-
-def _instead_of_archive(
-    connection: Connection,
-    config: JobConfig,
-    view: View,
-    own: list[ViewVersion],
-    there: ArchiveCoverage,
-) -> TopicOrigin | None:
-    """The compacted topic of a view's table, where a version is filled from it or may have to be.
-
-    A version goes on with what it was begun with.
-    """
-    begun = next((each.replayed for each in own if each.state in _COMING), None)
-    if begun is None and there.lacking is None:
-        return None
-    if begun is not None and not begun.from_topic:
-        return None
-    current = next((each for each in own if each.state is VersionState.CURRENT), None)
-    place = view.name if current is None else current.place
-    try:
-        found = topic_coverage.of_view(connection, config, view, place)
-    except BrokerError:
-        return None  # what the archive lacks is told all the same
-    if found is not None and begun is not None:
-        return replace(found, lacking=None)  # a copy of it may be there
-    return found
 
 
 def stores_room(config: JobConfig, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
@@ -478,7 +439,6 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
     for store in sorted(stores):
         with closing(routing.showing(store, config)) as sink:
             sink.drop(plan)
-    TopicCopy(config, version.place).remove()
     BulkRequests(config).forget(version.place)
     registry.forget(connection, config.source, version.place)
     function_store.tidy(connection, config.functions, shared=config.shares_home)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from projections.archive.topic_copy import TopicCopy
 from projections.common import store_lock
 from projections.definition.views import Store
 from projections.errors import VersionError, VersionUnknownError
@@ -67,7 +66,6 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
                 # also where it was taken out of the store, which the definition does not say
                 sink.drop(routing.place_of(each.place, {store}))
     for each in versions:
-        TopicCopy(spec.config, each.place).remove()
         BulkRequests(spec.config).forget(each.place)
         registry.forget(connection, spec.config.source, each.place)
     function_store.tidy(connection, spec.config.functions, shared=spec.config.shares_home)

@@ -60,8 +60,6 @@ class FillProgress:
         archive: The version of the archive that has no other records than it has, and what tells
             its files; None until it has come to an end of the archive.
         laps: How often it was brought up to where the archive was by then.
-        until: Until when every change since `ends` is in the topic that it was filled from, seconds
-            since 1970: the job has to take it over by then. None of what the archive has filled.
     """
 
     ends: Offsets
@@ -71,12 +69,6 @@ class FillProgress:
     share: float | None = None
     archive: tuple[int, str] | None = None
     laps: int = 0
-    until: float | None = None
-
-    @property
-    def from_topic(self) -> bool:
-        """Whether it was filled from the compacted topic of its table."""
-        return self.until is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +133,6 @@ def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
         "share": replayed.share,
         "archive": replayed.archive,
         "laps": replayed.laps,
-        "until": replayed.until,
     }
     return {"ends": ends, "progress": replayed.progress, **said}
 
@@ -149,6 +140,9 @@ def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
 def replayed_of_json(said: Mapping[str, Any]) -> FillProgress:
     """Returns what the source database has kept."""
     ends = {(topic, number): offset for topic, number, offset in said["ends"]}
+    if said.get("until") is not None:
+        # an earlier release filled it from a copy of its topic: nothing can resume there
+        return FillProgress({}, None, said["records"], said["seconds"], said.get("share"))
     archive = said.get("archive")
     return FillProgress(
         ends,
@@ -158,5 +152,4 @@ def replayed_of_json(said: Mapping[str, Any]) -> FillProgress:
         said.get("share"),
         None if archive is None else (archive[0], archive[1]),
         said.get("laps", 0),
-        said.get("until"),
     )

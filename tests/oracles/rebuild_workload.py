@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 from deltalake import DeltaTable
 
-from cdc.broker.reading import compacted
-from projections.archive import replay, topic_copy
-from projections.archive.table import Archive
-from projections.archive.topic_copy import TopicCopy
+from projections.archive import replay
 from projections.changes import sweeps
 from projections.changes.quarantine import table as quarantine_table
 from projections.definition.views import Store
@@ -25,7 +22,7 @@ from projections.stores.delta.history import sink as history_sink
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import fill, fill_from_archive, fill_from_topic, rebuild, registry
+from projections.versions import fill, fill_from_archive, rebuild, registry
 from projections.versions.fill import Filling
 from projections.versions.version import VersionState
 from tests.support.version_steps import connected
@@ -339,45 +336,3 @@ def _counted(function: Callable[..., Any], left: list[int], *, halved: bool) -> 
         return function(*args, **kwargs)
 
     return counted
-
-
-def build_from_topic(spec: JobSpec, view: View, kill: tuple[str, int] | None) -> None:
-    """Fills a version from the topic of its table and has the job take it over.
-
-    Args:
-        spec: The job.
-        view: The view.
-        kill: Ends the process amid the call of that number, counted from 0, of what is named.
-    """
-    topic_copy.RECORDS_AT_ONCE = 200  # type: ignore[misc]
-    replay.PART_RECORDS = 15  # type: ignore[misc]
-    fill.AT_ONCE = dict.fromkeys(Store, 10)  # type: ignore[misc]
-    if kill is not None:
-        named, number = kill
-        owner, name = TOPIC_STEPS[named]
-        counted = _counted(getattr(owner, name), [number], halved=owner in HALVED)
-        setattr(owner, name, counted)
-    with (
-        connected(spec.config) as connection,
-        registry.alone(connection, spec.config.source, view.name),
-    ):
-        planned = rebuild.plan_rebuild(connection, spec, view, "archive")
-        assert planned.source == "topic", planned
-        version = rebuild.begin(connection, spec.config, view, planned, 0, held_too=True)
-        if version.state is VersionState.BUILDING:
-            plan = rebuild.bind(connection, spec, version)
-            rebuild.prepare(spec.config, plan)
-            fill_from_topic.fill(connection, spec, version, plan, Filling())
-            rebuild.join(connection, spec.config, version)
-
-
-TOPIC_STEPS: dict[str, tuple[Any, str]] = {
-    "copies": (Archive, "append"),
-    "looks again": (compacted, "look_again"),
-    "notes": (registry, "note_replayed"),
-    "writes to the cache": (CacheSink, "apply"),
-    "writes to search": (SearchSink, "apply"),
-    "removes the copy": (TopicCopy, "remove"),
-    "joins": (rebuild, "join"),
-}
-"""What a rebuild from a topic does to the world, by name."""

@@ -88,18 +88,6 @@ def test_a_plan_says_that_the_archive_will_not_do_and_what_to_do_instead(
     assert (why, then) == (document["lacking"], document["instead"])
 
 
-def test_a_plan_says_that_a_topic_is_what_a_view_is_filled_from(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command.show_plan(planned("topic"), as_json=False)
-    told = capsys.readouterr().err
-    assert "filled from the compacted topic of its table" in told
-    assert "to replay   at most 3,000 changes, about 0 s" in told
-
-    command.show_plan(planned("topic"), as_json=True)
-    assert "topic" == json.loads(capsys.readouterr().out)["filled_from"]
-
-
 def test_a_plan_names_views_that_would_stand_still(capsys: pytest.CaptureFixture[str]) -> None:
     still = {"by_region": "no column region", "most": "stands still with by_region"}
     command.show_plan(planned("archive", stand_still=still), as_json=False)

@@ -8,7 +8,6 @@ import msgspec
 import orjson
 import pytest
 
-from projections.archive.topic_copy import Copied, Superseded
 from projections.common.spark_checkpoint import CheckpointMark
 from projections.definition.codec import decoded, digest, encoded
 from projections.definition.registry import load
@@ -117,10 +116,6 @@ FILES: list[tuple[bytes, Any]] = [
     (
         b'{"id":"r","view":"by_status","waiting":["search"],"since":9}',
         Renewal("r", "by_status", (Store.SEARCH,), 9),
-    ),
-    (
-        b'{"topic":"t","identity":"id","ends":{"0":4},"records":4,"superseded":[[0,"k",2]]}',
-        Copied("t", "id", {0: 4}, 4, [Superseded(0, "k", 2)]),
     ),
 ]
 BEYOND = (
