@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from foundation.atomic_file import write_atomically
 from headwater.errors import UsageError
 from headwater.project import scaffold
+from headwater.project.settings import dotenv
 from headwater.project.sources import check
 from headwater.project.spelling import SOURCE_LENGTH_MAX, identifier
 from headwater.project.views_text import ModuleNames, views_text
@@ -137,7 +138,7 @@ def added(
         text,
         f"\n\n{views_text(draft.survey, beside)}",
         beside.views,
-        f"{variable}={draft.dsn}\n",
+        dotenv.line(variable, draft.dsn),
         settings_file,
         project,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdc.postgres import address, session
 from headwater.errors import UsageError
+from headwater.project.settings import dotenv
 from headwater.project.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, shown
 from headwater.project.survey import EXCLUDED, NOT_ASKED, DatabaseSurvey, Wanted, survey
 from headwater.project.views_text import views_text
@@ -111,7 +112,7 @@ def write(drafted: Draft) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     _write_new(settings, _SETTINGS.format(name=project, source=source, variable=variable))
     _write_new(views, views_text(drafted.survey))
-    _write_new(secrets, f"{variable}={drafted.dsn}\n", mode=0o600)
+    _write_new(secrets, dotenv.line(variable, drafted.dsn), mode=0o600)
     ignore(folder / ".gitignore")
     return [settings, views, secrets]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from foundation.suggestion import did_you_mean
+from headwater.project.settings import dotenv
 from headwater.project.settings.errors import (
     ConflictingSettingsError,
     SettingsError,
@@ -51,7 +52,7 @@ def load(
         UnsetVariableError: A `${NAME}` is not set.
         ConflictingSettingsError: A cluster is named and another is to be started.
     """
-    environ = _dotenv(path.parent / ".env") | dict(os.environ if environ is None else environ)
+    environ = dotenv.read(path.parent / ".env") | dict(os.environ if environ is None else environ)
     fields = _read(path)
     fields = _with_profile(fields, profile or environ.get("HEADWATER_PROFILE"))
     fields = _filled(fields, environ, "")
@@ -89,15 +90,6 @@ def _read(path: Path) -> dict[str, Any]:
         hint = "the folder of the file is the root; --home or HEADWATER_HOME sets the home"
         raise UnknownSettingError(f"{min(computed)} is not a setting of the file", hint=hint)
     return fields
-
-
-def _dotenv(path: Path) -> dict[str, str]:
-    """Variables of a `.env` file: `NAME=value` lines; blank lines and `#` lines are skipped."""
-    if not path.is_file():
-        return {}
-    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
 
 def _with_profile(fields: dict[str, Any], profile: str | None) -> dict[str, Any]:
