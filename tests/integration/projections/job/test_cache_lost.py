@@ -12,10 +12,10 @@ import redis
 from projections.definition.cache_options import CacheOptions
 from projections.definition.views import MirrorView, Store
 from projections.errors import CacheLostError
-from projections.stores.testing import make_plan
 from projections.stores.valkey.epoch import CacheEpoch
 from projections.stores.valkey.reader import CacheReader, Count
 from tests.fix_capture import reading
+from tests.oracles.sink_contract import make_plan
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

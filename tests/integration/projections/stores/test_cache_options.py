@@ -24,9 +24,9 @@ from projections.definition.views import Store
 from projections.errors import CacheUnknownError, NoStoredRowError, UnholdableValueError
 from projections.planning.view_plan import ViewPlan
 from projections.stores.memory import latest
-from projections.stores.testing import SinkContract
 from projections.stores.valkey.reader import CacheReader, Count, Rank
 from projections.stores.valkey.sink import CacheSink
+from tests.oracles.sink_contract import SinkContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

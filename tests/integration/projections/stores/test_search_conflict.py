@@ -15,8 +15,8 @@ from projections.definition.views import MirrorView, Store
 from projections.errors import IndexLostError, IndexRefusedError
 from projections.stores.opensearch.client import EngineRefusedError, SearchEngine
 from projections.stores.opensearch.sink import SearchSink, index_name
-from projections.stores.testing import make_plan, make_row, upsert
 from tests.fix_capture import reading
+from tests.oracles.sink_contract import make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,7 +21,7 @@ from projections.errors import (
 )
 from projections.stores.opensearch import bulk
 from projections.stores.opensearch.sink import SearchSink, index_name
-from projections.stores.testing import delete, make_plan, make_row, upsert
+from tests.oracles.sink_contract import delete, make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,10 +20,10 @@ from projections.errors import (
 )
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.opensearch.sink import SearchSink
-from projections.stores.testing import SinkContract, delete, make_plan, make_row, upsert
 from projections.stores.valkey import client as valkey_client
 from projections.stores.valkey import row as valkey_row
 from projections.stores.valkey.sink import CacheSink
+from tests.oracles.sink_contract import SinkContract, delete, make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from projections.changes import applier
 from projections.changes.applier import TaskApplier
 from projections.publishing.frontier import Frontier
 from projections.stores.delta.table_sink import TableSink
-from projections.stores.testing import make_plan, make_row, upsert
+from tests.oracles.sink_contract import make_plan, make_row, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, Case
 from projections.definition.expectations.expectation import expect
 from projections.stores.memory import MemorySink
-from projections.stores.testing import SinkContract
+from tests.oracles.sink_contract import SinkContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

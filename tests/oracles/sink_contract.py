@@ -3,7 +3,6 @@
 Values are of every kind; changes come in every order, twice, in pieces.
 """
 
-# ruff: noqa: D102, S101, PLR2004  # a suite of tests, though it ships for those who add a sink
 from __future__ import annotations
 
 import secrets
