@@ -26,7 +26,6 @@ ProjectionError
 │   ├── ArchiveIncompleteError HW-P107  records are missing that a view needs from the archive
 │   ├── ReplayStoppedError   HW-P108  a replay was told to stop
 │   ├── BulkLostError        HW-P153  the job's Spark cannot do its part of a rebuild
-│   ├── BoundsError          HW-P140  a view cannot be rebuilt within such bounds
 │   └── MomentUnreadableError HW-P109  the archive cannot tell what rows were at that position
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a table of events was truncated
@@ -77,7 +76,6 @@ ProjectionError
 │   ├── DefinitionUnreadableError HW-P135  a kept definition cannot be read
 │   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt like that
 │   ├── RebuildStoppedError  HW-P137  a rebuild was paused and goes on when it is asked to
-│   ├── RebuildEarlyError    HW-P141  what rows are to be made from is not there yet
 │   ├── SwitchUnfinishedError HW-P150 readers are moved in some stores, and the rest is noted
 │   └── FunctionLostError    HW-P151  the function that a version is made by is not there
 ├── ExpectationError         HW-P090  a row is not as its view expects
@@ -563,13 +561,6 @@ class RebuildRefusedError(VersionError):
     code = "HW-P136"
 
 
-class RebuildEarlyError(VersionError):
-    """The archive does not yet cover the rows to rebuild; the detail names the lag."""
-
-    code = "HW-P141"
-    retriable = True
-
-
 class SwitchUnfinishedError(VersionError):
     """A cutover is complete in some stores; the job completes the others."""
 
@@ -682,13 +673,6 @@ class BulkLostError(ReplayError):
 
     code = "HW-P153"
     retriable = True
-
-
-class BoundsError(ReplayError):
-    """A view does not support a rebuild of these rows."""
-
-    code = "HW-P140"
-    exit_code = EXIT_USAGE
 
 
 class MomentUnreadableError(ReplayError):

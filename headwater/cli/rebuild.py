@@ -1,4 +1,4 @@
-"""`headwater view rebuild`: a view, or some rows of it, recreated from the log that is kept."""
+"""`headwater view rebuild`: another version of a view, filled from the archive."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -16,20 +15,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foundation.errors import EXIT_INTERRUPTED, EXIT_UNHEALTHY
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
+from headwater.cli.output import print_error, print_json, stderr, stdout
 from headwater.cli.version import View, compared, document, opened, show_difference, show_still
-from headwater.errors import UsageError
 from projections.errors import RebuildStoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headwater.operations.versions import Origin, Switched, Versions
-    from projections.archive.bounds import Bounds
     from projections.archive.progress import ReplayProgress
     from projections.versions.fill import Filling
     from projections.versions.fill_way import FillWay
-    from projections.versions.partial_rebuild import BoundedRebuild
     from projections.versions.rebuild import RebuildPlan
     from projections.versions.version import ViewVersion
 
@@ -49,16 +45,6 @@ class CutoverRule(StrEnum):
     """If nothing differs from what readers see but what the changed definition explains."""
 
 
-Keys = Annotated[
-    list[str] | None,
-    typer.Option("--key", help="Only the row of this key, such as '{\"id\":5}'; repeatable."),
-]
-Where = Annotated[
-    str | None,
-    typer.Option("--where", help="Only rows that have or had this value: COLUMN=VALUE."),
-]
-Since = Annotated[str | None, typer.Option("--since", help="Only rows that changed then or later.")]
-Until = Annotated[str | None, typer.Option("--until", help="Only rows that changed before then.")]
 FromSource = Annotated[
     bool, typer.Option("--from-source", help="Read the source table instead of the archive.")
 ]
@@ -80,10 +66,6 @@ OnlyPlan = Annotated[bool, typer.Option("--plan", help="Only show what would be 
 def rebuild(
     name: View,
     *,
-    key: Keys = None,
-    where: Where = None,
-    since: Since = None,
-    until: Until = None,
     from_source: FromSource = False,
     share: Share = _SHARE,
     cutover: Cutover = None,
@@ -97,37 +79,15 @@ def rebuild(
     Readers are not affected: activate the version with `headwater view cutover`, or automatically
     with --cutover. With --cutover, exits 3 and holds the version if the comparison finds an
     unexplained difference.
-
-    With --key, --where, --since or --until, no version is built: rows of the active version are
-    restored in place from the archive. This restores rows that a store has lost. It does not detect
-    a row that was altered but kept its version; `headwater view verify` does. Exits 3 if a store
-    does not accept a row.
     """
-    bounds = bounds_of(key, where, since, until)
-    if bounds is not None and (from_source or cutover is not None):
-        raise UsageError(
-            "a rebuild of some rows has no version",
-            hint=(
-                "omit --from-source and --cutover, or omit the selection to rebuild the whole view"
-            ),
-        )
     versions = opened(options, name)
     origin: Origin = "source" if from_source else "archive"
-    planned = (
-        versions.plan(name, origin, share=share)
-        if bounds is None
-        else versions.plan_rows(name, bounds, share=share)
-    )
+    planned = versions.plan(name, origin, share=share)
     if not as_json or only_plan:
         show_plan(planned, as_json=as_json)
     if only_plan:
         return
     os.nice(_NICENESS)
-    if bounds is not None:
-        with _filling(name, share, as_json=as_json) as filling:
-            found = versions.rebuild_rows(name, bounds, filling)
-        _tell_rows(planned, found, as_json=as_json)
-        return
     with _filling(name, share, as_json=as_json) as filling:
         version = versions.rebuild(name, origin, filling, held_too=cutover is not None)
     if cutover is None:
@@ -151,44 +111,6 @@ def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
 
 def _tell(waits: str) -> None:
     stderr.print(f"[dim]{escape(waits)}[/]", soft_wrap=True)
-
-
-def bounds_of(
-    keys: list[str] | None, where: str | None, since: str | None, until: str | None
-) -> Bounds | None:
-    """Reads which rows are asked for; None for all of them.
-
-    Raises:
-        UsageError: One of the words cannot be read.
-    """
-    if not keys and where is None and since is None and until is None:
-        return None
-    from projections.archive.bounds import Bounds  # noqa: PLC0415  # loads what replays need
-
-    column, equals, value = (where or "").partition("=")
-    if where is not None and not (column and equals):
-        raise UsageError("--where needs a column and a value", hint="--where tenant=acme")
-    return Bounds(
-        frozenset(keys) if keys else None,
-        (column, value) if where is not None else None,
-        _microseconds("--since", since),
-        _microseconds("--until", until),
-    )
-
-
-def _microseconds(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return round(datetime.fromisoformat(text).astimezone().timestamp() * 1_000_000)
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{option} is not a time: {text[:40]}",
-            hint=(
-                "use a form such as 2026-11-21T10:30; without an offset it is this "
-                "machine's local time"
-            ),
-        ) from None
 
 
 def _tell_held(version: ViewVersion, *, as_json: bool) -> None:
@@ -236,33 +158,6 @@ def _say_cutover(switched: Switched) -> None:
     stderr.print(f"accept that: headwater view cutover {name} --accept-differences")
 
 
-def _tell_rows(planned: RebuildPlan, found: BoundedRebuild, *, as_json: bool) -> None:
-    rows = [
-        {
-            "store": str(each.store),
-            "written": each.applied.upserted,
-            "deletes": each.applied.deleted,
-            "as_they_were": each.applied.stale - each.left,
-            "waiting": each.waiting,
-            "left": each.left,
-        }
-        for each in found.stores
-    ]
-    if as_json:
-        said: dict[str, Any] = {"view": found.view, "version": found.number}
-        print_json({**said, "within": planned.within, "rows": found.rows, "stores": rows})
-    else:
-        print_rows(rows, as_json=False, title="", empty="")
-        stdout().print(
-            f"{found.rows:,} rows of view {found.view} are within, in version {found.number}",
-            markup=False,
-            soft_wrap=True,
-        )
-    if any(each.left for each in found.stores):
-        stderr.print(f"what is left is read again by: headwater view repair {found.view}")
-        raise typer.Exit(EXIT_UNHEALTHY)
-
-
 def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     """Prints what a rebuild would do: one document, or lines on stderr."""
     said = {
@@ -280,9 +175,7 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "stand_still": dict(planned.stand_still),
     }
     if as_json:
-        within = {"within": planned.within, "rows": planned.rows} if planned.within else {}
-        lacking = {"lacking": planned.lacking, "instead": planned.instead}
-        print_json({**said, **within, **lacking})
+        print_json({**said, "lacking": planned.lacking, "instead": planned.instead})
         return
     archived = planned.source == "archive"
     counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
@@ -303,9 +196,6 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     for store, room in planned.stores.items():
         free = "" if room.free_bytes is None else f" of {_mib(room.free_bytes)} free"
         lines.append((f"in {store}", f"about {_mib(room.taken_bytes)}{free}"))
-    if planned.within:
-        rows = f"{planned.rows:,} rows: {', '.join(planned.within)}; in their place"
-        lines[0] = ("within", rows)
     lines += [("stand still", f"{name}: {why}") for name, why in planned.stand_still.items()]
     if planned.lacking is not None:
         lines += [("refused", planned.lacking), ("instead", planned.instead or "")]

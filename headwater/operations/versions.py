@@ -30,7 +30,6 @@ from projections.versions import (
     dependents,
     derived_rebuild,
     fill_from_archive,
-    partial_rebuild,
     rebuild,
     registry,
     retire,
@@ -44,14 +43,12 @@ if TYPE_CHECKING:
     import psycopg
 
     from headwater.platform.platform import Platform
-    from projections.archive.bounds import Bounds
     from projections.definition.views import AnyView, View
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.compare import VersionDifference
     from projections.versions.dependents import Succession
-    from projections.versions.partial_rebuild import BoundedRebuild
     from projections.versions.rebuild import RebuildPlan
     from projections.versions.version import ViewVersion
 
@@ -192,64 +189,6 @@ class Versions:
                 hint=f"headwater view rebuild {view.name} makes it from these",
             )
         return derived_rebuild.plan_rebuild(connection, spec, view)
-
-    def plan_rows(self, name: str, bounds: Bounds, *, share: float = 1.0) -> RebuildPlan:
-        """Tells what a rebuild of some rows of a view will do; changes nothing.
-
-        Args:
-            name: The view.
-            bounds: Which rows.
-            share: Of the time, how much the replay takes at most, above 0 to 1.
-
-        Raises:
-            UsageError: No view of that name can be rebuilt.
-            RebuildRefusedError: It cannot be rebuilt in part.
-            BoundsError: It has no such bounds.
-        """
-        view = self._followed(name)
-        with self._connected() as connection:
-            spec = self._bound_spec()
-            return partial_rebuild.plan_rows(connection, spec, view, bounds, share)
-
-    def rebuild_rows(self, name: str, bounds: Bounds, filling: Filling) -> BoundedRebuild:
-        """Makes some rows of what readers see of a view anew, from the archive.
-
-        Args:
-            name: The view.
-            bounds: Which rows.
-            filling: How, and what ends it.
-
-        Raises:
-            UsageError: No view of that name can be rebuilt.
-            RebuildRefusedError: It cannot be rebuilt in part.
-            BoundsError: It has no such bounds.
-            RebuildEarlyError: A store or the archive does not have what is under way.
-            RebuildStoppedError: It was ended: given again, it begins anew.
-            VersionBusyError: Somebody else is at it.
-        """
-        view = self._followed(name)
-        spare = self._platform.project.settings.disk_free_min_mib * _MIB
-        with (
-            self._connected() as connection,
-            registry.alone(connection, self._source, name),
-        ):
-            versions_cutover.finish(connection, self._spec().config, name)
-            try:
-                return partial_rebuild.rebuild_rows(
-                    connection,
-                    self._bound_spec(),
-                    view,
-                    bounds,
-                    filling,
-                    self._platform.job_runs,
-                    spare,
-                )
-            except ReplayStoppedError:
-                raise RebuildStoppedError(
-                    f"the rebuild of rows of view {name} was ended",
-                    detail="what it has written is right, and stays",
-                    hint="given again, it begins anew",
-                ) from None
 
     def _fill(
         self,

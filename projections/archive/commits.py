@@ -223,10 +223,6 @@ class CommittedBy(RecordFilter):
         found: Flags = versions_of(batch) <= last
         return found
 
-    def within(self, batch: pa.RecordBatch) -> Flags:
-        """All that is there."""
-        return np.ones(batch.num_rows, np.bool_)
-
 
 def was_read(batch: pa.RecordBatch) -> Flags:
     """Whether records are of rows that were read: no record of the log lies there."""

@@ -34,7 +34,6 @@ from projections.archive.ordered import OrderedRecords
 from projections.archive.progress import Meter, rest, stopped
 from projections.archive.records import COLUMNS, records
 from projections.archive.scan import ArchiveScan
-from projections.archive.selection import select
 from projections.archive.survey import ArchiveSurvey, RecordFilter, flags
 from projections.archive.task import (
     USUAL,
@@ -90,7 +89,6 @@ def replay(
         ArchiveMissingError: There is no archive, or its files are gone.
         ArchiveIncompleteError: It lacks records that the views are made from.
         ReplayStoppedError: It was told to stop.
-        BoundsError: The bounds are not those of the views.
         SinkError: A store refuses everything or cannot be reached.
         ViewHaltedError: A view has to stand still.
     """
@@ -176,7 +174,6 @@ class _Run:
 
     def run(self) -> ReplayResult:
         scan, meter = self._scan, self._meter
-        chosen = self._selected()
         meter.rows += scan.rows
         folds = {step.fold for step in self._steps if step.fold is not None}
         bulk = {step.fold: step.bulk for step in self._steps if step.fold and step.bulk}
@@ -212,7 +209,6 @@ class _Run:
             self._aside,
             self._truncated,
             self._swept(ends),
-            chosen,
         )
 
     def _check(self, topic: str, found: TopicSurvey) -> None:
@@ -227,23 +223,6 @@ class _Run:
         self._meter.looked_at += rows
         self._meter.tell()
         rest(self._throttle)
-
-    def _selected(self) -> int | None:
-        """Finds the rows that are within bounds, and takes no others; returns how many there are.
-
-        Raises:
-            BoundsError: A view has no such bounds.
-        """
-        bounds = self._options.bounds
-        if bounds is None:
-            return None
-        plans = [plan for target in self._targets for plan in target.plans]
-        for plan in plans:
-            bounds.check(plan)
-        self._meter.rows += self._scan.rows
-        found = select(self._scan, plans[0], bounds, self._taken, self._looked_at)
-        self._taken = RecordFilter(self._through, found.keys)
-        return len(found.keys)
 
     def close(self) -> None:
         for lane in self._lanes:
@@ -345,7 +324,7 @@ class _Run:
 
     def _every(self, topic: str) -> Callable[[pa.RecordBatch, Integers], Flags]:
         taken = self._taken
-        return lambda batch, _: taken.there(topic, batch) & taken.within(batch)
+        return lambda batch, _: taken.there(topic, batch)
 
     def _of_keys(
         self, topic: str, keys: set[str], fold: Fold | FoldedRows
@@ -359,7 +338,7 @@ class _Run:
             if fold.truncated:
                 wanted |= rows == fold.truncate_row
             # rows of other keys had these later than what is taken
-            return wanted & taken.there(topic, batch) & taken.within(batch)
+            return wanted & taken.there(topic, batch)
 
         return chosen
 
@@ -443,7 +422,7 @@ class _Run:
         engines = [
             (lane, engine) for lane in self._lanes if (engine := engine_of(lane)) is not None
         ]
-        if not engines or had is not None or options.bounds is not None:
+        if not engines or had is not None:
             return False
         if options.taken is not None:
             return False
@@ -472,9 +451,7 @@ class _Run:
         return found
 
     def _swept(self, ends: Offsets) -> list[Swept]:
-        """Removes what the newest whole reads have not found; not of a part of a view."""
-        if self._options.bounds is not None:
-            return []
+        """Removes what the newest whole reads have not found."""
         whole = {
             topic: WholeRead(read.id, read.epoch, read.read_lsn, read.end_offsets or {})
             for topic, read in self._options.whole.items()

@@ -97,19 +97,16 @@ class RecordFilter:
 
     Args:
         through: Offsets below which they are, by topic and partition; all of those not named.
-        keys: Keys of the rows that are made, as records have them; None for all.
         since: Offsets from which on they are, by topic and partition; all of those not named.
     """
 
     def __init__(
         self,
         through: Offsets | None = None,
-        keys: pa.Array | None = None,
         *,
         since: Offsets | None = None,
     ) -> None:
         self._through = through or {}
-        self._keys = keys
         self._since = since or {}
 
     @property
@@ -132,14 +129,6 @@ class RecordFilter:
             if begin is not None:
                 found &= (partitions != partition) | (offsets >= begin)
         return found
-
-    def within(self, batch: pa.RecordBatch) -> Flags:
-        """Whether records are of the rows that are made."""
-        if self._keys is None:
-            return np.ones(batch.num_rows, np.bool_)
-        found = flags(pc.is_in(batch.column("key"), value_set=self._keys))
-        # a truncate has no key, and ends whatever is older
-        return found | flags(pc.equal(batch.column("op"), "t"))
 
 
 class ArchiveSurvey:
@@ -227,9 +216,6 @@ class ArchiveSurvey:
         folds = {ahead: fold for (name, ahead), fold in self.own.items() if name == topic}
         if not folds:
             return
-        within = self._taken.within(batch)
-        if not within.all():
-            batch, rows = batch.filter(pa.array(within)), rows[within]
         for ahead, fold in folds.items():
             self._fold(fold, ahead, batch, rows, kept=topic in self._kept)
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc.snapshot.reads import Read
-    from projections.archive.bounds import Bounds
     from projections.archive.bulk import BulkEngine
     from projections.archive.progress import ReplayProgress
     from projections.archive.survey import RecordFilter
@@ -110,10 +109,8 @@ class ReplayOptions:
     Attributes:
         through: Offsets below which records are taken, by topic and partition; all of those that
             are not named.
-        bounds: Which rows are made, of versions of one view; None for all. What is outside is
-            neither written nor removed.
-        taken: Which records are taken, if that is neither told by offsets nor by bounds.
-        had: Of a lap, what the views have already; without bounds and `taken`.
+        taken: Which records are taken, if offsets do not determine it.
+        had: Of a lap, what the views have already; without `taken`.
         version: Version of the archive; None for the newest.
         archived: How far the archive says that it has had each partition; see `Archive.ends`.
         whole: The newest whole read of each table that is done, by topic. Where the archive lacks
@@ -128,7 +125,6 @@ class ReplayOptions:
     """
 
     through: Offsets | None = None
-    bounds: Bounds | None = None
     taken: RecordFilter | None = None
     had: Had | None = None
     version: int | None = None
@@ -177,7 +173,6 @@ class ReplayResult:
         waiting: For each target, what could not be written, if no one else was handed it.
         truncated: For each target, how far views were truncated, by name.
         swept: What whole reads have allowed to be removed.
-        chosen: How many keys were within the bounds; None without any.
     """
 
     ends: Offsets
@@ -187,7 +182,6 @@ class ReplayResult:
     waiting: list[list[UnappliedRecord]] = field(default_factory=list)
     truncated: list[dict[str, int]] = field(default_factory=list)
     swept: list[Swept] = field(default_factory=list)
-    chosen: int | None = None
 
     @property
     def written(self) -> int:

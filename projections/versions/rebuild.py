@@ -79,8 +79,6 @@ class RebuildPlan:
         disk_bytes: About how much room it needs beside what is there.
         disk_free_bytes: How much there is.
         followers: Views that are made from it: they follow it when readers do.
-        within: Of a part of the view, its bounds in words; empty for all of it.
-        rows: Of a part, how many rows are within; None for all.
         lacking: Why the archive cannot fill it; None if it can, or need not.
         instead: What to do then; None if there is nothing to be done.
         stand_still: Followers that would stand still once readers see the version, and why; see
@@ -100,8 +98,6 @@ class RebuildPlan:
     disk_bytes: int
     disk_free_bytes: int
     followers: tuple[str, ...]
-    within: tuple[str, ...] = ()
-    rows: int | None = None
     lacking: str | None = None
     instead: str | None = None
     stand_still: Mapping[str, str] = field(default_factory=dict)

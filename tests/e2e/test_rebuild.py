@@ -163,7 +163,6 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
 
     _bad_input(shell)
     _differing(shell)
-    _rows_lost(shell)
     _switched_by_rule(shell, database)
     _begun_and_dropped(shell, database)
     _made_from_others(shell)
@@ -198,35 +197,9 @@ def _differing(shell: Shell) -> None:
     assert (3, 1) == (shown["version"], shown["difference"]["changed"])
 
 
-def _rows_lost(shell: Shell) -> None:
-    """Rows that the version which readers see has lost are made anew in their place."""
-    DeltaTable(str(shell.folder / ".headwater" / "tables" / "orders.v3")).delete("id = 21")
-    place = "view", "rebuild", "orders", "--key", '{"id":21}', "--key", '{"id":22}'
-    planned = shell.json(*place, "--plan")
-    assert (2, ["2 keys"]) == (planned["rows"], planned["within"])
-    assert 2 <= planned["changes"] < 6000
-
-    made = shell.json(*place)
-
-    assert (3, 2) == (made["version"], made["rows"])
-    assert {"table": (1, 0), "cache": (0, 0), "search": (0, 0)} == {
-        each["store"]: (each["written"], each["left"]) for each in made["stores"]
-    }
-    wait_until(
-        lambda: shell.json("query", f"{COUNT} WHERE id = 21") == [{"n": 1}], timeout_s=LONG_S
-    )
-    assert (3, "current") in versions(shell)
-
-    for bound in (["--where", "region=north"], ["--key", '{"number":1}']):
-        assert "HW-P140" in shell("view", "rebuild", "orders", *bound, code=2).stderr
-    derived = shell("view", "rebuild", "by_status", "--since", "2026-01-01", code=2)
-    assert "not made anew one by one" in derived.stderr
-    declare(shell, "")
-    assert "HW-P136" in shell(*place, code=1).stderr
-
-
 def _switched_by_rule(shell: Shell, database: str) -> None:
     """A version is shown by itself only if it differs in nothing that is not explained."""
+    declare(shell, "")
     rule = "view", "rebuild", "orders", "--share", "1", "--cutover", "when-explained"
     held = shell.json(*rule, code=3)
     assert (4, "held") == (held["version"], held["state"])

@@ -23,7 +23,6 @@ from eventstore.model.event import AppendRequest, StreamAppend
 from eventstore.privacy.keyring import MemoryKeyRing
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventData, EventTypes
-from projections.archive.bounds import Bounds
 from projections.changes.record import Record
 from projections.changes.row_change import RowChange
 from projections.definition.expectations.expectation import deletes
@@ -35,9 +34,8 @@ from projections.planning.job_spec import JobSpec
 from projections.stores import capacity
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import handover, partial_rebuild, rebuild, registry
+from projections.versions import handover, rebuild, registry
 from projections.versions.compare import compare_versions
-from projections.versions.fill import Filling
 from projections.versions.handover import HandoverOffsets
 from projections.versions.version import FillProgress
 
@@ -166,18 +164,6 @@ def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
         assert taken == measured.taken_bytes
         limit = client.config_get("maxmemory")["maxmemory"]
         assert (int(limit) == 0) == (measured.free_bytes is None)
-
-
-def test_some_rows_of_a_view_without_a_table_are_refused_on_such_a_disk(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_free(monkeypatch, 10_000)
-    bounds = Bounds(frozenset(['{"id":5}']))
-
-    with pytest.raises(RebuildRefusedError, match="too small"):
-        partial_rebuild.rebuild_rows(
-            place.connection, place.spec, CACHED, bounds, Filling(), lambda: True
-        )
 
 
 def test_a_read_of_the_table_is_planned_by_what_the_source_says_of_it(place: Place) -> None:

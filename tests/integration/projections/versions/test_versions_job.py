@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-import redis
-from deltalake import DeltaTable
 
 from cdc.table import TableName
 from headwater.reading import sql
-from projections.archive.bounds import Bounds
-from projections.common import spark_checkpoint, store_lock
+from projections.common import store_lock
 from projections.definition.expectations.expectation import deletes
 from projections.definition.views import MirrorView, Store
 from projections.errors import (
-    RebuildEarlyError,
-    RebuildRefusedError,
-    RebuildStoppedError,
-    ReplayStoppedError,
     VersionBusyError,
     VersionUnknownError,
 )
@@ -29,8 +22,7 @@ from projections.job import backfill
 from projections.planning.binding import bind
 from projections.stores.opensearch.searcher import Searcher
 from projections.stores.valkey.reader import CacheReader
-from projections.versions import cutover, handover, partial_rebuild, rebuild, registry, routing
-from projections.versions.fill import Filling
+from projections.versions import cutover, handover, rebuild, registry, routing
 from projections.versions.version import VersionState
 from tests.support.version_steps import Reader, built, compared, connected, filled, switched
 from tests.waiting import LONG_S, wait_until
@@ -139,13 +131,9 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
     spec = job.spec
     source, name = spec.config.source, f"{spec.config.source}_{VIEW}"
     wanted = declared(source, left_out=("note",), expectations=(deletes("status = 'cancelled'"),))
-    with connected(spec.config) as connection:
-        _rows_lost(connection, job)
     writer = Writer(database)
     writer.start()
     with connected(spec.config) as connection:
-        # all rows, while they are written to
-        assert 300 <= _made_anew(connection, job, Bounds(since_us=0)).rows
         begun = started(spec.config)
         held = built(connection, spec, wanted)
         assert begun == started(spec.config), "a query was started anew for it"
@@ -228,86 +216,6 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
         assert VersionState.JOINING is state
         assert [] == job.catch_up()
         assert {name, version.place} == {plan.name for plan in job.bound().plans}
-
-
-def _rows_lost(connection: Any, job: ViewJob) -> None:
-    """Rows that a store has lost come back to it, each as it was; others stay as they are."""
-    spec = job.spec
-    source, name = spec.config.source, f"{spec.config.source}_{VIEW}"
-    table = DeltaTable(str(spec.config.addresses.tables / name))
-    table.delete("id IN (7, 8)")
-    table.update({"note": "'altered'"}, predicate="id = 9")
-    with closing(redis.Redis.from_url(spec.config.cache_url)) as cache:
-        assert 1 == cache.delete(f"{source}:{name}:7")
-    lacking = {(report.store, report.missing, report.different) for report in job.catch_up()}
-    assert {(Store.TABLE, 2, 1), (Store.CACHE, 1, 0)} == lacking
-
-    asked = Bounds(frozenset(['{"id":7}', '{"id":9}']), ("status", "placed"))
-    planned = partial_rebuild.plan_rows(connection, job.bound(), declared(source), asked)
-    assert (2, 2, ("2 keys", "one value of status")) == (
-        planned.rows,
-        planned.changes,
-        planned.within,
-    )
-    found = _made_anew(connection, job, asked)
-
-    assert (1, 2) == (found.number, found.rows)
-    assert {Store.TABLE: (1, 1, 0), Store.CACHE: (1, 1, 0), Store.SEARCH: (0, 2, 0)} == {
-        each.store: (each.applied.upserted, each.applied.stale, each.left) for each in found.stores
-    }
-    # a row that bears its version is not looked into: that is what a verification is for
-    (left,) = job.catch_up()
-    assert (Store.TABLE, 1, 1) == (left.store, left.missing, left.different)
-    assert 1 == _made_anew(connection, job, Bounds(frozenset(['{"id":8}']))).rows
-    connection.execute("UPDATE orders SET note = 'new' WHERE id = 9")
-    assert [] == job.catch_up()
-
-    changed = declared(source, left_out=("note",))
-    with pytest.raises(RebuildRefusedError, match="has changed"):
-        partial_rebuild.chosen(connection, spec.config, changed)
-    _under_way(connection, job, asked)
-
-
-def _under_way(connection: Any, job: ViewJob, asked: Bounds) -> None:
-    """While a batch is under way that nobody will finish, and for somebody who will not wait."""
-    ended = Filling()
-    ended.stopped.set()
-    with pytest.MonkeyPatch.context() as patch:
-        (plan,) = job.bound().plans
-        patch.setattr(spark_checkpoint, "begun", lambda _: {(plan.topic, 0): 1 << 40})
-        with pytest.raises(RebuildEarlyError) as early:
-            _made_anew(connection, job, asked, runs=False)
-        assert (
-            "not yet with what is under way: cache, search, table, archive; the job does not run"
-            == early.value.detail
-        )
-        with pytest.raises(RebuildStoppedError):
-            _made_anew(connection, job, asked, ended)
-    wait_until(lambda: _replay_ended(connection, job, asked, ended), timeout_s=LONG_S)
-
-
-def _replay_ended(connection: Any, job: ViewJob, asked: Bounds, ended: Filling) -> bool:
-    try:
-        _made_anew(connection, job, asked, ended)
-    except RebuildStoppedError:
-        return False  # the archive comes some seconds later
-    except ReplayStoppedError:
-        return True
-    return False
-
-
-def _made_anew(
-    connection: Any,
-    job: ViewJob,
-    bounds: Bounds,
-    filling: Filling | None = None,
-    *,
-    runs: bool = True,
-) -> partial_rebuild.BoundedRebuild:
-    spec, given = job.bound(), filling or Filling()
-    view = declared(spec.config.source)
-    with registry.alone(connection, spec.config.source, view.name):
-        return partial_rebuild.rebuild_rows(connection, spec, view, bounds, given, lambda: runs)
 
 
 def _begun(connection: Any, config: JobConfig, target: ViewVersion) -> None:

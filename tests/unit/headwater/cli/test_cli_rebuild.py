@@ -10,7 +10,6 @@ import pytest
 from headwater.cli import main
 from headwater.cli import rebuild as command
 from headwater.operations.versions import Switched
-from projections.archive.bounds import Bounds
 from projections.definition.views import Store
 from projections.stores.capacity import Room
 from projections.stores.delta.table_diff import TableDifference
@@ -38,15 +37,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--where", "tenant"], "--where tenant=acme"),
-        (["--where", "=acme"], "--where tenant=acme"),
-        (["--since", "yesterday"], "--since is not a time: yesterday"),
-        (["--until", "2026-13-01"], "--until is not a time: 2026-13-01"),
-        (["--key", '{"id":5}', "--from-source"], "a rebuild of some rows has no version"),
-        (
-            ["--since", "2026-11-21", "--cutover", "when-explained"],
-            "a rebuild of some rows has no version",
-        ),
         (["--cutover", "always"], "when-explained"),
         (["--share", "2"], "--share"),
         (["--share", "0"], "--share"),
@@ -57,17 +47,6 @@ def test_what_cannot_be_meant_is_refused_as_a_wrong_command(
 ) -> None:
     assert 2 == main(["view", "rebuild", "orders", *words])
     assert said in " ".join(capsys.readouterr().err.split())
-
-
-def test_bounds_are_read_as_they_are_given() -> None:
-    found = command.bounds_of(
-        ['{"id":5}', '{"id":6}'], "tenant=a=b", "2026-11-21T10:00Z", "2026-11-21T10:00:01.5+00:00"
-    )
-
-    at = 1_795_255_200_000_000
-    expected = Bounds(frozenset(['{"id":5}', '{"id":6}']), ("tenant", "a=b"), at, at + 1_500_000)
-    assert expected == found
-    assert command.bounds_of(None, None, None, None) is None
 
 
 def planned(source: str, **said: Any) -> RebuildPlan:
