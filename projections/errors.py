@@ -26,6 +26,7 @@ ProjectionError
 │   ├── ArchiveIncompleteError HW-P107  records are missing that a view needs from the archive
 │   ├── ReplayStoppedError   HW-P108  a replay was told to stop
 │   ├── BulkLostError        HW-P153  the job's Spark cannot do its part of a rebuild
+│   ├── RebuildSpaceError    HW-P158  a disk is full that a rebuild by Spark needs
 │   └── MomentUnreadableError HW-P109  the archive cannot tell what rows were at that position
 ├── JobError                 HW-P020  the streaming job refuses to go on
 │   ├── TruncateError        HW-P021  a table of events was truncated
@@ -672,6 +673,13 @@ class BulkLostError(ReplayError):
     """The job's Spark cannot do its part of a rebuild: the command goes on without it."""
 
     code = "HW-P153"
+    retriable = True
+
+
+class RebuildSpaceError(ReplayError):
+    """A disk or a quota is full that a rebuild by Spark needs; it resumes once space is free."""
+
+    code = "HW-P158"
     retriable = True
 
 

@@ -23,10 +23,11 @@ _LOCK: Final = "tasks.lock"
 
 
 class TaskFence:
-    """Lets tasks write while it is open.
+    """Lets the tasks of one run write while it is open.
 
     Args:
-        folder: A folder that driver and tasks share.
+        folder: A folder of that run alone, which driver and tasks share. A task of another run,
+            whose driver was killed, looks into its own, and finds no fence there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,6 +75,18 @@ class TaskFence:
             if not file_lock.try_lock(handle, wait_s=wait_s):
                 return False
             shutil.rmtree(self._folder, ignore_errors=True)
+        return True
+
+    @classmethod
+    def close_all(cls, parent: Path, wait_s: float = 0) -> bool:
+        """Closes what there is of any run, and removes the folder of their folders; see `close`."""
+        if not parent.is_dir():
+            return True
+        runs = [cls(folder) for folder in parent.iterdir() if folder.is_dir()]
+        ended = [run.close(wait_s) for run in runs]  # each, whether or not another one has ended
+        if not all(ended):
+            return False
+        shutil.rmtree(parent, ignore_errors=True)
         return True
 
 

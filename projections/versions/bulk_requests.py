@@ -89,7 +89,8 @@ class BulkAnswer(msgspec.Struct, frozen=True):
     Attributes:
         id: The request.
         fault: Why it was not done; None if it was.
-        files: Names of the files of a fold, in the folder of the request.
+        fault_code: Code of the error that it was not done for, if it has one.
+        files: Where the files of a fold are, in the folder of the request.
         upserted: Of a part, rows that were written.
         deleted: Deletes that were remembered.
         left: Numbers of the records that were not written, as 64-bit integers of this machine.
@@ -97,6 +98,7 @@ class BulkAnswer(msgspec.Struct, frozen=True):
 
     id: str
     fault: str | None = None
+    fault_code: str | None = None
     files: tuple[str, ...] = ()
     upserted: int = 0
     deleted: int = 0

@@ -20,7 +20,7 @@ from projections.archive.progress import stopped as stopped_error
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
 from projections.definition.views import Store
-from projections.errors import BulkLostError, WriterLockedError
+from projections.errors import BulkLostError, RebuildSpaceError, ReplayError, WriterLockedError
 from projections.stores.delta.untouched import untouched
 from projections.versions.bulk_requests import BulkFill, BulkRequests
 
@@ -102,6 +102,7 @@ class JobEngine:
 
         Raises:
             BulkLostError: The job cannot do it, or is gone.
+            RebuildSpaceError: A disk is full.
             ReplayError: `done` has raised it.
         """
         requests, told = self._requests, 0
@@ -110,7 +111,7 @@ class JobEngine:
             there = requests.there(self._place, id_)  # the job answers first, then removes it
             answer = requests.answered(self._place, id_)
             if answer is not None and answer.fault is not None:
-                raise BulkLostError("the job's Spark cannot do it", detail=answer.fault)
+                raise _lost(answer.fault, answer.fault_code)
             if answer is not None:
                 done(rows - told)
                 return answer
@@ -124,6 +125,17 @@ class JobEngine:
             elif time.monotonic() - seen_at > GONE_S:
                 raise BulkLostError("the job does not run", detail=f"for {GONE_S:.0f} s")
             time.sleep(_POLL_S)
+
+
+def _lost(fault: str, code: str | None) -> ReplayError:
+    """Says that the job has not done a piece; on a full disk, a command by itself cannot either."""
+    if code == RebuildSpaceError.code:
+        return RebuildSpaceError(
+            "a disk is full that the job's Spark needs for a rebuild",
+            detail=fault,
+            hint="free space there, or raise the quota; then run the command again: it resumes",
+        )
+    return BulkLostError("the job's Spark cannot do it", detail=fault)
 
 
 @contextmanager
@@ -171,7 +183,7 @@ def fence(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> None:
             raise stopped_error()
         try:
             with WriterLock(tables / f".{plan.name}.lock", wait=False):
-                if TaskFence(tables / f".{plan.name}.filling").close(_POLL_S):
+                if TaskFence.close_all(tables / f".{plan.name}.filling", _POLL_S):
                     return
         except WriterLockedError:
             stopped.wait(_POLL_S)

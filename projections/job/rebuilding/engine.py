@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -23,18 +21,28 @@ from pyspark.util import inheritable_thread_target
 
 from projections.archive.bulk import BulkFold, Filled
 from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
+from projections.common.fault import Fault
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
 from projections.definition.views import Store
-from projections.errors import ReplayStoppedError, SinkUnavailableError
+from projections.errors import (
+    ArchiveMissingError,
+    FolderNotSharedError,
+    RebuildSpaceError,
+    ReplayStoppedError,
+    SinkUnavailableError,
+    WriterLockedError,
+)
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
-from projections.job.rebuilding.fold_tasks import DONE, FOLDED_DDL, FoldBlocks, FoldKeys
+from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
+from projections.job.rebuilding.task_files import TaskFiles, disk_full, space_error
 from projections.stores.delta.table_sink import COMPACTED_BYTES, HOOKS
 from projections.stores.delta.untouched import untouched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +66,11 @@ TASK_ROWS: Final = 100_000
 """Rows of the archive that one task folds, and records that one task decodes, at least."""
 
 KEYS_PER_TASK: Final = 500_000
+FILLING: Final = ".filling"
+_FOLDING: Final = ".folding"
+_FAULTS: Final = {
+    kind.code: kind for kind in (RebuildSpaceError, FolderNotSharedError, ArchiveMissingError)
+}
 _POLL_S: Final = 0.2
 _TASKS_END_S: Final = 30.0
 """Tasks that were cancelled end within seconds; the next part waits for those that do not."""
@@ -99,9 +112,8 @@ class SparkEngine:
         self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
-        with TemporaryDirectory() as made:
-            folder = Path(made)
-            what = BulkFold(scan, topic, left_to_read, taken, self._share)
+        what = BulkFold(scan, topic, left_to_read, taken, self._share)
+        with self._folding() as folder:
             return folded_rows(read_entries(self.entries(what, folder, done)))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
@@ -114,9 +126,8 @@ class SparkEngine:
         done: Done,
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
-        with TemporaryDirectory() as made:
-            folder = Path(made)
-            what = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+        what = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+        with self._folding() as folder:
             return row_numbers(read_entries(self.entries(what, folder, done)))
 
     def entries(self, what: BulkFold, folder: Path, done: Done) -> list[Path]:
@@ -124,60 +135,63 @@ class SparkEngine:
 
         Args:
             what: The topic, and which records of it.
-            folder: An empty folder for them.
+            folder: A folder for them, which the executors share; they are in another below it.
             done: Told how many more rows were looked at, unless some keys are looked up.
+
+        Raises:
+            RebuildSpaceError: A disk is full.
+            SinkUnavailableError: Spark cannot do it.
         """
         scan, groups = what.scan, _grouped(what.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
-        blocks = FoldBlocks(
-            scan, what.topic, what.left_to_read, what.taken, groups, parts, folder, what.share
-        )
+        with _named_errors("its topic cannot be folded", folder):
+            folded, files = TaskFiles.made(folder), TaskFiles.made(folder)
+            blocks = FoldBlocks(
+                scan, what.topic, what.left_to_read, what.taken, groups, parts, folded, what.share
+            )
 
-        def work() -> list[str]:
-            numbers = self._numbers(len(groups), what.share)
-            made = _names(numbers.mapInArrow(blocks.run, FOLDED_DDL))
-            keys = FoldKeys(folder, tuple(made), what.named)
-            found = _names(self._numbers(parts, what.share).mapInArrow(keys.run, FOLDED_DDL))
-            for name in made:
-                (folder / name).unlink()
-            return found
+            def work() -> list[str]:
+                numbers = self._numbers(len(groups), what.share)
+                made = _names(numbers.mapInArrow(blocks.run, FOLDED_DDL))
+                keys = FoldKeys(files, folded, tuple(made), what.named)
+                return _names(self._numbers(parts, what.share).mapInArrow(keys.run, FOLDED_DDL))
 
-        rows = scan.rows if what.named is None else 0
-        found = self._watched(work, partial(_done, folder, len(groups)), done, rows)
-        return [folder / name for name in found]
+            rows = scan.rows if what.named is None else 0
+            try:
+                found = self._watched(work, lambda: folded.done(len(groups)), done, rows)
+            except BaseException:
+                files.remove()
+                raise
+            finally:
+                folded.remove()
+        return [files.folder / name for name in found]
 
     def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
         """Writes newest records; see `BulkEngine`."""
-        folder = self._root / f".{plan.name}.filling"
+        folder = self._root / f".{plan.name}{FILLING}"
         work = self._table_filled if Store.TABLE in plan.to else self._store_filled
-        fence = TaskFence(folder)
-        try:
-            with WriterLock(self._root / f".{plan.name}.lock", wait=True):
-                while not fence.close(_POLL_S):  # tasks of one that was killed
-                    done(0)
-                done(0)  # raises if it was stopped: nothing is begun then
-                folder.mkdir()
-                fence.open()
-                try:
-                    return work(scan, plan, part, folder, done)
-                finally:
-                    fence.close(_TASKS_END_S)
-        except (PySparkException, Py4JError, DeltaError, OSError, pa.ArrowException) as error:
-            # the library's own text can show values
-            raise SinkUnavailableError(
-                f"view {plan.name}: its version cannot be filled", detail=type(error).__name__
-            ) from None
+        what = f"view {plan.name}: its version cannot be filled"
+        with _named_errors(what, folder), WriterLock(self._root / f".{plan.name}.lock", wait=True):
+            while not TaskFence.close_all(folder, _POLL_S):  # tasks of one that was killed
+                done(0)
+            done(0)  # raises if it was stopped: nothing is begun then
+            files = TaskFiles.made(folder)
+            TaskFence(files.folder).open()
+            try:
+                return work(scan, plan, part, files, done)
+            finally:
+                TaskFence.close_all(folder, _TASKS_END_S)
 
     def _table_filled(
-        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, folder: Path, done: Done
+        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, files: TaskFiles, done: Done
     ) -> Filled:
         """Has tasks put rows aside, and commits them; deletes first, as every writer does."""
         cuts = _cut(scan, part.rows)
-        task = FillRows(scan, plan, part.topic, part.rows, cuts, folder, part.held, part.share)
-        said = self._results(task.run, FILLED_DDL, part, cuts, folder, done)
+        task = FillRows(scan, plan, part.topic, part.rows, cuts, files, part.held, part.share)
+        said = self._results(task.run, FILLED_DDL, part, cuts, files, done)
         done(0)  # raises if the request was withdrawn: nothing is written then
         deletes, rows = (
-            [folder / name for name in said.filter(pc.greater(said[of], 0))[file].to_pylist()]
+            [files.folder / name for name in said.filter(pc.greater(said[of], 0))[file].to_pylist()]
             for file, of in (("deletes_file", "deleted"), ("rows_file", "upserted"))
         )
         self._commit(f"{plan.name}.deleted", deletes, part)
@@ -185,16 +199,16 @@ class SparkEngine:
         return _filled(said)
 
     def _store_filled(
-        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, folder: Path, done: Done
+        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, files: TaskFiles, done: Done
     ) -> Filled:
         """Has tasks deliver rows to search or the cache."""
         if self._addresses is None:
             raise SinkUnavailableError(f"view {plan.name}: its store has no address")
         cuts, address = _cut(scan, part.rows), self._addresses
         task = FillStore(
-            scan, plan, part.topic, part.rows, cuts, folder, part.held, address, part.share
+            scan, plan, part.topic, part.rows, cuts, files, part.held, address, part.share
         )
-        return _filled(self._results(task.run, DELIVERED_DDL, part, cuts, folder, done))
+        return _filled(self._results(task.run, DELIVERED_DDL, part, cuts, files, done))
 
     def _results(  # noqa: PLR0913, PLR0917  # the parts of a job
         self,
@@ -202,15 +216,27 @@ class SparkEngine:
         says: str,
         part: BulkPart,
         cuts: Sequence[int],
-        folder: Path,
+        files: TaskFiles,
         done: Done,
     ) -> pa.Table:
         """Runs tasks to their end, and returns what they say."""
+        pieces = len(cuts) - 1
 
         def work() -> pa.Table:
-            return self._numbers(len(cuts) - 1, part.share).mapInArrow(run, says).toArrow()
+            return self._numbers(pieces, part.share).mapInArrow(run, says).toArrow()
 
-        return self._watched(work, partial(_done, folder, len(cuts) - 1), done, len(part.rows))
+        return self._watched(work, lambda: files.done(pieces), done, len(part.rows))
+
+    @contextmanager
+    def _folding(self) -> Iterator[Path]:
+        """A folder for one fold, without what others have left that were killed."""
+        with WriterLock(self._root / f"{_FOLDING}.lock", wait=True):
+            folder = self._root / _FOLDING
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _commit(self, name: str, paths: Sequence[Path], part: BulkPart) -> None:
         """Appends what tasks have put aside in one commit, unless that was done before."""
@@ -269,10 +295,55 @@ class SparkEngine:
                     return found
 
 
+def slots_of(session: SparkSession) -> int:
+    """How many tasks the executors that there are can run at once, the driver's own included."""
+    # public in Scala only; Spark's default parallelism is two where there is one core
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return int(context.maxNumConcurrentTasks(profile))
+
+
 def tasks_at_once(session: SparkSession, share: float) -> int:
     """How many tasks of a rebuild may run at once: one slot at least is left to live batches."""
-    slots = session.sparkContext.defaultParallelism
+    slots = slots_of(session)
     return max(1, min(slots - 1, round(slots * share)))
+
+
+def remove_abandoned(root: Path) -> None:
+    """Removes what jobs have left in the folder of the tables that were killed amid a rebuild.
+
+    Jobs of other sources may share the folder: what one of them is at has its writer's lock, or a
+    task that still holds its fence.
+    """
+    for folder in root.glob(f".*{FILLING}"):
+        lock = root / f"{folder.name.removesuffix(FILLING)}.lock"
+        with suppress(WriterLockedError, OSError), WriterLock(lock, wait=False):
+            TaskFence.close_all(folder)
+
+
+@contextmanager
+def _named_errors(what: str, folder: Path) -> Iterator[None]:
+    """Names what Spark, its tasks and Delta say, without the text of any of them.
+
+    Raises:
+        RebuildSpaceError: A disk is full, here or on an executor.
+        FolderNotSharedError: An executor does not see the folder.
+        ArchiveMissingError: A file of the archive cannot be read.
+        SinkUnavailableError: Anything else.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, DeltaError, OSError, pa.ArrowException) as error:
+        fault = Fault.find(str(error))
+        if fault is None and disk_full(error):
+            raise space_error(folder) from None
+        if fault is None:
+            raise SinkUnavailableError(what, detail=type(error).__name__) from None
+        kind = _FAULTS.get(fault.code)
+        if kind is not None:
+            raise kind(fault.message, detail=fault.detail, hint=fault.hint) from None
+        said = ": ".join(filter(None, (fault.message, fault.detail)))
+        raise SinkUnavailableError(what, detail=said, hint=fault.hint) from None
 
 
 def _cancel(context: Any, group: str, under_way: Any) -> None:
@@ -292,13 +363,8 @@ def _filled(said: pa.Table) -> Filled:
 
 
 def _names(files: DataFrame) -> list[str]:
-    found: list[str] = files.toArrow()["file"].to_pylist()
+    found: list[str] = files.toArrow()["file"].drop_null().to_pylist()
     return found
-
-
-def _done(folder: Path, parts: int) -> float:
-    """Which part of the work tasks have marked as done."""
-    return sum(1 for _ in folder.glob(f"*{DONE}")) / parts if parts else 0.0
 
 
 def _put_aside(paths: Sequence[Path]) -> pa.RecordBatchReader:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import uuid4
 
 import orjson
 import pyarrow as pa
@@ -27,12 +26,11 @@ from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
 from projections.errors import ProjectionError
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.fold_tasks import mark_done, pooled_memory
+from projections.job.rebuilding.fold_tasks import pooled_memory
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from projections.archive.scan import ArchiveScan
     from projections.changes.applier import Held
     from projections.changes.row_change import RowChange
+    from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 
     Integers = NDArray[np.int64]
@@ -81,7 +80,6 @@ _FORMS: Final = {
 
 T = TypeVar("T")
 _TAKEN_AT_ONCE: Final = 8_192
-_CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _PARTS: Final = (
     '{"op":"',
     '","source":{"sequence":"[null,\\"',
@@ -102,7 +100,7 @@ class FillRows:
         topic: The topic.
         rows: Numbers of the records, rising.
         cuts: Where each task begins in them, and where the last one ends.
-        folder: Where rows are put aside.
+        files: Where rows are put aside.
         held: What of the view waits already.
         share: Of its time, how much the task takes at most.
     """
@@ -112,41 +110,33 @@ class FillRows:
     topic: str
     rows: Integers
     cuts: tuple[int, ...]
-    folder: Path
+    files: TaskFiles
     held: Mapping[str, Held]
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the tasks named by number."""
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                with pooled_memory():
-                    said = self._task(self.rows[self.cuts[number] : self.cuts[number + 1]])
-                mark_done(self.folder, number)
-                yield pa.RecordBatch.from_pylist([said], FILLED)
+        with self.files.at_work(), pooled_memory():
+            yield from self.files.pieces(batches, FILLED, self._piece)
 
-    def _task(self, rows: Integers) -> dict[str, Any]:
+    def _piece(self, number: int) -> dict[str, Any]:
+        rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
         throttle, left = Throttle(self.share), list[int]()
-        # one that is retried makes files of its own
-        files = [self.folder / f"{uuid4()}.arrow" for _ in range(2)]
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         counts = [0, 0]
         columnar = ColumnarDecoder.of(self.plan, self.topic, self.held)
         with ExitStack() as stack:
-            writers = [
-                stack.enter_context(pa.ipc.new_file(str(path), schema, options=_CODEC))
-                for path, schema in zip(files, schemas, strict=True)
-            ]
+            made = [stack.enter_context(self.files.writing(schema)) for schema in schemas]
             done = 0
             for _, found in self.scan.chosen(READ, rows):
                 own = rows[done : done + found.num_rows]
                 done += found.num_rows
                 for part in self._parts(columnar, found, own, left):
-                    for number, table in enumerate(part):
-                        writers[number].write_table(table)
-                        counts[number] += table.num_rows
+                    for of, table in enumerate(part):
+                        made[of][1].write_table(table)
+                        counts[of] += table.num_rows
                     throttle.step()
-        names = [path.name for path in files]
+        names = [name for name, _ in made]
         return dict(
             zip(FILLED.names, [names[0], counts[0], names[1], counts[1], left], strict=True)
         )

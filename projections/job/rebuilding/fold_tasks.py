@@ -4,6 +4,8 @@ The first task folds the records of its blocks and writes one entry for each key
 key; the second task folds all entries of some hashes. They go from one to the other in files of the
 folder that both share: through Spark's shuffle they would go into the JVM and out of it twice. Both
 fold with `Fold`, so of equal versions the first record in the topic wins, as in live delivery.
+What a task has at a time are the keys of one group of blocks, or those of one part of all hashes,
+however often one of them has changed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 from zlib import crc32
 
 import numpy as np
@@ -25,15 +26,13 @@ from projections.common.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
+    from projections.job.rebuilding.task_files import TaskFiles
 
 FOLDED: Final = pa.schema([("file", pa.string())])
 FOLDED_DDL: Final = "file string"
-DONE: Final = ".done"
-_CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class FoldBlocks:
         taken: Which records are taken.
         groups: Numbers of the first block of each task, and of the one after its last.
         buckets: Into how many parts keys are divided by their hash.
-        folder: Where it writes entries, and marks what is done.
+        files: Where it writes entries.
         share: Of its time, how much the task takes at most.
     """
 
@@ -57,19 +56,18 @@ class FoldBlocks:
     taken: RecordFilter
     groups: tuple[tuple[int, int], ...]
     buckets: int
-    folder: Path
+    files: TaskFiles
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Folds the groups that it is given by number; says how the file of each is called."""
         throttle = Throttle(self.share)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                first, end = self.groups[number]
-                with pooled_memory():
-                    name = self._group(first, end, throttle)
-                mark_done(self.folder, number)
-                yield pa.RecordBatch.from_pydict({"file": [name]}, FOLDED)
+
+        def folded(number: int) -> dict[str, str]:
+            return {"file": self._group(*self.groups[number], throttle)}
+
+        with self.files.at_work(), pooled_memory():
+            yield from self.files.pieces(batches, FOLDED, folded)
 
     def _group(self, first: int, end: int, throttle: Throttle) -> str:
         key = self.topic, self.left_to_read
@@ -85,14 +83,13 @@ class FoldBlocks:
             ends = np.searchsorted(of_bucket[order], np.arange(1, self.buckets + 1))
         else:
             ends = np.array([made.num_rows])
-        path = self.folder / f"{uuid4()}.arrow"  # a task that is retried makes another
-        with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
+        with self.files.writing(ENTRY) as (name, file):
             begin = 0
             for end_row in ends.tolist():  # one batch for each bucket, whether or not it has keys
                 part = made.slice(begin, end_row - begin).combine_chunks()
                 file.write_batch(_one_batch(part))
                 begin = end_row
-        return path.name
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +97,35 @@ class FoldKeys:
     """Folds the entries of the same keys to files; gives a key only where it is asked for.
 
     Attributes:
-        folder: Where the files are written.
-        files: Names of those that `FoldBlocks` has written.
+        files: Where the files are written.
+        folded: Where `FoldBlocks` has written its own.
+        names: How those are called.
         named: Keys of which the entries are wanted, and no others; None for all entries, with the
             keys of those that keep values.
     """
 
-    folder: Path
-    files: tuple[str, ...]
+    files: TaskFiles
+    folded: TaskFiles
+    names: tuple[str, ...]
     named: frozenset[str] | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Folds the buckets that it is given by number; says how the file of each is called."""
-        for batch in batches:
-            for bucket in batch.column(0).to_pylist():
-                with pooled_memory():
-                    made = self._folded(bucket)
-                if not made.num_rows:
-                    continue
-                path = self.folder / f"{uuid4()}.arrow"
-                with pa.ipc.new_file(str(path), ENTRY, options=_CODEC) as file:
-                    file.write_table(made)
-                yield pa.RecordBatch.from_pydict({"file": [path.name]}, FOLDED)
+        with self.files.at_work(), pooled_memory():
+            yield from self.files.pieces(batches, FOLDED, self._bucket)
+
+    def _bucket(self, bucket: int) -> dict[str, str | None]:
+        made = self._folded(bucket)
+        if not made.num_rows:
+            return {"file": None}
+        with self.files.writing(ENTRY) as (name, file):
+            file.write_table(made)
+        return {"file": name}
 
     def _folded(self, bucket: int) -> pa.Table:
         fold, others = Fold(), []
-        for name in self.files:
-            with pa.ipc.open_file(str(self.folder / name)) as file:
+        for name in self.names:
+            with pa.ipc.open_file(str(self.folded.folder / name)) as file:
                 batch = file.get_batch(bucket)
             kinds = batch.column("kind").to_numpy(zero_copy_only=False)
             others.append(batch.filter(pa.array(kinds != CHANGE)))
@@ -162,11 +161,6 @@ def pooled_memory() -> Iterator[None]:
     finally:
         pa.set_memory_pool(before)
         pool.release_unused()
-
-
-def mark_done(folder: Path, number: int) -> None:
-    """Marks a part of the work of a task: Spark itself tells of whole tasks only."""
-    (folder / f"{number}{DONE}").touch()
 
 
 def entries(fold: Fold) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -18,18 +19,18 @@ from projections.changes.row_change import Applied
 from projections.common.task_fence import TaskFence
 from projections.common.throttle import Throttle
 from projections.job.rebuilding.fill_tasks import READ, PlainChanges
-from projections.job.rebuilding.fold_tasks import mark_done, pooled_memory
+from projections.job.rebuilding.fold_tasks import pooled_memory
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from projections.archive.fold import Integers
     from projections.archive.scan import ArchiveScan
     from projections.changes.applier import Held
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
+    from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
@@ -50,7 +51,7 @@ class FillStore:
         topic: The topic.
         rows: Numbers of the records, rising.
         cuts: Where each task begins in them, and where the last one ends.
-        folder: Where tasks mark what is done; see `TaskFence`.
+        files: Where tasks note what is done; see `TaskFence`.
         held: What of the view waits already.
         addresses: Where the store is.
         share: Of its time, how much the task takes at most.
@@ -61,7 +62,7 @@ class FillStore:
     topic: str
     rows: Integers
     cuts: tuple[int, ...]
-    folder: Path
+    files: TaskFiles
     held: Mapping[str, Held]
     addresses: StoreAddresses
     share: float = 1.0
@@ -69,16 +70,17 @@ class FillStore:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the tasks named by number."""
         (store,) = self.plan.to
-        fence = TaskFence(self.folder)
-        with fence.task(), closing(open_sink(store, self.addresses)) as sink, pooled_memory():
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
-                    said = self._task(sink, fence, rows)
-                    mark_done(self.folder, number)
-                    yield pa.RecordBatch.from_pylist([said], DELIVERED)
+        fence = TaskFence(self.files.folder)
+        with (
+            self.files.at_work(),
+            fence.task(),
+            closing(open_sink(store, self.addresses)) as sink,
+            pooled_memory(),
+        ):
+            yield from self.files.pieces(batches, DELIVERED, partial(self._piece, sink, fence))
 
-    def _task(self, sink: Sink, fence: TaskFence, rows: Integers) -> dict[str, Any]:
+    def _piece(self, sink: Sink, fence: TaskFence, number: int) -> dict[str, Any]:
+        rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
         throttle, left, applied = Throttle(self.share), list[int](), Applied()
         reader = PlainChanges(self.plan, self.topic, self.held)
         done = 0

@@ -18,7 +18,7 @@ from projections.archive.bulk import BulkFold
 from projections.common.background_task import PAUSE_S, Attendant
 from projections.common.fault import kind_and_place
 from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
-from projections.job.rebuilding.engine import SparkEngine
+from projections.job.rebuilding.engine import SparkEngine, remove_abandoned, slots_of
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
     BulkAnswer,
@@ -63,9 +63,14 @@ class RebuildServer(Attendant):
                 continue  # a command probes the lock, or the previous job still holds it
 
     def _serve(self) -> None:
-        self._requests.serve(BulkServer(self._session.sparkContext.defaultParallelism))
+        remove_abandoned(self._addresses.tables)
+        served = None
         while not self.rested(_TICK_S):
             try:
+                server = BulkServer(slots_of(self._session))  # executors come and go
+                if server != served:
+                    self._requests.serve(server)
+                    served = server
                 self._requests.clear()
                 for place, id_ in self._requests.open():
                     if self._stopped.is_set():
@@ -88,7 +93,8 @@ class RebuildServer(Attendant):
                 if self._stopped.is_set():
                     return  # Spark ends, too
                 _log.warning("a rebuild goes on without Spark", view=place, why=_why(error))
-                answer = BulkAnswer(id_, _why(error))
+                code = error.code if isinstance(error, ProjectionError) else None
+                answer = BulkAnswer(id_, _why(error), code)
             requests.answer(place, answer)
         requests.close(place, id_)
 
@@ -135,9 +141,9 @@ class _Work:
     def _folded(self, work: BulkFold) -> BulkAnswer:
         folder = self._requests.folder(self._place, self._id)
         shutil.rmtree(folder, ignore_errors=True)  # of a job that was killed
-        folder.mkdir()
         paths = self._engine.entries(work, folder, self._told)
-        return BulkAnswer(self._id, files=tuple(path.name for path in paths))
+        names = tuple(path.relative_to(folder).as_posix() for path in paths)
+        return BulkAnswer(self._id, files=names)
 
     def _filled(self, work: BulkFill) -> BulkAnswer:
         filled = self._engine.fill(work.scan, work.plan, work.part, self._told)

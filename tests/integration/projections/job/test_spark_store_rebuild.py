@@ -207,7 +207,7 @@ def test_a_killed_replay_of_a_cache_goes_on_and_leaves_the_same(
 
     assert 0 < rows < len(one.left()[0])
     assert one.left() == other.left()
-    assert not list((tmp_path / "tables").glob("*.filling"))
+    assert not list((tmp_path / "tables").glob(".*.filling"))
 
 
 def test_no_task_writes_once_its_fence_is_closed(tmp_path: Path) -> None:

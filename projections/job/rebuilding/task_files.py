@@ -1,0 +1,160 @@
+"""TaskFiles: what tasks of a rebuild leave for each other and for the driver, in a shared folder.
+
+Spark runs a task again after a failure, may run it twice at the same time, and gives up an executor
+that still works. So each run of some work has a folder of its own, no file gets its name before it
+is whole, and no file of rows is ever replaced. What a piece came to is noted when it is done:
+another run of the same task returns that, and does not do the piece again.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from cdc.errors import CdcError
+from projections.common.fault import FaultError, kind_and_place
+from projections.errors import ProjectionError, RebuildSpaceError, ReplayError
+from projections.job.spark.shared_folder import not_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+_DONE: Final = ".done"
+_DRAFT: Final = ".draft"
+_CODEC: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_FULL_TEXT: Final = tuple(f"(os error {number})" for number in _FULL)
+"""How deltalake's errors name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """The files of one run of some work.
+
+    Attributes:
+        folder: Where they are. Its name is of this run alone: an executor that does not see it has
+            another folder at this path.
+    """
+
+    folder: Path
+
+    @classmethod
+    def made(cls, parent: Path, name: str | None = None) -> TaskFiles:
+        """Makes a folder, as the driver; with a name that no other has unless one is given."""
+        folder = parent / (name or uuid4().hex)
+        folder.mkdir(parents=True)
+        return cls(folder)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Makes what is raised in a task one that the driver can read, without a row's values.
+
+        Raises:
+            FaultError: For whatever was raised; or this executor does not see the folder.
+        """
+        try:
+            self._check()
+            yield
+        except FaultError:
+            raise
+        except (CdcError, ProjectionError) as error:
+            raise FaultError(error) from None
+        except Exception as error:  # noqa: BLE001  # it is raised again, without its text
+            if disk_full(error):
+                raise FaultError(space_error(self.folder)) from None
+            raise FaultError(
+                ReplayError("a task of a rebuild failed", detail=kind_and_place(error))
+            ) from None
+
+    def pieces(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        schema: pa.Schema,
+        do: Callable[[int], Mapping[str, Any]],
+    ) -> Iterator[pa.RecordBatch]:
+        """Does the pieces that a task is given by number, unless another run of it has done them.
+
+        Args:
+            batches: The numbers.
+            schema: Of what a piece comes to.
+            do: Does one.
+
+        Yields:
+            What each came to.
+        """
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                said = self._noted(number)
+                if said is None:
+                    said = pa.RecordBatch.from_pylist([dict(do(number))], schema)
+                    self._note(number, said)
+                yield said
+
+    @contextmanager
+    def writing(self, schema: pa.Schema) -> Iterator[tuple[str, pa.RecordBatchFileWriter]]:
+        """Gives the name of a new file and what writes it; it has that name once it is whole."""
+        name = f"{uuid4()}.arrow"
+        with (
+            self._drafted(self.folder / name) as draft,
+            pa.ipc.new_file(str(draft), schema, options=_CODEC) as file,
+        ):
+            yield name, file
+
+    def done(self, pieces: int) -> float:
+        """Returns which part of so many pieces is done."""
+        found = sum(1 for _ in self.folder.glob(f"*{_DONE}"))
+        return min(1.0, found / pieces) if pieces else 0.0
+
+    def remove(self) -> None:
+        """Removes them all, as far as they can be."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _check(self) -> None:
+        if not self.folder.is_dir():
+            raise not_shared(self.folder, f"it is not there, on {socket.gethostname()}")
+
+    def _noted(self, number: int) -> pa.RecordBatch | None:
+        try:
+            with pa.ipc.open_file(str(self.folder / f"{number}{_DONE}")) as file:
+                return file.get_batch(0)
+        except FileNotFoundError:
+            return None
+
+    def _note(self, number: int, said: pa.RecordBatch) -> None:
+        with (
+            self._drafted(self.folder / f"{number}{_DONE}") as draft,
+            pa.ipc.new_file(str(draft), said.schema) as file,
+        ):
+            file.write_batch(said)
+
+    @contextmanager
+    def _drafted(self, path: Path) -> Iterator[Path]:
+        draft = path.with_name(f"{uuid4()}{_DRAFT}")
+        try:
+            yield draft
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def disk_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or a quota on it, is full."""
+    known = isinstance(error, OSError) and error.errno in _FULL
+    return known or any(text in str(error) for text in _FULL_TEXT)
+
+
+def space_error(folder: Path) -> RebuildSpaceError:
+    """Says that a disk is full that holds files of a rebuild, on the machine where this runs."""
+    return RebuildSpaceError(
+        "a disk is full that holds files of a rebuild",
+        detail=f"{folder.parent}, on {socket.gethostname()}",
+        hint="free space there, or raise the quota; the same headwater view rebuild then resumes",
+    )
