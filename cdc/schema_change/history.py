@@ -10,6 +10,7 @@ from psycopg import Error, sql
 from psycopg.types.json import Jsonb
 
 from cdc.lsn import Lsn
+from cdc.schema_change.catalog_mark import being_changed
 from cdc.schema_change.shape import BASELINE, ShapeVersion, TableHistory, TableShape
 from cdc.schema_change.trigger import SHAPE
 
@@ -50,6 +51,15 @@ SELECT table_oid, id, lsn::text, seen_after::text, shape, command, rewritten, no
 _LAST: Final = """
 SELECT shape, id FROM headwater.schema_changes WHERE table_oid = %s ORDER BY id DESC LIMIT 1
 """
+# One statement for all tables: it is planned once, and most have not changed since.
+_DIFFERING: Final = f"""
+SELECT known.oid
+  FROM unnest(%s::bigint[]) AS known (oid)
+  LEFT JOIN LATERAL (SELECT shape, id FROM headwater.schema_changes
+                      WHERE table_oid = known.oid ORDER BY id DESC LIMIT 1) AS last ON true
+ WHERE last.id IS NULL
+    OR last.shape IS DISTINCT FROM ({SHAPE.format(oid="known.oid::oid")})
+"""  # noqa: S608  # put together from constants only
 _NOTE: Final = """
 INSERT INTO headwater.schema_changes (table_oid, lsn, seen_after, command, shape)
 VALUES (%s, pg_current_wal_insert_lsn(), %s::pg_lsn, %s, %s)
@@ -108,11 +118,18 @@ def observe(
     Raises:
         psycopg.errors.LockNotAvailable: DDL of a table stays open; look again later.
     """
-    noted = []
-    for table, oid in _oids(connection, tables).items():
-        if oid is not None and _observe(connection, oid, looked_at):
-            noted.append(table)
-    return noted
+    known = {table: oid for table, oid in _oids(connection, tables).items() if oid is not None}
+    suspects = _suspects(connection, list(known.values()))
+    return [
+        table
+        for table, oid in known.items()
+        if oid in suspects and _observe(connection, oid, looked_at)
+    ]
+
+
+def oids(connection: Connection[Any], tables: Iterable[TableName]) -> list[int]:
+    """Returns the numbers of those tables that are there, or were, in the order of the tables."""
+    return [oid for oid in _oids(connection, tables).values() if oid is not None]
 
 
 def unseen(connection: Connection[Any], tables: Iterable[TableName]) -> list[TableName]:
@@ -146,6 +163,19 @@ def _leaving(version: ShapeVersion, rules: ColumnRules | None, salt: str | None)
     if rules is None or version.shape is None:
         return version
     return replace(version, shape=version.shape.leaving(rules, salt))
+
+
+def _suspects(connection: Connection[Any], oids: list[int]) -> frozenset[int]:
+    """Tables that DDL is under way of, or that differ from what was noted of them last.
+
+    In this order: DDL that has committed by the first look is seen by the second one.
+    """
+    locked = being_changed(connection, oids)
+    free = [oid for oid in oids if oid not in locked]
+    with connection.transaction():
+        connection.execute(_SESSION.encode())
+        differing = connection.execute(_DIFFERING.encode(), (free,)).fetchall()
+    return locked.union(oid for (oid,) in differing)
 
 
 def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bool:

@@ -27,23 +27,25 @@ SELECT jsonb_build_object(
                    'type_id', jsonb_build_array(a.atttypid::bigint, a.atttypmod),
                    'not_null', a.attnotnull,
                    'default', a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
-                   'missing', (
-                       SELECT (m.attmissingval::text::text[])[1] FROM pg_attribute m
-                        WHERE m.atthasmissing AND m.attname = a.attname AND NOT m.attisdropped
-                          AND (m.attrelid = c.oid OR m.attrelid IN (
-                               SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf))
-                        LIMIT 1)) ORDER BY a.attnum)
+                   'missing', CASE WHEN c.relkind <> 'p' THEN
+                       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+                   ELSE (
+                       SELECT (m.attmissingval::text::text[])[1]
+                         FROM pg_partition_tree(c.oid) p
+                         JOIN pg_attribute m ON m.attrelid = p.relid AND m.attname = a.attname
+                        WHERE p.isleaf AND m.atthasmissing AND NOT m.attisdropped
+                        ORDER BY m.attrelid LIMIT 1) END) ORDER BY a.attnum)
           FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
            AND {row_key.CAPTURED}), '[]'),
     'key', coalesce((SELECT to_jsonb(i.key) FROM ({row_key.KEY}) i), '[]'),
-    'partitions', coalesce((
+    'partitions', CASE WHEN c.relkind <> 'p' THEN '[]' ELSE coalesce((
         SELECT jsonb_agg(jsonb_build_array(
                    p.relid::oid::bigint, pn.nspname || '.' || pc.relname) ORDER BY p.relid::oid)
           FROM pg_partition_tree(c.oid) p
           JOIN pg_class pc ON pc.oid = p.relid
           JOIN pg_namespace pn ON pn.oid = pc.relnamespace
-         WHERE p.isleaf AND p.relid <> c.oid), '[]'))
+         WHERE p.isleaf AND p.relid <> c.oid), '[]') END)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = {{oid}}
 """  # noqa: S608  # put together from constants only

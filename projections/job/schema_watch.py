@@ -11,7 +11,7 @@ import structlog
 
 from cdc.errors import CdcError
 from cdc.postgres import session
-from cdc.schema_change import history, trigger
+from cdc.schema_change import catalog_mark, history, trigger
 from projections.definition.views import MirrorView
 from projections.planning import view_schemas
 from projections.versions import derived as versions_derived
@@ -51,6 +51,7 @@ class TableWatch:
         self._bound: JobSpec | None = None
         self._coming = False
         self._looked_at: Lsn | None = None
+        self._catalogs: tuple[object, ...] = ()
         self._changed = False
 
     def bind(self) -> JobSpec:
@@ -174,11 +175,22 @@ class TableWatch:
         if not view_schemas.ready(connection) or (trigger.active(connection) and not always):
             return
         looked_at = history.position(connection)
-        try:
-            history.observe(connection, self._tables, self._looked_at)
-        except psycopg.errors.LockNotAvailable:
-            return  # DDL is under way: it is seen as soon as it has ended
+        oids = history.oids(connection, self._tables)
+        if always or not self._unchanged(connection, oids):
+            self._catalogs = ()
+            catalogs = catalog_mark.read(connection, oids)
+            try:
+                history.observe(connection, self._tables, self._looked_at)
+            except psycopg.errors.LockNotAvailable:
+                return  # DDL is under way: it is seen as soon as it has ended
+            self._catalogs = catalogs
         self._looked_at = looked_at
+
+    def _unchanged(self, connection: psycopg.Connection[Any], oids: list[int]) -> bool:
+        """Whether no table has been changed since the last look, nor is being changed."""
+        if not self._catalogs or catalog_mark.being_changed(connection, oids):
+            return False
+        return catalog_mark.read(connection, oids) == self._catalogs
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:

@@ -48,13 +48,13 @@ SELECT to_regclass('headwater.view_shapes') IS NOT NULL
 """
 _MARK: Final = """
 SELECT (SELECT max(id) FROM headwater.schema_changes),
-       (SELECT jsonb_agg(jsonb_build_array(view, updated_at) ORDER BY view)
+       (SELECT md5(jsonb_agg(jsonb_build_array(view, updated_at) ORDER BY view)::text)
           FROM headwater.view_shapes AS v
          WHERE source = %s AND NOT EXISTS (  -- nothing to the job, which does not keep it
                SELECT FROM headwater.view_versions AS w
                 WHERE w.source = v.source AND w.place = v.view
                   AND (w.state IN ('building', 'dropped')
-                       OR w.state = 'joining' AND w.place <> ALL (%s))))::text
+                       OR w.state = 'joining' AND w.place <> ALL (%s))))
 """
 _OUTCOME: Final = """
 INSERT INTO headwater.schema_outcomes (change_id, view, outcome) VALUES (%s, %s, %s)

@@ -23,6 +23,8 @@ from projections.versions.version import FillProgress, VersionState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cdc.lsn import Lsn
+
 pytestmark = pytest.mark.integration
 
 TABLE = TableName("public", "t")
@@ -167,3 +169,65 @@ class _MetMeanwhile:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+@pytest.fixture
+def untold(database: str) -> Iterator[tuple[psycopg.Connection[Any], TableWatch]]:
+    """A source that notes no change by itself, and a watch that looks at it."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b int)")
+        own_schema.ensure(connection)
+        registry.register(connection, "shop", [VIEW])
+        watch = TableWatch(job(database))
+        watch.bind()
+        yield connection, watch
+        watch.close()
+
+
+def seen_between(source: psycopg.Connection[Any]) -> tuple[Lsn, Lsn]:
+    last = history.of_tables(source, [TABLE])[TABLE].versions[-1]
+    assert last.command == history.LOOKED
+    assert last.seen_after is not None
+    return last.seen_after, last.lsn
+
+
+def test_without_triggers_a_change_is_seen_by_the_next_look_and_placed_after_the_one_before(
+    untold: tuple[psycopg.Connection[Any], TableWatch],
+) -> None:
+    source, watch = untold
+    for _ in range(3):
+        assert not watch.look()
+    before = history.position(source)
+    assert not watch.look()  # nothing has changed: from here on it would be after `before`
+    source.execute("ALTER TABLE t ADD c int")
+
+    assert watch.look()
+    after, until = seen_between(source)
+    assert before <= after < until
+
+
+def test_without_triggers_ddl_that_is_open_during_a_look_is_placed_before_it(
+    untold: tuple[psycopg.Connection[Any], TableWatch], database: str
+) -> None:
+    source, watch = untold
+    assert not watch.look()
+    with psycopg.connect(database) as writer:
+        before = history.position(source)
+        writer.execute("ALTER TABLE t ADD c int")
+        for _ in range(2):
+            assert not watch.look()
+        writer.commit()
+
+    assert watch.look()
+    assert seen_between(source)[0] <= before
+
+
+def test_without_triggers_a_table_that_takes_the_name_of_a_view_s_table_is_seen(
+    untold: tuple[psycopg.Connection[Any], TableWatch],
+) -> None:
+    source, watch = untold
+    source.execute("CREATE TABLE other (id int PRIMARY KEY, z int)")
+    assert not watch.look()
+    source.execute("BEGIN; ALTER TABLE t RENAME TO t_old; ALTER TABLE other RENAME TO t; COMMIT")
+
+    assert watch.look()
