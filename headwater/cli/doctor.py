@@ -19,6 +19,7 @@ from headwater.platform.doctor import (
     cache_check,
     converter_check,
     former_sources,
+    half_added_source,
     machine_checks,
     secret_checks,
     source_checks,
@@ -63,7 +64,7 @@ def doctor(
     found: Iterable[Check] = machine_checks(project.settings, running=up)
     parts = project.parts if options.chosen is None else (project.part(options.chosen),)
     found = chain(found, *(_of_source(Platform(part, path), up=up) for part in parts))
-    found = chain(found, former_sources(project))
+    found = chain(found, former_sources(project), half_added_source(path.parent))
     external = project.settings.services.connect.address
     if external is not None:
         escaped = any(part.source.escaped_topics for part in parts)

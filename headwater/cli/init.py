@@ -142,6 +142,7 @@ def _add(  # what a person may say of a database
     from headwater.project.project import open_project  # noqa: PLC0415
 
     config = folder / DEFAULT_FILE
+    _begin_again(folder, dry_run=dry_run)
     project = open_project(config)
     made, draft = added(project, config, name, dsn, wanted)
     refuse_captured(project, name, draft.dsn)
@@ -161,6 +162,20 @@ def _add(  # what a person may say of a database
     stderr.print("next: headwater doctor && headwater down && headwater up")
 
 
+def _begin_again(folder: Path, *, dry_run: bool) -> None:
+    """Takes away what an earlier command was adding when it was killed."""
+    from headwater.project import added_text  # noqa: PLC0415
+
+    name = added_text.unfinished(folder)
+    if name is not None and dry_run:
+        raise UsageError(
+            f"an earlier command was interrupted while it added source {name}",
+            hint="without --dry-run, what it wrote is removed first",
+        )
+    if name is not None and added_text.undo(folder) is not None:
+        stderr.print(f"removed what an interrupted command had added for source {escape(name)}")
+
+
 def _listed(words: Sequence[str] | None) -> tuple[str, ...]:
     """Names that are given one by one, or several with commas between them."""
     return tuple(part for word in words or () for part in word.split(",") if part)
@@ -175,9 +190,11 @@ def _show(found: DatabaseSurvey, *, everything: bool) -> None:
         stderr.print(f"and {more} more, all smaller; --dry-run shows them")
     if found.eventstore:
         stderr.print("the event store is captured as well: views of events are for you to declare")
-    for choice in found.mirrored:
-        for note in choice.notes:
-            _warn(f"{choice.table} {note}")
+    for note, choices in found.by_note():
+        tables = _named(choices, everything=everything)
+        _warn(
+            f"{tables} {note}" if len(choices) == 1 else f"{len(choices)} tables {note}: {tables}"
+        )
     for reason, choices in found.by_reason():
         _show_left_out(reason, choices, everything=everything)
     _show_load(found)
@@ -188,18 +205,22 @@ def _show(found: DatabaseSurvey, *, everything: bool) -> None:
 
 
 def _show_left_out(reason: str, choices: Sequence[Choice], *, everything: bool) -> None:
-    named = choices if everything else choices[:_NAMED_MAX]
-    more = len(choices) - len(named)
-    tables = ", ".join(shown(str(choice.table)) for choice in named)
-    rest = f" and {more} more" if more else ""
+    tables = _named(choices, everything=everything)
     colour = "dim" if reason in {EXCLUDED, NOT_ASKED} else "yellow"
     stderr.print(
-        f"[{colour}]not mirrored[/] {escape(tables + rest)}: {escape(shown(reason))}",
+        f"[{colour}]not mirrored[/] {escape(tables)}: {escape(shown(reason))}",
         soft_wrap=True,
     )
     repair = choices[0].repair
     if repair:
         stderr.print(f"  [dim]repair[/] {escape(shown(repair))}", soft_wrap=True)
+
+
+def _named(choices: Sequence[Choice], *, everything: bool) -> str:
+    named = choices if everything else choices[:_NAMED_MAX]
+    more = len(choices) - len(named)
+    tables = ", ".join(shown(str(choice.table)) for choice in named)
+    return f"{tables} and {more} more" if more else tables
 
 
 def _show_load(found: DatabaseSurvey) -> None:

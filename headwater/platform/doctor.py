@@ -17,6 +17,7 @@ from cdc.postgres import captures, session
 from cdc.postgres.check import Check, CheckState
 from cdc.upkeep import traces
 from headwater.errors import HeadwaterError
+from headwater.project import added_text
 from headwater.runtime import ports
 from headwater.runtime.java import jars
 from headwater.runtime.java.java import find_java
@@ -111,6 +112,22 @@ def former_sources(project: Project) -> Iterator[Check]:
             "as long as its slot exists, its database retains log",
             f"headwater source remove --source {name} --dsn postgresql://…, "
             f"then remove the folder {folder / name}",
+        )
+
+
+def half_added_source(folder: Path) -> Iterator[Check]:
+    """Warns of a source that a command was adding when it was killed.
+
+    Args:
+        folder: That of the settings file.
+    """
+    if (name := added_text.unfinished(folder)) is not None:
+        yield Check(
+            "added source",
+            CheckState.WARN,
+            f"headwater init --add-source {name} was interrupted",
+            f"{folder / added_text.NOTE} names the files; .env may hold its address",
+            "give the command again: it removes what it had written, and begins again",
         )
 
 

@@ -1,21 +1,21 @@
 """`headwater init --add-source`: a second database for a project that a person has written.
 
 What is there stays as it is: text is added at the end of `.env`, of the settings and of the module
-of views. The result is loaded before anything is written, and each file is replaced whole. The
-settings come before the views: where a kill leaves one without the other, every command says so.
+of views. The result is loaded before anything is written, and each file is replaced whole. After a
+kill between two files the same command first takes away what it had added (see `added_text`).
 """
 
 from __future__ import annotations
 
 import ast
 import tomllib
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foundation.atomic_file import write_atomically
 from headwater.errors import UsageError
 from headwater.project import scaffold
+from headwater.project.added_text import adding, joined
 from headwater.project.settings import dotenv
 from headwater.project.sources import check
 from headwater.project.spelling import SOURCE_LENGTH_MAX, identifier
@@ -62,35 +62,36 @@ class AddedSource:
             UsageError: The settings are not TOML with it; nothing has changed.
             ConflictingSettingsError: The sources cannot be kept apart; nothing has changed.
         """
-        views = self._project.settings.views_path
-        secrets = self._settings_file.parent / ".env"
-        changed = _joined(views, self.views)
-        self._require_loadable(views, changed)
-        write_atomically(secrets, _joined(secrets, self._secret), mode=_SECRETS_MODE)
-        for file, text in (
-            (self._settings_file, _joined(self._settings_file, self.settings)),
-            (views, changed),
-        ):
-            write_atomically(file, text, mode=file.stat().st_mode & 0o777)
-        scaffold.ignore(self._settings_file.parent / ".gitignore")
-        return [secrets, self._settings_file, views]
+        views, settings = self._project.settings.views_path, self._settings_file
+        secrets = settings.parent / ".env"
+        contents = [
+            (secrets, joined(secrets, self._secret)),
+            (settings, joined(settings, self.settings)),
+            (views, joined(views, self.views)),
+        ]
+        draft = views.with_name(f"_{views.stem}_with_{self.survey.source}.py")
+        with adding(settings.parent, self.survey.source, contents, [draft]):
+            self._require_loadable(contents[1][1], draft, contents[2][1])
+            scaffold.ignore(settings.parent / ".gitignore")
+            for file, content in contents:
+                mode = _SECRETS_MODE if file == secrets else file.stat().st_mode & 0o777
+                write_atomically(file, content, mode=mode)
+        return [secrets, settings, views]
 
-    def _require_loadable(self, views: Path, text: str) -> None:
+    def _require_loadable(self, settings: bytes, draft: Path, views: bytes) -> None:
         try:
-            tomllib.loads(_joined(self._settings_file, self.settings))
+            tomllib.loads(settings.decode())
         except tomllib.TOMLDecodeError as error:
             raise UsageError(
                 f"{self._settings_file.name} cannot be extended",
                 detail=str(error),
                 hint=f"add this yourself: {' '.join(self.settings.split())}",
             ) from None
-        draft = views.with_name(f"_{views.stem}_with_{self.survey.source}.py")
         try:
-            write_atomically(draft, text, durable=False)
+            write_atomically(draft, views, durable=False)
             declared = load(draft, self._project.settings.root)
         finally:
-            with suppress(FileNotFoundError):
-                draft.unlink()
+            draft.unlink(missing_ok=True)
         check(self._project.settings, declared)
 
 
@@ -149,12 +150,3 @@ def _bound(module: str) -> frozenset[str]:
     """Names that a module uses anywhere, but those that it is expected to import."""
     found = {node.id for node in ast.walk(ast.parse(module)) if isinstance(node, ast.Name)}
     return frozenset(found - {"source", "view"})
-
-
-def _joined(file: Path, text: str) -> str:
-    there = file.read_text("utf-8") if file.is_file() else ""
-    return (
-        there
-        + ("\n" if there and not there.endswith("\n") else "")
-        + text.lstrip("" if there else "\n")
-    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from foundation.atomic_file import write_atomically
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
+from headwater.project import added_text
 from headwater.project.settings import DEFAULT_FILE, HOME_FOLDER, load
 from headwater.project.sources import check
 from headwater.runtime.home import Home, read_json
@@ -152,8 +153,17 @@ def open_project(
         home = home or Path(HOME_FOLDER)
     settings = load(path, home=home, profile=profile)
     declarations = load_declarations(settings.views_path, settings.root)
-    check(settings, declarations)
+    try:
+        check(settings, declarations)
+    except UsageError as error:
+        if (name := added_text.unfinished(path.parent)) is not None:
+            raise UsageError(error.message, detail=error.detail, hint=_again(name)) from None
+        raise
     return Project(settings, declarations, profile)
+
+
+def _again(name: str) -> str:
+    return f"headwater init --add-source {name} was interrupted: give it again"
 
 
 def settings_file(config: Path | None = None, *, home: Path | None = None) -> Path:

@@ -150,6 +150,14 @@ class DatabaseSurvey:
         """What is not."""
         return [choice for choice in self.choices if not choice.to]
 
+    def by_note(self) -> list[tuple[str, list[Choice]]]:
+        """Returns what has to be known of mirrored tables, and of which."""
+        found: dict[str, list[Choice]] = {}
+        for choice in self.mirrored:
+            for note in choice.notes:
+                found.setdefault(note, []).append(choice)
+        return list(found.items())
+
     def by_reason(self) -> Iterator[tuple[str, list[Choice]]]:
         """What is left out, by why."""
 

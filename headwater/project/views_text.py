@@ -165,8 +165,13 @@ def _groups(tables: Sequence[TableName]) -> Iterable[tuple[str, list[TableName]]
 
 
 def _noted(survey: DatabaseSurvey) -> list[str]:
-    notes = [f"# {choice.table} {note}" for choice in survey.mirrored for note in choice.notes]
-    return [*map(shown, notes), ""] if notes else []
+    lines: list[str] = []
+    for note, choices in survey.by_note():
+        if len(choices) == 1:
+            lines.append(f"# {shown(f'{choices[0].table} {note}')}")
+        else:
+            lines += [f"# {len(choices)} tables {shown(note)}:", *_names(choices)]
+    return [*lines, ""] if lines else []
 
 
 def _left_out(survey: DatabaseSurvey) -> list[str]:
@@ -174,8 +179,12 @@ def _left_out(survey: DatabaseSurvey) -> list[str]:
         return []
     lines = ["# Not mirrored:"]
     for reason, choices in survey.by_reason():
-        named = [shown(str(choice.table)) for choice in choices[:_NAMED_MAX]]
-        more = [f"and {len(choices) - len(named)} more"] if len(choices) > len(named) else []
         lines += [f"#   {line}" for line in wrap(f"{shown(reason)}:", _COMMENT_MAX)]
-        lines += [f"#     {name}" for name in [*named, *more]]
+        lines += _names(choices)
     return lines
+
+
+def _names(choices: Sequence[Choice]) -> list[str]:
+    named = [shown(str(choice.table)) for choice in choices[:_NAMED_MAX]]
+    more = [f"and {len(choices) - len(named)} more"] if len(choices) > len(named) else []
+    return [f"#     {name}" for name in [*named, *more]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,7 +15,9 @@ from cdc.postgres import own_schema, session
 from cdc.table import TableName
 from headwater.cli import main
 from headwater.errors import UsageError
+from headwater.platform.doctor import half_added_source
 from headwater.project import scaffold
+from headwater.project.added_text import NOTE, adding, joined, undo, unfinished
 from headwater.project.project import open_project
 from headwater.project.survey import Wanted, survey
 from projections.definition.views import Store
@@ -265,3 +269,105 @@ def test_a_second_source_is_added_at_the_end_of_what_a_person_has_written(
         wrong = run("init", "--add-source", "E-Mail", "--dsn", second)
         assert (2, True) == (wrong[0], "--add-source e_mail" in wrong[2])
         assert ("shop", "billing") == open_project(tmp_path / "headwater.toml").sources
+
+
+def killed_at(number: int, folder: Path, words: tuple[str, ...]) -> bool:
+    """Runs a command in a process that ends before its nth change of a file in a folder."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    left = number
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT
+        if not (writes or event in {"os.rename", "os.remove"}):
+            return
+        if str(arguments[0]).startswith(str(folder)):
+            left -= 1
+            if left == 0:
+                os._exit(9)
+
+    sys.addaudithook(audit)
+    code = 1
+    try:
+        code = main(list(words))
+    finally:
+        os._exit(9 if code else 0)
+    return False
+
+
+def test_a_source_whose_adding_was_killed_anywhere_is_added_by_the_same_command(
+    postgres_dsn: str, run: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    with fresh_database(postgres_dsn) as first, fresh_database(postgres_dsn) as second:
+        for dsn in (first, second):
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("CREATE TABLE orders (id bigint PRIMARY KEY)")
+        assert 0 == run("init", ".", "--dsn", first, "--name", "shop")[0]
+        (tmp_path / "views.py").write_bytes(WRITTEN.replace("\n", "\r\n").encode().strip())
+        asked = ("init", str(tmp_path), "--add-source", "billing", "--dsn", second)
+        before = contents(tmp_path)
+        assert 0 == run(*asked)[0]
+        wanted = contents(tmp_path)
+        number, said = 1, set()
+        restore(tmp_path, before)
+        while killed_at(number, tmp_path, asked):
+            if (tmp_path / NOTE).exists():
+                (check,) = half_added_source(tmp_path)
+                said.add(check.name)
+                said.add(run("view", "list")[2].partition("interrupted")[1])
+                other = run(*asked[:3], "mail", *asked[4:], "--dry-run")
+                assert (2, True) == (other[0], "added source billing" in other[2])
+            else:
+                there = contents(tmp_path)
+                left = {name for name in there if name.startswith(f".{NOTE}")}  # no text in it
+                assert {n: c for n, c in there.items() if n not in left} in (before, wanted), number
+            if contents(tmp_path) != wanted:
+                code, _, error = run(*asked)
+                assert 0 == code, (number, error)
+            assert wanted == contents(tmp_path), number
+            restore(tmp_path, before)
+            number += 1
+
+        assert {"added source", "", "interrupted"} == said
+        assert number > 10
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def restore(folder: Path, before: dict[str, bytes]) -> None:
+    for name in contents(folder).keys() - before.keys():
+        (folder / name).unlink()
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+
+
+def test_what_a_person_has_written_since_a_kill_is_left_to_them(tmp_path: Path) -> None:
+    file = tmp_path / "views.py"
+    file.write_bytes(b"# mine\n")
+    changed = [(file, joined(file, "\n# added\n"))]
+
+    def interrupted() -> None:
+        with adding(tmp_path, "billing", changed):
+            file.write_bytes(changed[0][1])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (b"# mine\n", None) == (file.read_bytes(), unfinished(tmp_path))
+    with adding(tmp_path, "billing", changed):
+        note = (tmp_path / NOTE).read_bytes()
+    (tmp_path / NOTE).write_bytes(note)
+    file.write_bytes(b"# other\n")
+
+    with pytest.raises(UsageError, match="has changed") as refused:
+        undo(tmp_path)
+
+    assert NOTE in str(refused.value.hint)
+    assert b"# other\n" == file.read_bytes()
+    file.write_bytes(changed[0][1])
+    assert "billing" == undo(tmp_path)
+    assert {"views.py": b"# mine\n"} == contents(tmp_path)
