@@ -58,6 +58,7 @@ __all__ = [
     "loss",
     "pause",
     "plan",
+    "plan_first",
     "plan_repair",
     "reads_slot",
     "remove",
@@ -151,11 +152,7 @@ def plan(spec: CaptureSpec) -> list[Difference]:
         CdcError: Postgres, Kafka or Connect does not answer.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        refused = [
-            Difference(Part.SOURCE, check.name, "", check.message, "ready", False, check.hint)
-            for check in checks(connection, spec)
-            if check.state is CheckState.FAIL
-        ]
+        refused = _refused(connection, spec)
         anew = continuity.raised_by_hand(connection, rest, spec)
         begun = []
         if anew:
@@ -171,6 +168,39 @@ def plan(spec: CaptureSpec) -> list[Difference]:
         ]
         found = [*begun, *found, *reconcile.unread(connection, spec)]
     return [*refused, *(replace(d, repaired=d.repaired and not refused) for d in found)]
+
+
+def plan_first(spec: CaptureSpec) -> list[Difference]:
+    """Returns what `plan` would while neither Kafka nor Connect was ever started.
+
+    Args:
+        spec: The source; its addresses are not used.
+
+    Raises:
+        PostgresError: The source does not answer.
+    """
+    with session.connect(spec.dsn) as connection:
+        refused = _refused(connection, spec)
+        epoch = captures.epoch_of(connection, spec.name)
+        spec = replace(spec, epoch=max(spec.epoch, epoch))
+        found = [
+            difference
+            for step in reconcile.at_source(connection, spec)
+            for difference in step.differences
+        ]
+        found += [Difference(Part.TOPIC, t.name, "", None, "created") for t in topic_specs(spec)]
+        found.append(Difference(Part.CONNECTOR, spec.connector, "", None, "registered"))
+        found += reconcile.unread(connection, spec)
+    return [*refused, *(replace(d, repaired=d.repaired and not refused) for d in found)]
+
+
+def _refused(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
+    """What has to be repaired at the source before anything is made there."""
+    return [
+        Difference(Part.SOURCE, check.name, "", check.message, "ready", False, check.hint)
+        for check in checks(connection, spec)
+        if check.state is CheckState.FAIL
+    ]
 
 
 def status(spec: CaptureSpec) -> SourceStatus:

@@ -69,14 +69,23 @@ def steps(
     """
     spec = continuity.as_captured(connection, rest, spec)
     return [
+        *at_source(connection, spec, anew=anew),
+        *_topics(spec),
+        *_secrets(connection, rest, spec),
+        *_connector(connection, rest, spec, anew=anew),
+    ]
+
+
+def at_source(
+    connection: Connection[Any], spec: CaptureSpec, *, anew: bool = False
+) -> list[ReconcileStep]:
+    """Returns the steps that are made in the source database; they come before all others."""
+    return [
         *_schema(connection),
         *_topic_names(connection, spec),
         *_publication(connection, spec, anew=anew),
         *_shapes(connection, spec),
         *_slot(connection, spec, anew=anew),
-        *_topics(spec),
-        *_secrets(connection, rest, spec),
-        *_connector(connection, rest, spec, anew=anew),
     ]
 
 

@@ -39,6 +39,9 @@ def list_alerts(
 
     def found(platform: Platform) -> list[dict[str, Any]]:
         source = platform.project.source.name
+        if not platform.project.declarations.alerts:
+            return []
+        platform.require_captured()
         with session.connect(platform.source_dsn) as connection:
             standing = list(alerting_tables.standing(connection, source))
             waiting = alerting_tables.waiting(connection, source)
@@ -81,6 +84,7 @@ def show(
 
     platform = _platform(options, name)
     alert = _alert(platform, name)
+    platform.require_captured()
     with session.connect(platform.source_dsn) as connection:
         found = list(alerting_tables.standing(connection, platform.project.source.name))
     rows = [

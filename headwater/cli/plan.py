@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from cdc.postgres.check import Check
     from cdc.upkeep.difference import Difference
     from headwater.cli.sources import PerSource
+    from projections.definition.views import Store
 
+
+_NAMED_MAX: Final = 5
 
 Migration = Annotated[
     Path | None,
@@ -50,7 +53,9 @@ def plan(
 ) -> None:
     """Show differences from the declared state: connector, publication, slot, topics, views.
 
-    Changes nothing; masks secrets. Exits 3 if there is a difference.
+    Changes nothing; masks secrets. Exits 3 if there is a difference. Works before the first `up`,
+    too. Views that the running job is filling for the first time are listed apart and are no
+    difference: right after `headwater up` that may be all of them.
 
     With --migration: show the effect of the given statements on the views. The statements run at
     the source on empty copies of the tables, in a transaction that is rolled back. Exits 3 if a
@@ -59,22 +64,46 @@ def plan(
     if migration is not None:
         _foresee(options.platform(), migration, as_json=as_json)
         return
-    done = for_each(options.platforms(), lambda each: (each.plan(), each.warnings()))
+    done = for_each(
+        options.platforms(), lambda each: (each.plan(), each.warnings(), each.building())
+    )
     if as_json:
         print_json(
             {
                 "differences": _documents(done, 0),
                 "warnings": _documents(done, 1),
+                "building": [
+                    {**done.named(source), "view": view, "store": store}
+                    for source, (*_, building) in done.found.items()
+                    for view, store in building
+                ],
             }
         )
     else:
-        for source, (found, warnings) in done.found.items():
+        for source, (found, warnings, building) in done.found.items():
             done.heading(source)
             show(found, done.about(source))
+            tell_building(building)
             for check in warnings:
                 _warn(check)
-    different = any(found for found, _ in done.found.values())
+    different = any(found for found, *_ in done.found.values())
     done.end(EXIT_UNHEALTHY if different else 0)
+
+
+def tell_building(places: Sequence[tuple[str, Store]]) -> None:
+    """Prints which views the job is filling for the first time.
+
+    Args:
+        places: Views and stores.
+    """
+    if not places:
+        return
+    views = list(dict.fromkeys(view for view, _ in places))
+    more = len(views) - _NAMED_MAX
+    named = ", ".join(views[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    stores = ", ".join(sorted({str(store) for _, store in places}))
+    text = f"in {stores}: {named}; headwater view status shows those that are there"
+    stderr.print(f"[dim]being filled[/] {escape(text)}", soft_wrap=True)
 
 
 def _warn(check: Check) -> None:

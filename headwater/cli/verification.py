@@ -208,11 +208,7 @@ def tell_paused(faults: Iterable[Fault]) -> None:
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
     """Refuses what cannot be verified; returns why views stand still that were asked for."""
     refuse_unknown(platform.project.views, names, store)
-    if not platform.captured():
-        raise UnhealthyError(
-            f"source {platform.project.source.name} was never captured",
-            hint="headwater up captures it and builds the views",
-        )
+    platform.require_captured()
     return refuse_paused(platform.views.bound().paused, names)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from headwater.cli import difference, rebuild, replay, state, token, verification, version
+from headwater.cli import difference, plan, rebuild, replay, state, token, verification, version
 from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
 from headwater.cli.output import print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from headwater.platform.platform import Platform
     from projections.common.fault import Fault
+    from projections.definition.views import Store
     from projections.verification.results_table import Verified
+
+    Place = tuple[str, Store]
 
 app = Commands(help="Views: status, versions, verification.", no_args_is_help=True)
 app.command("diff")(difference.diff)
@@ -89,19 +92,20 @@ def status(
     """
     done = for_each(options.platforms(), _status)
     rows = [
-        {**done.named(source), **row} for source, (found, _) in done.found.items() for row in found
+        {**done.named(source), **row} for source, (found, *_) in done.found.items() for row in found
     ]
     if not as_json:
         columns = dict.fromkeys(name for row in rows for name in row)
         rows = [{**columns, **row, "unexpected": _counts(row["unexpected"])} for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
-    for _, paused in done.found.values():
+    for _, paused, building in done.found.values():
         verification.tell_paused(paused)
+        plan.tell_building(building)
     done.end()
 
 
-def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault]]:
-    """Rows of the listing, and why views are paused."""
+def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault], list[Place]]:
+    """Rows of the listing, why views are paused, and what is being filled for the first time."""
     paused = {view.name: view.fault for view in platform.views.bound().paused}
     told, waiting = platform.told, platform.views.waiting()
     records, unexpected = told.records(), told.unexpected()
@@ -150,7 +154,7 @@ def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault]]:
         for (view, store), code in apart.items()
         if (view, store) not in shown and view not in paused  # never there, or lost
     ]
-    return rows, list(paused.values())
+    return rows, list(paused.values()), platform.building()
 
 
 @app.command("explain")

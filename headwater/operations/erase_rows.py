@@ -103,11 +103,7 @@ class Forgetting:
             SinkError: A place cannot be written; asked again, it goes on.
         """
         begun_at = now()
-        if not self._platform.captured():
-            raise UnhealthyError(
-                f"source {self._source} was never captured",
-                hint="headwater up captures it and builds the views",
-            )
+        self._platform.require_captured()
         with session.connect(self._platform.source_dsn) as connection, ExitStack() as held:
             epoch = reads.epoch_of(connection, self._source, self._capture.epoch)
             through = Through(epoch, self._platform.current_lsn())

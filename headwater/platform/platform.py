@@ -14,7 +14,7 @@ from psycopg import sql
 from cdc import source as capture
 from cdc.broker.reading.tail import first_change
 from cdc.lsn import Lsn
-from cdc.postgres import own_schema, session
+from cdc.postgres import session
 from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
 from cdc.snapshot.report import report
@@ -32,6 +32,7 @@ from headwater.platform.specs import (
     WATCH,
     alert_spec,
     applied_file,
+    capture_spec,
     command_name,
     job_config,
     job_folder,
@@ -192,17 +193,40 @@ class Platform:
         return None
 
     def plan(self) -> list[Difference]:
-        """Returns what differs from what is declared; changes nothing."""
+        """Returns what differs from what is declared; changes nothing.
+
+        Before the first start of the servers, too: then everything of theirs is to be made.
+        """
         others.refuse_moved(self.project)
         self.views.plans()
-        spec = self.capture_spec()
+        first = self._never_started()
+        captured = (
+            capture.plan_first(self._spec_alone()) if first else capture.plan(self.capture_spec())
+        )
         return [
-            *capture.plan(spec),
-            *self.views.to_build(),
+            *captured,
+            *self.views.to_build(job_runs=self.job_runs()),
             *self.views.to_rebuild(),
             *self.views.to_withdraw(),
-            *self._impact.of_source(),
+            *([] if first else self._impact.of_source()),
         ]
+
+    def _never_started(self) -> bool:
+        """Whether Kafka and Connect are this folder's own, and were never started here."""
+        services = self._spec.services
+        own = (ServiceName.KAFKA, ServiceName.CONNECT)
+        if not all(isinstance(services.get(name), runtime.Spawned) for name in own):
+            return False
+        given = self.project.settings.for_source(self.project.source.name).dsn
+        return given is not None and self.status() is None
+
+    def _spec_alone(self) -> CaptureSpec:
+        """Says how the source is captured, without the addresses of servers."""
+        return capture_spec(self.project, self.source_dsn, runtime.Endpoints())
+
+    def building(self) -> list[tuple[str, Store]]:
+        """Returns by view and store what the job has yet to fill for the first time."""
+        return self.views.building() if self.job_runs() else []
 
     def foresee(self, migration: str) -> list[Effect]:
         """Returns what becomes of the views by a migration; changes nothing.
@@ -217,7 +241,7 @@ class Platform:
 
     def warnings(self) -> list[Check]:
         """Returns warnings about the source; changes nothing."""
-        spec = self.capture_spec()
+        spec = self._spec_alone()  # no server of ours is asked
         with session.connect(spec.dsn) as connection:
             found = capture.checks(connection, spec)
         found += unsigned(self.project)
@@ -400,8 +424,15 @@ class Platform:
 
     def captured(self) -> bool:
         """Whether the source was ever captured."""
-        with self._site.connect() as connection:
-            return own_schema.exists(connection)
+        return self.views.captured()
+
+    def require_captured(self) -> None:
+        """Refuses a source that was never captured.
+
+        Raises:
+            UnhealthyError: It was not.
+        """
+        self.views.require_captured()
 
     def status(self) -> RuntimeStatus | None:
         """Returns what runs; changes nothing."""

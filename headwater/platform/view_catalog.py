@@ -12,7 +12,7 @@ from cdc.lsn import Lsn
 from cdc.postgres import catalog, own_schema
 from cdc.upkeep.difference import Difference, Part
 from foundation.suggestion import did_you_mean
-from headwater.errors import UsageError
+from headwater.errors import UnhealthyError, UsageError
 from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView, Store
 from projections.errors import VerificationError, ViewPausedError
@@ -55,6 +55,23 @@ class KeptViews:
     def __init__(self, site: Site, told: JobReport) -> None:
         self._site = site
         self._told = told
+
+    def captured(self) -> bool:
+        """Whether the source was ever captured."""
+        with self._site.connect() as connection:
+            return own_schema.exists(connection)
+
+    def require_captured(self) -> None:
+        """Refuses a source that was never captured.
+
+        Raises:
+            UnhealthyError: It was not.
+        """
+        if not self.captured():
+            raise UnhealthyError(
+                f"source {self._site.source} was never captured",
+                hint="headwater up captures it and builds the views",
+            )
 
     def bound(self) -> Binding:
         """Binds the views that are kept to the source's tables; decides nothing about changes.
@@ -128,12 +145,14 @@ class KeptViews:
 
         Raises:
             UsageError: No view of that name is declared.
+            UnhealthyError: The source was never captured.
             ViewPausedError: It is not paused, or cannot go on as it is declared.
             PlanError: It does not fit its table.
         """
         view = self._site.project.declarations.views.get(name)
         if view is None:
             raise UsageError(f"no view is named {name}", hint="headwater view list")
+        self.require_captured()
         with self._site.connect() as connection:
             source = self._site.source
             # the version that readers see is the last
@@ -215,29 +234,54 @@ class KeptViews:
         with self._site.connect() as connection:
             return binding.noted_changes(connection, self._site.project.source.tables)
 
-    def to_build(self) -> list[Difference]:
-        """Views that no job has ever kept in a store of theirs."""
+    def to_build(self, *, job_runs: bool) -> list[Difference]:
+        """Views that were never in a store of theirs, but for those that the job is filling.
+
+        Args:
+            job_runs: Whether the job runs at this moment.
+        """
+        return [
+            Difference(
+                Part.VIEW, f"{name} in {store}", "", None, "is built", repaired=False, hint=hint
+            )
+            for (name, store), hint in self._unbuilt(job_runs=job_runs).items()
+            if hint
+        ]
+
+    def building(self) -> list[tuple[str, Store]]:
+        """Returns by view and store what the job, which runs, is filling for the first time."""
+        return [place for place, hint in self._unbuilt(job_runs=True).items() if not hint]
+
+    def _unbuilt(self, *, job_runs: bool) -> dict[tuple[str, Store], str]:
+        """Views by their stores in which they never were, and what is to be done about each.
+
+        That is nothing where the job is at work on it.
+        """
+        bound, job = self.bound(), self._told
         with self._site.connect() as connection:
-            known = own_schema.exists(connection)
-        kept = {(p.view, p.store) for p in self.positions()} if known else set()
-        bound = self.bound()
+            noted = {each.place for each in registry.read(connection, self._site.source)}
+        kept = {(position.view, position.store) for position in self.positions()}
+        stuck = {view.name for view in bound.paused}
+        apart = job.halted() | job.failing_derived()
+
+        def remedy(name: str, store: Store) -> str:
+            if not job_runs:
+                return "the job builds it: run headwater up"
+            if name not in noted:
+                return "the job builds it when it starts: run headwater down, then headwater up"
+            if name in stuck or (name, store) in apart or job.fault_of(name, store) is not None:
+                return "headwater view status shows what keeps the job from it"
+            return ""
+
         views = [(plan.name, plan.to) for plan in bound.plans]
         views += [(paused.name, paused.to) for paused in bound.paused]
         views += [(derived.name, derived.to) for derived in self.derived()]
-        return [
-            Difference(
-                Part.VIEW,
-                f"{name} in {store}",
-                "",
-                None,
-                "is built",
-                repaired=False,
-                hint="the job builds it: run headwater down, then headwater up",
-            )
+        return {
+            (name, store): remedy(name, store)
             for name, stores in views
             for store in sorted(stores)
             if (name, store) not in kept
-        ]
+        }
 
     def to_rebuild(self) -> list[Difference]:
         """Views that are kept by another definition than the declared one.
@@ -295,11 +339,11 @@ class KeptViews:
         ]
 
     def positions(self) -> list[ViewPosition]:
-        """Returns how far each view is in each store."""
+        """Returns how far each view is in each store; nothing before the first capture."""
         from projections.publishing import positions  # noqa: PLC0415
 
         with self._site.connect() as connection:
-            return positions.read(connection)
+            return positions.read(connection) if own_schema.exists(connection) else []
 
     def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Returns by view and store how many records wait, and how many keys for a value only."""

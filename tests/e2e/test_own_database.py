@@ -76,6 +76,7 @@ def test_a_users_database_is_captured_projected_verified_and_let_go(
     started = shell("up")
     assert "first change event" in started.stderr
     assert "views are being kept" in started.stderr
+    assert [] == shell.json("plan")["differences"]  # also while the first rows are on their way
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TRAFFIC)
 

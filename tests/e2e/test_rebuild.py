@@ -107,9 +107,7 @@ def stable(shell: Shell) -> Any:
 def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
     shell: Shell, database: str
 ) -> None:
-    wait_until(
-        lambda: shell("plan", code=None).returncode == 0, timeout_s=LONG_S
-    )  # the views are there
+    wait_until(lambda: not shell.json("plan")["building"], timeout_s=LONG_S)  # the views are there
     declare(shell, PLACED)
     planned = {(each["name"], each["aspect"]) for each in shell.json("plan", code=3)["differences"]}
     assert {("orders", "definition")} == planned
