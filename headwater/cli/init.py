@@ -187,7 +187,7 @@ def _show(found: DatabaseSurvey, *, everything: bool) -> None:
     print_rows([_row(choice) for choice in listed], as_json=False, title="", empty="")
     more = len(found.mirrored) - len(listed)
     if more:
-        stderr.print(f"and {more} more, all smaller; --dry-run shows them")
+        stderr.print(f"and {more} more, none larger; --dry-run shows them")
     if found.eventstore:
         stderr.print("the event store is captured as well: views of events are for you to declare")
     for note, choices in found.by_note():
@@ -211,9 +211,12 @@ def _show_left_out(reason: str, choices: Sequence[Choice], *, everything: bool) 
         f"[{colour}]not mirrored[/] {escape(tables)}: {escape(shown(reason))}",
         soft_wrap=True,
     )
-    repair = choices[0].repair
-    if repair:
+    repairs = list(dict.fromkeys(choice.repair for choice in choices if choice.repair))
+    for repair in repairs if everything else repairs[:1]:
         stderr.print(f"  [dim]repair[/] {escape(shown(repair))}", soft_wrap=True)
+    if len(repairs) > 1 and not everything:
+        rest = f"and {len(repairs) - 1} more statements, one for each table; --dry-run shows them"
+        stderr.print(f"         {rest}")
 
 
 def _named(choices: Sequence[Choice], *, everything: bool) -> str:

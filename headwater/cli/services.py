@@ -16,6 +16,7 @@ from cdc.upkeep.traces import PREFIX as CAPTURE_PREFIX
 from eventstore.errors import EventStoreError
 from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime
+from headwater.cli.condensed import condensed, names
 from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.sources import for_each
@@ -35,6 +36,7 @@ _FIRST_CHANGE_S = 60.0
 _JOB_READY_S = 180.0
 _MIB = 1024 * 1024
 _ASK_S = 3
+_EACH_MAX = 5  # tables that are read by the same look are named one by one
 _MARKS = {
     runtime.ServiceState.READY: "[green]●[/]",
     runtime.ServiceState.STARTING: "[yellow]○[/]",
@@ -71,6 +73,8 @@ def up(
         stderr.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {text}")
 
     ran_before = platform.running()
+    if not ran_before and len(platforms) == 1:
+        _reach(platform.project)
     try:
         platform.start(lambda event: _announce(event, say))
         done = _derive(platforms, say)
@@ -86,6 +90,17 @@ def up(
     if as_json:
         print_json(_status_document(platform.status()))
     done.end()
+
+
+def _reach(project: Project) -> None:
+    """Connects to the source once, before minutes go into servers that would have nothing to do.
+
+    Raises:
+        PostgresError: It cannot be reached, or does not let the role in.
+    """
+    dsn = project.settings.for_source(project.source.name).dsn
+    if dsn is not None:  # else it is one of the servers
+        session.connect(dsn.get_secret_value()).close()
 
 
 def down(options: ProjectOptions) -> None:
@@ -170,7 +185,7 @@ def _derive(platforms: Sequence[Platform], say: Callable[[str], None]) -> PerSou
 
 
 def _apply(platform: Platform, say: Callable[[str], None]) -> None:
-    for change in platform.apply():
+    for change in condensed(platform.apply()):
         say(f"[cyan]source[/]   {_of(platform)}{escape(change)}")
 
 
@@ -195,9 +210,19 @@ def _of(platform: Platform) -> str:
 def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
     """Says how far tables have been read, whenever that has changed."""
     said: dict[str, str] = {}
+    complete: set[str] = set()
 
     def tell(found: list[ReadReport]) -> None:
+        ended = [line for line in found if line.state == "done" and line.table not in complete]
+        complete.update(line.table for line in ended)
+        if len(ended) > _EACH_MAX:
+            rows = sum(line.rows_read for line in ended)
+            done = f"{len(ended)} tables done, {rows:,} rows: {names(each.table for each in ended)}"
+            say(f"[cyan]read[/]     {escape(done)}")
+            ended = []
         for line in found:
+            if line.state == "done" and line not in ended:
+                continue
             if line.state not in ("reading", "done", "failed") and line.failure is None:
                 continue
             of = "" if line.percent is None or line.state == "done" else f" ({line.percent:g} %)"

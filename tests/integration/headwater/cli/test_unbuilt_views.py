@@ -113,6 +113,21 @@ def test_plan_before_the_first_up_shows_what_will_be_made_and_makes_nothing(
     assert found == (0,)
 
 
+@pytest.mark.usefixtures("source")
+def test_a_source_that_refuses_the_role_is_reported_before_a_server_is_started(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user, rest = database.split("@")
+    wrong = user.rpartition(":")[0] + ":wrong@" + rest
+    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{wrong}"\n'
+    (tmp_path / "headwater.toml").write_text(settings)
+
+    assert 1 == main(["up"])
+
+    assert "HW-C013" in capsys.readouterr().err
+    assert not (tmp_path / ".headwater" / "run").exists()
+
+
 def test_before_the_job_runs_every_view_is_to_be_built_by_up(platform: Platform) -> None:
     assert {"orders in cache", "orders in table", "notes in table"} == set(
         hints(platform, job_runs=False)
