@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cdc.table import TableName
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import psycopg
-
-    from cdc.table import TableName
 
 _ROW_BYTES: Final = 100
 """What a row takes, about, of a table that was never analyzed: what counts is that it is not 0."""
@@ -28,6 +28,19 @@ SELECT coalesce(sum(CASE WHEN reltuples > 0 THEN reltuples
                     END), 0)::bigint,
        coalesce(sum(pg_table_size(c.oid)), 0)::bigint
   FROM leaves JOIN pg_class AS c ON c.oid = leaf
+"""
+_ROW_BYTES_MIN: Final = 28
+"""Header and pointer: a row of no columns takes that much."""
+
+_BYTES: Final = """
+SELECT given.schema, given.name, sum(pg_relation_size(leaf.oid))::bigint
+  FROM unnest(%s::text[], %s::text[]) AS given (schema, name)
+ CROSS JOIN LATERAL (
+       SELECT to_regclass(quote_ident(given.schema) || '.' || quote_ident(given.name))::oid AS oid
+        UNION
+       SELECT relid::oid FROM pg_partition_tree(
+              to_regclass(quote_ident(given.schema) || '.' || quote_ident(given.name)))) AS leaf
+ GROUP BY 1, 2
 """
 
 
@@ -58,3 +71,21 @@ def of_tables(connection: psycopg.Connection[Any], tables: Iterable[TableName]) 
     }
     row = connection.execute(_SIZE, given).fetchone()
     return TableSize(int(row[0]), int(row[1])) if row else TableSize(0, 0)
+
+
+def rows_at_most(
+    connection: psycopg.Connection[Any], tables: Iterable[TableName]
+) -> dict[TableName, int]:
+    """Returns how many rows fit into the files of each table and its partitions.
+
+    Args:
+        connection: To the database.
+        tables: The tables; one that is gone has room for none.
+    """
+    wanted = list(tables)
+    given = [table.schema for table in wanted], [table.name for table in wanted]
+    found = connection.execute(_BYTES, given).fetchall()
+    return {
+        TableName(schema, name): (size_bytes or 0) // _ROW_BYTES_MIN
+        for schema, name, size_bytes in found
+    }

@@ -198,6 +198,7 @@ class Worker:
     def _opened(self, topic: str) -> Producer:
         if self._sender is None:
             self._sender = self._stack.enter_context(producer(self._spec.kafka_bootstrap))
+            self._sender.expect(self._spec.table_topics.values())
         if topic not in self._open:
             self._sender.open(topic, self._headers)
             self._open.add(topic)

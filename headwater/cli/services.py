@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 
 _FIRST_CHANGE_S = 60.0
 _JOB_READY_S = 180.0
+_TABLE_READY_S = 2.0
+"""What each table may add: its snapshot, its index in search and its files."""
+
+_TABLES_SHOWN_MAX = 24
+"""Tables of which each is reported while it is read; of more, how many are done."""
+
+_LARGE_ROWS = 100_000
+"""Rows from which on a table's own progress is shown beside the count of many."""
+
 _MIB = 1024 * 1024
 _ASK_S = 3
 _EACH_MAX = 5  # tables that are read by the same look are named one by one
@@ -197,7 +206,9 @@ def _await_views(platform: Platform, say: Callable[[str], None]) -> None:
         what = "snapshot row" if first.snapshot else first.operation.name.lower()
         text = f"first change event: {what} of {escape(str(first.table))}"
         say(f"[cyan]captured[/] {_of(platform)}{text}")
-    platform.await_job(_JOB_READY_S, _teller(say))
+    tables = len(platform.project.source.tables)
+    teller = progress_teller(say, tables)
+    platform.await_job(_JOB_READY_S + _TABLE_READY_S * tables, teller)
     say(f"[green]views are being kept[/]; {_of(platform)}headwater view status shows how far")
 
 
@@ -205,6 +216,11 @@ def _of(platform: Platform) -> str:
     """Names the source in a line about it, if there are several."""
     project = platform.project
     return f"{project.source.name}: " if project.shares_home else ""
+
+
+def progress_teller(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
+    """Returns what shows how far so many tables have been read: each of few, a count of many."""
+    return _teller(say) if tables <= _TABLES_SHOWN_MAX else _counter(say, tables)
 
 
 def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
@@ -225,14 +241,39 @@ def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
                 continue
             if line.state not in ("reading", "done", "failed") and line.failure is None:
                 continue
-            of = "" if line.percent is None or line.state == "done" else f" ({line.percent:g} %)"
-            why = f": {line.failure}" if line.failure else ""
-            text = f"{line.table} {line.state}, {line.rows_read:,} rows{of}{why}"
-            if said.get(line.table) != text:
+            if said.get(line.table) != (text := _progress(line)):
                 said[line.table] = text
                 say(f"[cyan]read[/]     {escape(text)}")
 
     return tell
+
+
+def _counter(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
+    """Says how many tables have been read; names those that take long, and those that fail."""
+    tell = _teller(say)
+    said = ""
+
+    def count(found: list[ReadReport]) -> None:
+        nonlocal said
+        done = sum(line.state == "done" for line in found)
+        rows = sum(line.rows_read for line in found)
+        text = f"{done} of {tables} tables, {rows:,} rows"
+        if text != said:
+            said = text
+            say(f"[cyan]read[/]     {text}")
+        tell([line for line in found if line.failure or _large(line)])
+
+    return count
+
+
+def _large(line: ReadReport) -> bool:
+    return line.state == "reading" and (line.rows_expected or 0) >= _LARGE_ROWS
+
+
+def _progress(line: ReadReport) -> str:
+    of = "" if line.percent is None or line.state == "done" else f" ({line.percent:g} %)"
+    why = f": {line.failure}" if line.failure else ""
+    return f"{line.table} {line.state}, {line.rows_read:,} rows{of}{why}"
 
 
 def _announce(event: StatusEvent, say: Callable[[str], None]) -> None:

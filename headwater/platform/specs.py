@@ -53,6 +53,9 @@ _EXECUTOR_OPTIONS = (
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
 _COMMAND_START_S = 300.0
+_TABLE_START_S = 2.0
+"""What a table may add to that: its snapshot, its index in search and its files. A job that is
+ended while it makes these makes the rest after its restart."""
 
 
 def command_name(project: Project, command: str) -> str:
@@ -333,6 +336,6 @@ def _command(project: Project, config: Path, name: str, *words: str) -> CommandS
         # after the servers: on two cores a Spark that starts beside them doubles their start
         depends_on=(ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE, *executors),
         ready_file=ready_file(project, name),
-        start_timeout_s=_COMMAND_START_S,
+        start_timeout_s=_COMMAND_START_S + _TABLE_START_S * len(project.source.tables),
         final_exit_codes=_EXITS_FOR_GOOD,
     )

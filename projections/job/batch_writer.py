@@ -18,6 +18,7 @@ from cdc.errors import CdcError
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.fault import FaultError, kind_and_place
+from projections.common.side_by_side import side_by_side
 from projections.definition.views import Store
 from projections.errors import (
     ProjectionError,
@@ -124,8 +125,11 @@ class BatchWriter:
         try:
             with writing(self.tenure):
                 sink = self._sink()
-                for plan in self.plans:
-                    sink.prepare(plan)
+                if self.store is Store.SEARCH:  # most of the time is the engine's
+                    side_by_side(sink.prepare, self.plans)
+                else:
+                    for plan in self.plans:
+                        sink.prepare(plan)
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None
         yield _counters({})

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from cdc.errors import CdcError
 from cdc.position import ChangePosition
-from cdc.postgres import session
+from cdc.postgres import session, table_size
 from cdc.snapshot import reads
 from projections.definition.views import Store
 from projections.errors import ProjectionError
@@ -46,13 +46,9 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
         stopped: Tells to begin with no further one.
     """
     found = {}
-    for plan in spec.plans_in(Store.TABLE):
-        if stopped() or plan.events is not None or plan.history is not None or plan.append_only:
-            continue
-        if plan.expectations:
-            continue  # they are looked at where the stream's rows are
-        if DeltaTable.is_deltatable(str(spec.config.addresses.tables / plan.name)):
-            continue
+    for plan in _large(spec, [plan for plan in spec.plans_in(Store.TABLE) if _new(spec, plan)]):
+        if stopped():
+            break
         try:
             rows = _load(spec.config, plan, stopped)
         except (CdcError, ProjectionError, psycopg.Error) as error:
@@ -66,6 +62,29 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
             _log.info("view loaded from the source", view=plan.name, rows=rows)
             found[plan.name] = rows
     return found
+
+
+def _new(spec: JobSpec, plan: ViewPlan) -> bool:
+    """Whether a view can be loaded, as far as its definition and its table tell."""
+    if plan.events is not None or plan.history is not None or plan.append_only:
+        return False
+    if plan.expectations:
+        return False  # they are looked at where the stream's rows are
+    return not DeltaTable.is_deltatable(str(spec.config.addresses.tables / plan.name))
+
+
+def _large(spec: JobSpec, plans: list[ViewPlan]) -> list[ViewPlan]:
+    """Views whose tables may be large: the others are not waited for until their reads begin."""
+    if not plans:
+        return []
+    try:
+        with session.connect(spec.config.source_dsn) as connection:
+            tables = [plan.schema.table for plan in plans]
+            rows = table_size.rows_at_most(connection, tables)
+    except (CdcError, psycopg.Error):
+        return plans  # each says by itself what is wrong
+    least = spec.config.load_rows_min
+    return [plan for plan in plans if rows.get(plan.schema.table, least) >= least]
 
 
 def _load(config: JobConfig, plan: ViewPlan, stopped: Callable[[], bool]) -> int | None:

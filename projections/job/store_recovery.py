@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cdc.postgres import session
 from projections.common.fault import Fault
+from projections.common.side_by_side import side_by_side
 from projections.definition.views import Store
 from projections.errors import IndexLostError, IndexRefusedError, PlanError, SinkError
 from projections.job import backfill
@@ -33,6 +35,7 @@ from projections.stores.valkey.epoch import CacheEpoch
 from projections.stores.valkey.sink import CacheSink
 
 if TYPE_CHECKING:
+    from projections.changes.sink import Sink
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
@@ -120,12 +123,13 @@ def prepared(spec: JobSpec) -> JobSpec:
 
 
 def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
-    found = {}
+    found: dict[str, Fault] = {}
     with closing(open_sink(Store.SEARCH, spec.config.addresses)) as sink:
-        for plan in plans:
-            try:
-                sink.prepare(plan)
-            except (IndexRefusedError, PlanError) as error:
+        for plan, error in zip(plans, side_by_side(partial(_tried, sink), plans), strict=True):
+            if isinstance(error, IndexLostError):
+                backfill.leave_out(spec, Store.SEARCH, [plan.name])
+                _log.warning("a view is read anew", view=plan.name, why=error.message)
+            elif error is not None:
                 found[plan.name] = Fault.of(error)
                 _log.warning(
                     "a view stands still in search",
@@ -133,10 +137,16 @@ def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
                     code=error.code,
                     what=error.message,
                 )
-            except IndexLostError as error:
-                backfill.leave_out(spec, Store.SEARCH, [plan.name])
-                _log.warning("a view is read anew", view=plan.name, why=error.message)
     return found
+
+
+def _tried(sink: Sink, plan: ViewPlan) -> IndexRefusedError | PlanError | IndexLostError | None:
+    """Makes the place of a view; returns why it cannot be, where that is no matter of others."""
+    try:
+        sink.prepare(plan)
+    except (IndexRefusedError, PlanError, IndexLostError) as error:
+        return error
+    return None
 
 
 def _without(spec: JobSpec, refused: dict[str, Fault]) -> JobSpec:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import orjson
 
 from foundation.atomic_file import write_atomically
+from projections.common.side_by_side import side_by_side
 from projections.errors import IndexLostError
 from projections.stores.factory import open_sink
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Marked(Protocol):
-    """A sink that can tell the place of a view from every other that has its name."""
+    """A sink that can tell the place of a view from every other that has its name.
+
+    Several threads may ask it at once.
+    """
 
     def mark(self, plan: ViewPlan) -> str | None:
         """Returns the mark of a view's place; None if there is none that was prepared."""
@@ -90,7 +94,9 @@ def _marks(spec: JobSpec, store: Store) -> dict[str, str | None]:
     with closing(open_sink(store, spec.config.addresses)) as sink:
         if not isinstance(sink, Marked):
             return {}
-        return {plan.name: sink.mark(plan) for plan in spec.plans_in(store)}
+        plans = spec.plans_in(store)
+        marks = side_by_side(sink.mark, plans)
+        return {plan.name: mark for plan, mark in zip(plans, marks, strict=True)}
 
 
 def _read(config: JobConfig, store: Store) -> dict[str, str]:

@@ -23,7 +23,7 @@ from cdc.broker.errors import (
 from cdc.broker.producing.record_batch import RecordBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 RECORD_BYTES_MAX: Final = 48 * 1024 * 1024
 """Largest record that is sent; topics are made to take as much."""
@@ -51,6 +51,15 @@ class Producer:
         self._turn = 0
         self._under_way: deque[_Sent] = deque()
         self._given_up = False
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """Has the next question to the brokers be about all of some topics, not one after another.
+
+        Args:
+            topics: Topics that may be opened later; one that does not exist matters then.
+        """
+        for topic in topics:
+            self._client.cluster.add_topic(topic)
 
     def open(self, topic: str, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         """Prepares a topic: what is sent to it has these headers from now on.
@@ -227,6 +236,8 @@ def producer(bootstrap: str) -> Iterator[Producer]:
 
     with named(bootstrap):
         client = KafkaNetClient(bootstrap_servers=bootstrap.split(","), client_id="headwater")
+        # a topic that is missing is never made by a question about it, with whatever settings
+        client.cluster.config["allow_auto_create_topics"] = False
         try:
             try:
                 client.check_version(timeout_ms=_METADATA_MS)

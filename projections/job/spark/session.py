@@ -87,6 +87,10 @@ _CONF = {
     # for each file that the usual one writes, Hadoop starts ten processes: readlink, chmod
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
     "spark.sql.streaming.minBatchesToRetain": "20",
+    # each partition that a query reads has a consumer of its own. Of 64, Spark's own limit, a
+    # source of hundreds of tables has each batch connect again for most of its partitions; one
+    # that was not read for five minutes is closed in any case
+    "spark.kafka.consumer.cache.capacity": "2048",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stopTimeout": "8s",
     # the driver's metrics and the history of finished work are read by no one

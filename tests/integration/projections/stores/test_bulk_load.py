@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cdc.position import ChangePosition
-from cdc.postgres import catalog, own_schema, session
+from cdc.postgres import catalog, own_schema, session, table_size
 from cdc.snapshot import read_point, reads
 from cdc.snapshot.progress import KeyRange, SnapshotProgress
 from cdc.snapshot.read_point import ReadPoint
@@ -211,6 +211,31 @@ def test_a_killed_load_leaves_no_table_and_the_next_one_begins_anew(
     assert {".wide.loading", ".wide.lock"} == {path.name for path in tmp_path.iterdir()}
     assert 3005 == bulk_load.load(load)
     assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_tables_that_cannot_be_large_are_not_waited_for(
+    database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = JobSpec(JobConfig("t", "", database, "", tmp_path, "", "", ()), (plan,))
+    monkeypatch.setattr(initial_load, "BEGIN_WAIT_S", 3_600.0)
+    parts = TableName("public", "parts")
+    with session.connect(database) as connection:
+        own_schema.ensure(connection)
+        reads.ask_initial(connection, "t", 1, [WIDE])  # nothing reads it: it never begins
+        connection.execute(
+            "CREATE TABLE parts (id int) PARTITION BY LIST (id);"
+            "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1);"
+            "CREATE TABLE parts_2 PARTITION OF parts FOR VALUES IN (2);"
+            "INSERT INTO parts SELECT 1 + n % 2 FROM generate_series(1, 5000) n"
+        )
+        rows = table_size.rows_at_most(connection, [WIDE, parts, TableName("public", "gone")])
+    assert rows[WIDE] >= 3005
+    assert rows[parts] >= 5000
+    assert 0 == rows[TableName("public", "gone")]
+    least = rows[WIDE] + 1
+    spec = replace(spec, config=replace(spec.config, load_rows_min=least))
+
+    assert {} == initial_load.load_new(spec)
 
 
 def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
