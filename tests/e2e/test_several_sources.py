@@ -46,9 +46,6 @@ view.mirror("invoices", ledger.invoices)
 view.sql("billed", "SELECT 1 AS id, sum(total) AS total FROM invoices", keys=["id"])
 """
 VIEWS = ALONE + LEDGER
-BOTH = (
-    'view.sql("paid", "SELECT o.id FROM orders o JOIN invoices i ON i.order_id = o.id", ["id"])\n'
-)
 JOIN = "SELECT count(*) AS n FROM orders o JOIN invoices i ON i.order_id = o.id"
 
 
@@ -148,16 +145,6 @@ def _views_equal_their_sources_and_are_queried_together(project: Project) -> Non
     rows = project.shell.json("view", "status")
     assert {"till", "ledger"} == {row["source"] for row in rows}
     assert {""} == {row["state"] for row in rows}
-
-
-def _a_derived_view_of_both_is_refused(project: Project) -> None:
-    (project.shell.folder / "views.py").write_text(VIEWS + BOTH)
-    error = project.shell.json("plan", code=2)["error"]
-    (project.shell.folder / "views.py").write_text(VIEWS)
-
-    assert "HW-P154" == error["code"]
-    assert "headwater query" in error["hint"]
-    assert [] == project.shell.json("plan")["differences"]
 
 
 def _a_view_is_rebuilt_beside_the_other_source(project: Project) -> None:

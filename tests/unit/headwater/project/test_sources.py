@@ -193,6 +193,21 @@ def test_a_view_of_another_source_that_combines_several_is_not_read(tmp_path: Pa
     assert "declare source billing first" in str(error.value.hint)
 
 
+def test_a_view_over_several_sources_is_not_replayed_nor_what_is_made_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(tmp_path, SHOP + BILLING + BOTH)
+
+    for view in ("both", "of_both"):
+        assert 2 == main(["view", "replay", view])
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"view {view} combines several sources, and an archive has one" in said
+        assert "both reads invoices of source billing" in said
+        assert f"headwater view verify --source shop {view}" in said
+    assert 2 == main(["view", "replay", "by_status"])  # of one source: only its database is missing
+    assert "does not answer" in " ".join(capsys.readouterr().err.split())
+
+
 def test_commands_ask_for_a_source_where_several_could_be_meant(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
