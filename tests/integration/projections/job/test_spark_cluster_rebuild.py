@@ -1,0 +1,302 @@
+"""A rebuild by a cluster of three workers, which are killed at each stage, as is the driver.
+
+The tables must be those that a replay without Spark makes of the same archive.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+from deltalake import DeltaTable
+from fix_archive import archived
+from fix_log import PLAN, TOPIC, Source, numbered
+
+from headwater import runtime
+from headwater.runtime import RuntimeSpec, SparkCluster
+from headwater.runtime.java.jars import ensure
+from projections.archive import replay
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.row_change import RowChange
+from projections.definition.views import Store
+from projections.errors import RebuildSpaceError
+from projections.planning.job_config import JobConfig
+from projections.stores.factory import open_sink
+from projections.versions import job_engine
+from projections.versions.bulk_requests import BulkRequests
+from projections.versions.fill import Filling
+from projections.versions.job_engine import JobEngine
+from tests.programs.rebuild_driver import COMMITS
+from tests.support.task_halts import TaskHalts
+from tests.waiting import LONG_S, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from projections.planning.view_plan import ViewPlan
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.fault,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+ROOT = Path(__file__).resolve().parents[4]
+CLUSTER = SparkCluster(workers=3, cores=1, memory_mb=512)
+WORKERS = ("spark-worker-1", "spark-worker-2", "spark-worker-3")
+ROWS = range(1, 900)
+TABLE_STAGES = ("fold", "second fold", "fill")
+
+
+def traffic(archive: Path) -> None:
+    """Archives what transactions write that insert, change, move and delete rows."""
+    random, source = Random(11), Source()  # noqa: S311  # no secret
+    source.together([[("copy", *ROWS[::2])]], random)
+    for _ in range(150):
+        keys = random.sample(ROWS, 24)
+        steps = [step(random, key) for key in keys]
+        source.together([steps[:12], steps[12:]], random)
+    records = numbered(source.topic)
+    for start in range(0, len(records), 500):
+        archived(archive, TOPIC, records[start : start + 500])
+
+
+def step(random: Random, key: int) -> tuple[Any, ...]:
+    kind = random.choice(("insert", "insert", "note", "note", "big", "delete", "move"))
+    return (kind, key, random.choice(ROWS)) if kind == "move" else (kind, key)
+
+
+class Cluster:
+    """Master, workers and driver, and the archive that they rebuild views from."""
+
+    def __init__(self, home: Path, master: str, cache_url: str) -> None:
+        self.halts = TaskHalts(home / "halts")
+        config = JobConfig.of_tables(
+            "shop",
+            home,
+            tuple(ensure("spark", progress=False)),
+            master=master,
+            code=(ROOT,),
+            rebuild_rows_min=1,
+            conf={
+                "spark.executor.memory": "512m",
+                "spark.log.level": "ERROR",
+                "spark.python.daemon.module": "tests.programs.halting_daemon",
+                "spark.executorEnv.HEADWATER_TEST_HALTS": str(self.halts.folder),
+            },
+        )
+        self.config = replace(config, cache_url=cache_url)
+        self._driver: subprocess.Popen[bytes] | None = None
+
+    def start_driver(self) -> None:
+        if self._driver is not None and self._driver.poll() is None:
+            return
+        log = self.config.home / "driver.log"
+        with log.open("ab") as said:
+            self._driver = subprocess.Popen(
+                [sys.executable, "-m", "tests.programs.rebuild_driver"],
+                stdin=subprocess.PIPE,
+                stderr=said,
+                stdout=said,
+                cwd=ROOT,
+            )
+        assert self._driver.stdin is not None
+        pickle.dump((self.config, len(WORKERS), self.halts.folder), self._driver.stdin)
+        self._driver.stdin.flush()
+        requests = BulkRequests(self.config)
+        wait_until(lambda: requests.server() is not None, self.said, timeout_s=LONG_S)
+
+    def kill_driver(self) -> None:
+        """Kills the driver with its JVM, as hard as can be."""
+        assert self._driver is not None
+        processes = [*psutil.Process(self._driver.pid).children(recursive=True)]
+        self._driver.kill()
+        for process in processes:
+            process.kill()
+        self._driver.wait()
+        assert self._driver.stdin is not None
+        self._driver.stdin.close()
+
+    def stop_driver(self) -> None:
+        if self._driver is not None and self._driver.stdin is not None:
+            self._driver.stdin.close()
+            self._driver.wait(60)
+
+    def kill_worker_at(self, stage: str) -> None:
+        """Kills the worker that halts at a stage, as a machine that goes with all that it runs."""
+        pid = wait_until(lambda: self.halts.halted(stage), self.said, timeout_s=LONG_S)
+        status = runtime.status(self.config.home)
+        assert status is not None
+        for name in WORKERS:
+            worker = psutil.Process(status.service(name).pid)
+            below = worker.children(recursive=True)
+            if pid in {process.pid for process in below}:
+                for process in (worker, *below):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                return
+        pytest.fail(f"no worker has process {pid}")
+
+    def said(self) -> str:
+        """The end of the driver's log, for who looks at a test that failed."""
+        return (self.config.home / "driver.log").read_text()[-4000:]
+
+    def left_behind(self) -> list[str]:
+        folder = self.config.checkpoint(Store.TABLE).parent / ".rebuilds"
+        requests = [path.name for path in folder.iterdir() if path.is_dir()]
+        tables = self.config.addresses.tables
+        return requests + [path.name for path in tables.glob(".*.fill*")]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, cache_url: str) -> Iterator[Cluster]:
+    home = tmp_path_factory.mktemp("cluster") / ".headwater"
+    spec = RuntimeSpec(home=home, services={}, spark=CLUSTER, lifeline=True)
+    endpoints = runtime.up(spec, timeout_s=240)
+    made = Cluster(home, endpoints.spark_url, cache_url)
+    try:
+        traffic(made.config.archive)
+        yield made
+    finally:
+        made.stop_driver()
+        runtime.down(home)
+
+
+@pytest.fixture
+def cluster(started: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setattr(replay, "BULK_RECORDS", 400)
+    monkeypatch.setattr(job_engine, "GONE_S", LONG_S)
+    started.start_driver()
+    return started
+
+
+def filled(
+    config: JobConfig, plan: ViewPlan, *, by_job: bool = True, **options: Any
+) -> replay.ReplayResult:
+    """What a command does that fills a version."""
+    (store,) = plan.to
+    filling = Filling()
+    with job_engine.fenced(config, plan, filling.stopped):
+        bulk = JobEngine(config, plan, filling) if by_job else None
+        opened = partial(open_sink, store, config.addresses)
+        target = ReplayTarget((plan,), opened, bulk=bulk)
+        return replay.replay(config.archive, [target], ReplayOptions(**options))
+
+
+def left(config: JobConfig, plan: ViewPlan) -> Any:
+    """Rows, and versions of all keys with those of deletes."""
+    (store,) = plan.to
+    with closing(open_sink(store, config.addresses)) as sink:
+        if store is Store.TABLE:
+            names = (plan.name, f"{plan.name}.deleted")
+            tables = [DeltaTable(str(config.addresses.tables / name)) for name in names]
+            found = [table.to_pyarrow_table().to_pylist() for table in tables]
+            return [sorted(rows, key=lambda row: row["id"]) for rows in found]
+        if store is Store.SEARCH:
+            sink.engine.request("POST", f"/{plan.name}/_refresh")
+        rows = sorted(map(dict, sink.documents(plan)), key=lambda row: row["id"])
+        return rows, sink.versions(plan, [RowChange((key,), 0, None, 0) for key in ROWS])
+
+
+def as_by_command(config: JobConfig, plan: ViewPlan, result: replay.ReplayResult) -> None:
+    """Compares what is there with what a replay without Spark makes of the same archive."""
+    other = replace(plan, name=f"{plan.name}_by_command")
+    expected = filled(config, other, by_job=False)
+
+    assert left(config, other) == left(config, plan)
+    assert expected.ends == result.ends
+    assert expected.records == result.records
+    assert sorted(each.key for each in expected.waiting[0]) == sorted(
+        each.key for each in result.waiting[0]
+    )
+
+
+def view(name: str, store: Store) -> ViewPlan:
+    return replace(PLAN, name=f"{name}_{os.getpid()}", to=frozenset({store}))
+
+
+def test_a_table_is_the_same_with_a_worker_killed_at_each_stage(cluster: Cluster) -> None:
+    plan = view("each", Store.TABLE)
+    cluster.halts.want(*TABLE_STAGES)
+    with ThreadPoolExecutor(1) as command:
+        result = command.submit(filled, cluster.config, plan)
+        for stage in TABLE_STAGES:
+            cluster.kill_worker_at(stage)
+
+        as_by_command(cluster.config, plan, result.result(LONG_S))
+    assert [] == cluster.left_behind()
+
+
+def test_a_cache_is_the_same_with_a_worker_killed_while_it_delivers(cluster: Cluster) -> None:
+    in_store(cluster, Store.CACHE)
+
+
+@pytest.mark.soak(minutes=2)
+def test_an_index_is_the_same_with_a_worker_killed_while_it_delivers(
+    cluster: Cluster, search_url: str
+) -> None:
+    cluster.kill_driver()
+    cluster.config = replace(cluster.config, search_url=search_url)
+    cluster.start_driver()
+    in_store(cluster, Store.SEARCH)
+
+
+def in_store(cluster: Cluster, store: Store) -> None:
+    plan = view("delivered", store)
+    cluster.halts.want("store")
+    with ThreadPoolExecutor(1) as command:
+        result = command.submit(filled, cluster.config, plan)
+        cluster.kill_worker_at("store")
+
+        as_by_command(cluster.config, plan, result.result(LONG_S))
+    assert [] == cluster.left_behind()
+    for each in (plan, replace(plan, name=f"{plan.name}_by_command")):
+        with closing(open_sink(store, cluster.config.addresses)) as sink:
+            sink.drop(each)
+
+
+@pytest.mark.soak(minutes=3)
+@pytest.mark.parametrize("stage", [*TABLE_STAGES, *COMMITS])
+def test_a_table_is_the_same_with_the_driver_killed_at_each_stage(
+    cluster: Cluster, stage: str
+) -> None:
+    plan = view(f"driver_{stage.replace(' ', '_')}", Store.TABLE)
+    cluster.halts.want(stage)
+    with ThreadPoolExecutor(1) as command:
+        result = command.submit(filled, cluster.config, plan)
+        wait_until(lambda: cluster.halts.halted(stage), cluster.said, timeout_s=LONG_S)
+        cluster.kill_driver()
+        cluster.start_driver()
+
+        as_by_command(cluster.config, plan, result.result(LONG_S))
+    assert [] == cluster.left_behind()
+
+
+@pytest.mark.soak(minutes=2)
+def test_without_room_on_an_executor_a_rebuild_ends_and_resumes(cluster: Cluster) -> None:
+    plan, noted = view("full", Store.TABLE), list[ReplayState]()
+    for name in WORKERS:
+        cluster.halts.fill_disk(name)
+    try:
+        with pytest.raises(RebuildSpaceError) as ended:
+            filled(cluster.config, plan, note=noted.append)
+    finally:
+        cluster.halts.free_disk()
+
+    assert "resumes" in (ended.value.hint or "")
+    assert ended.value.retriable
+    assert [] == cluster.left_behind()
+    result = filled(cluster.config, plan, resume=noted[-1] if noted else None)
+    as_by_command(cluster.config, plan, result)

@@ -1,0 +1,69 @@
+"""Spark's daemon of Python workers, with tasks of a rebuild that halt where a test wants them to.
+
+A full disk is one that takes no byte: what such a task writes goes to `/dev/full`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import daemon
+
+from projections.job.rebuilding.fill_tasks import FillRows
+from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
+from projections.job.rebuilding.store_tasks import FillStore
+from projections.job.rebuilding.task_files import TaskFiles
+from projections.job.spark import worker_daemon
+from tests.support.task_halts import TaskHalts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HALTS = "HEADWATER_TEST_HALTS"
+STAGES = {
+    "fold": (FoldBlocks, "_group"),  # entries are written, and not noted yet
+    "second fold": (FoldKeys, "_folded"),  # entries were read, and nothing is written yet
+    "store": (FillStore, "_delivered"),  # some rows are in the store, and not all
+}
+
+
+def install(halts: TaskHalts) -> None:
+    """Makes tasks halt after what they do at each stage."""
+    parts = FillRows._parts
+
+    def halting_parts(own: FillRows, *what: Any) -> Iterator[Any]:
+        for part in parts(own, *what):
+            yield part
+            halts.reach("fill")  # some rows are written, and not all
+
+    FillRows._parts = halting_parts  # type: ignore[method-assign]
+    for stage, (owner, name) in STAGES.items():
+        setattr(owner, name, _halting(getattr(owner, name), halts, stage))
+    drafted = TaskFiles._drafted
+
+    @contextmanager
+    def full(own: TaskFiles, path: Path) -> Iterator[Path]:
+        with drafted(own, path) as draft:
+            yield Path("/dev/full") if halts.full(Path.cwd()) else draft
+
+    TaskFiles._drafted = full  # type: ignore[method-assign]
+
+
+def _halting(step: Any, halts: TaskHalts, stage: str) -> Any:
+    @wraps(step)
+    def halting(*what: Any, **more: Any) -> Any:
+        made = step(*what, **more)
+        halts.reach(stage)
+        return made
+
+    return halting
+
+
+if __name__ == "__main__":
+    worker_daemon.load()
+    install(TaskHalts(Path(os.environ[HALTS])))
+    daemon.manager()
