@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from projections.archive.bulk import BulkFold
 from projections.common.background_task import PAUSE_S, Attendant
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.25
 _TOLD_EVERY_S: Final = 0.5
+_SLOTS_EVERY_S: Final = 5.0
 _ENDED_THE_JOB: Final = f"the job has ended {ATTEMPTS_MAX} times while it was at it"
 _log = structlog.get_logger(__name__)
 
@@ -52,6 +54,8 @@ class RebuildServer(Attendant):
         self._session = session
         self._addresses = config.addresses
         self._requests = BulkRequests(config)
+        self._served: BulkServer | None = None
+        self._looked_at: float | None = None
 
     def attend(self) -> None:
         """Answers until stopped."""
@@ -64,13 +68,10 @@ class RebuildServer(Attendant):
 
     def _serve(self) -> None:
         remove_abandoned(self._addresses.tables)
-        served = None
+        self._served = self._looked_at = None
         while not self.rested(_TICK_S):
             try:
-                server = BulkServer(slots_of(self._session))  # executors come and go
-                if server != served:
-                    self._requests.serve(server)
-                    served = server
+                self._tell_slots()
                 self._requests.clear()
                 for place, id_ in self._requests.open():
                     if self._stopped.is_set():
@@ -79,6 +80,20 @@ class RebuildServer(Attendant):
             except OSError as error:  # no room, as a rule: live views need the job all the same
                 _log.warning("a rebuild cannot be answered", kind=kind_and_place(error))
                 self._stopped.wait(PAUSE_S)
+
+    def _tell_slots(self) -> None:
+        """Says how many tasks Spark runs at once, now and then: executors come and go."""
+        now = time.monotonic()
+        if self._looked_at is not None and now - self._looked_at < _SLOTS_EVERY_S:
+            return
+        self._looked_at = now
+        try:
+            server = BulkServer(slots_of(self._session))
+        except (Py4JError, AttributeError):
+            return  # the session is ending; others say why
+        if server != self._served:
+            self._requests.serve(server)
+            self._served = server
 
     def _do(self, place: str, id_: str) -> None:
         requests = self._requests
