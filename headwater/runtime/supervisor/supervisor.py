@@ -36,7 +36,13 @@ _log = structlog.get_logger(__name__)
 
 DETACH: Final = b"detach\n"
 _TICK_S: Final = 0.1
+_CALM_S: Final = 1.0
+"""Rest while nothing is about to start: the end of a program ends it at once."""
+
 _HOUSEKEEPING_S: Final = 3.0
+_RESTS: Final = 200
+"""Memory is measured again after so many times what that took of a processor."""
+
 _STOP_ORDER: Final = (
     (ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE),
     (ServiceName.KAFKA,),
@@ -53,6 +59,7 @@ class Supervisor:
         self._lifeline: int | None = lifeline
         self._stopping = False
         self._shown: tuple[ServiceStatus, ...] = ()
+        self._measure_at = 0.0
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="probe")
         programs = [of_service(service) for service in plan.services()]
         programs += [of_command(command) for command in plan.spec.commands]
@@ -93,7 +100,8 @@ class Supervisor:
         watched: list[int | socket.socket] = [wake]
         if self._lifeline is not None:
             watched.append(self._lifeline)
-        readable, _, _ = select.select(watched, [], [], _TICK_S)
+        calm = all(unit.settled for unit in self._units)
+        readable, _, _ = select.select(watched, [], [], _CALM_S if calm else _TICK_S)
         if wake in readable:
             wake.recv(4096)
         if self._lifeline in readable:
@@ -150,16 +158,23 @@ class Supervisor:
             time.sleep(_TICK_S / 5 if left else 0)
 
     def _housekeeping(self) -> None:
-        # who asks the supervisor something imports this module, and need not have psutil
-        from headwater.runtime.memory import tree_rss_bytes  # noqa: PLC0415
-
         cap = self._plan.spec.log_bytes_max
         for unit in self._units:
             if cap_log(self._home.log(unit.name), cap):
                 _log.info("log cut", service=unit.name, bytes_max=cap)
+        cap_log(self._home.log("supervisor"), cap)
+        if time.monotonic() >= self._measure_at:
+            self._measure()
+
+    def _measure(self) -> None:
+        # who asks the supervisor something imports this module, and need not have psutil
+        from headwater.runtime.memory import tree_rss_bytes  # noqa: PLC0415
+
+        began_s = time.thread_time()
+        for unit in self._units:
             if unit.process is not None:
                 unit.rss_bytes = tree_rss_bytes(unit.process.pid)
-        cap_log(self._home.log("supervisor"), cap)
+        self._measure_at = time.monotonic() + _RESTS * (time.thread_time() - began_s)
 
     def _show(self) -> None:
         shown = tuple(unit.status() for unit in self._units)

@@ -156,6 +156,11 @@ class Unit:
         """Name of the program."""
         return self.program.name
 
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to do for it until it ends, or is asked to."""
+        return self._phase in {_Phase.READY, _Phase.ENDED}
+
     def step(self, ready: Collection[str]) -> None:
         """Do what is due now; never blocks."""
         match self._phase:

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from headwater import runtime
@@ -34,7 +35,7 @@ from headwater.runtime.home import Home, read_json
 from headwater.runtime.identity import Identity, launcher
 from headwater.runtime.process import ManagedProcess, ProcessRecord
 from headwater.runtime.servers.postgres import Postgres
-from tests.waiting import wait_until
+from tests.waiting import take_time, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -410,3 +411,16 @@ def test_the_status_file_is_valid_at_every_moment(home: Path) -> None:
         return sum(service["restarts"] for service in services)
 
     wait_until(restarts, "each job's third start", accept=lambda n: n >= 6, pause_s=0.0005)
+
+
+def test_a_supervisor_that_has_nothing_to_do_sleeps(home: Path) -> None:
+    runtime.up(RuntimeSpec(home, CACHE, commands=(_command("job", SLEEP),)))
+    status = runtime.status(home)
+    assert status is not None
+    assert status.supervisor is not None
+    process = psutil.Process(status.supervisor.pid)
+
+    before = process.num_ctx_switches().voluntary
+    take_time(3)
+
+    assert process.num_ctx_switches().voluntary - before < 15  # it looked ten times a second
