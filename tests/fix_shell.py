@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
+
+from headwater.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,3 +44,16 @@ class Shell:
     def json(self, *words: str, code: int | None = 0) -> Any:
         """Runs a command and returns its one document."""
         return json.loads(self(*words, "--json", code=code).stdout)
+
+    def here(self, *words: str, code: int | None = 0) -> Any:
+        """Runs a command within this process, and returns its one document.
+
+        For what a test asks again and again, or what takes a Spark session: a process of its own
+        costs a second of a processor each time, and fifteen with a session.
+        """
+        settings = str(self.folder / "headwater.toml")
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            done = main([*words, "--config", settings, "--json"])
+        said = out.getvalue()
+        assert code in {None, done}, f"{words}: {said}\n{err.getvalue()[-4000:]}"
+        return json.loads(said)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.fault,
@@ -77,18 +79,22 @@ view.aggregate(
 """
 SETTINGS = """
 [archive]
-interval_s = 1
+interval_s = 3
 
 [spark]
 rebuild_rows_min = 200
 
+[spark.conf]
+"spark.sql.codegen.wholeStage" = "false"
+"spark.sql.codegen.factoryMode" = "NO_CODEGEN"
+
 [eventstore]
-modules = ["letters"]
+modules = ["promised_letters"]
 """
 REACTOR = """
 from eventstore.reactor import Invoke, Reactor
 
-letters = Reactor(name="letters", react=lambda change: Invoke(print))
+letters = Reactor(name="promised_letters", react=lambda change: Invoke(print))
 """
 PROBE = Probe("orders", {"id": 7}, "writes", "UPDATE orders SET writes = %s WHERE id = 7")
 PLAIN = ("customers", "customers_history", "orders", "ledger")
@@ -129,19 +135,22 @@ class Project:
 
     def services(self) -> dict[str, Any]:
         """What runs, by name."""
-        status = self.shell.json("status", code=None)
+        status = self.shell.here("status", code=None)
         return {each["name"]: each for each in status["services"]}
 
     def healthy(self) -> bool:
-        return self.shell("status", code=None).returncode == 0
+        healthy: bool = self.shell.here("status", code=None)["ready"]
+        return healthy
 
     def verified(self, *views: str) -> dict[str, int]:
         """Asserts that views, or all of them, equal their source in every store.
 
+        A view that is made from others is compared by the Spark session of the tests.
+
         Returns:
-            The rows of each. To compare a view that is made from others a Spark session is begun.
+            The rows of each.
         """
-        reports = self.shell.json("view", "verify", *views)
+        reports = self.shell.here("view", "verify", *views)
         assert [] == [r for r in reports if r["missing"] or r["extra"] or r["different"]]
         return {report["view"]: report["rows"] for report in reports}
 
@@ -159,12 +168,12 @@ class Project:
 
     def version(self, view: str = "orders") -> tuple[int, str]:
         """Number and state of the newest version of a view."""
-        rows = self.shell.json("view", "list", "--versions")
+        rows = self.shell.here("view", "list", "--versions")
         return max((r["version"], r["state"]) for r in rows if r["view"] == view)
 
     def filler(self) -> str:
         """Who would replay the archive into a version of the view that lives in tables alone."""
-        planned = self.shell.json("view", "rebuild", "ledger", "--plan")
+        planned = self.shell.here("view", "rebuild", "ledger", "--plan")
         found: str = planned["filled_by"]["by"]
         return found
 
@@ -196,16 +205,22 @@ class Project:
             there = {key for (key,) in connection.execute("SELECT id FROM orders")}
         return [row for row in self.rows(folder / "ledger") if row["id"] in there]
 
-    def begin(self, *words: str) -> subprocess.Popen[bytes]:
-        """Starts a command and does not wait for it."""
+    @contextmanager
+    def begun(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Runs a command while the block runs, and kills it then if it has not ended."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "headwater", *words],
             cwd=self.shell.folder,
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(30)
 
     @contextmanager
     def traffic(self) -> Iterator[Traffic]:
@@ -265,8 +280,11 @@ class Traffic(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def project(
+    postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession
+) -> Iterator[Project]:
     """Two tables in three stores, with a history and a view made from a view, verified."""
+    del spark  # the session that compares
     folder = tmp_path_factory.mktemp("promises")
     with fresh_database(postgres_dsn) as database:
         made = Project(Shell(folder / "shop"), database)
@@ -275,7 +293,7 @@ def project(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         made.declare()
         with (folder / "shop" / "headwater.toml").open("a") as settings:
             settings.write(SETTINGS)
-        (folder / "shop" / "letters.py").write_text(REACTOR)
+        (folder / "shop" / "promised_letters.py").write_text(REACTOR)
         try:
             made.shell("up")
             assert {
@@ -317,9 +335,9 @@ def test_a_changed_table_does_not_break_its_views(project: Project) -> None:
             " DELETE FROM orders WHERE id = 11; COMMIT",
         )
     project.verified()
-    rows = project.shell.json("query", "SELECT grams FROM orders WHERE id IN (8, 9) ORDER BY id")
+    rows = project.shell.here("query", "SELECT grams FROM orders WHERE id IN (8, 9) ORDER BY id")
     assert [{"grams": -1}, {"grams": 1 << 40}] == rows
-    assert "note" not in project.shell.json("query", "SELECT * FROM orders WHERE id = 8")[0]
+    assert "note" not in project.shell.here("query", "SELECT * FROM orders WHERE id = 8")[0]
 
     project.execute("ALTER TABLE orders DROP grams")
     project.verified(*PLAIN)
@@ -327,7 +345,7 @@ def test_a_changed_table_does_not_break_its_views(project: Project) -> None:
 
 def test_a_lost_slot_is_refused_by_name_until_one_command_repairs_it(project: Project) -> None:
     project.shell("source", "pause")
-    slot = project.shell.json("source", "slot")["slot"]["name"]
+    slot = project.shell.here("source", "slot")["slot"]["name"]
     project.execute(
         f"SELECT pg_drop_replication_slot('{slot}')",
         "UPDATE customers SET city = 'unseen' WHERE id BETWEEN 20 AND 29",
@@ -336,7 +354,7 @@ def test_a_lost_slot_is_refused_by_name_until_one_command_repairs_it(project: Pr
         "DELETE FROM orders WHERE id = 6002",
     )
 
-    loss = project.shell.json("source", "status", code=3)["loss"]
+    loss = project.shell.here("source", "status", code=3)["loss"]
     refused = [project.shell(*words, code=3).stderr for words in (("source", "resume"), ("up",))]
     assert ("HW-C070", "headwater source repair --yes") == (loss["code"], loss["hint"])
     assert all("HW-C070" in text for text in refused)
@@ -345,7 +363,7 @@ def test_a_lost_slot_is_refused_by_name_until_one_command_repairs_it(project: Pr
     project.execute("UPDATE customers SET city = 'seen again' WHERE id = 21")
 
     assert project.verified()["orders"] == project.answer("SELECT count(*) FROM orders")
-    assert project.shell.json("source", "slot")["loss"] is None
+    assert project.shell.here("source", "slot")["loss"] is None
 
 
 def test_readers_do_not_notice_a_rebuild_the_cutover_and_the_way_back(project: Project) -> None:
@@ -363,14 +381,12 @@ def test_readers_do_not_notice_a_rebuild_the_cutover_and_the_way_back(project: P
         for watcher in seen.values():
             watcher.start()
         project.declare(WITHOUT_CUSTOMER)
-        killed = project.begin("view", "rebuild", "orders", "--share", "0.0001")
-        wait_until(lambda: project.version() == (first + 1, "building"))
-        killed.send_signal(signal.SIGKILL)
-        killed.wait(30)
+        with project.begun("view", "rebuild", "orders", "--share", "0.0001"):
+            wait_until(lambda: project.version() == (first + 1, "building"), timeout_s=LONG_S)
         built = project.shell.json("view", "rebuild", "orders", "--share", "1")
-        compared = project.shell.json("view", "compare", "orders")
+        compared = project.shell.here("view", "compare", "orders")
         for command in ("cutover", "rollback", "cutover", "rollback"):
-            project.shell("view", command, "orders")
+            project.shell.here("view", command, "orders")
         found = {store: watcher.stop() for store, watcher in seen.items()}
 
     assert (first + 1, "held") == (built["version"], built["state"])
@@ -400,27 +416,25 @@ def test_the_jobs_spark_rebuilds_a_table_whoever_is_killed(
     rebuild = "view", "rebuild", "ledger", "--share"
     wait_until(lambda: project.filler() == "job", timeout_s=LONG_S)
     with project.traffic() as traffic:
-        killed = project.begin(*rebuild, "0.03")
-        wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
-        killed.kill()
-        killed.wait(30)
+        with project.begun(*rebuild, "0.03"):
+            wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
         wait_until(lambda: project.attempts(place.name) == 0)  # no command asks for it any more
         assert (2, "building") == project.version("ledger")
 
         job = int(project.services()["projections"]["pid"])
-        paused = project.begin(*rebuild, "0.03")
-        wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
-        os.kill(job, signal.SIGKILL)
-        wait_until(lambda: project.attempts(place.name) == 2, timeout_s=LONG_S)
-        paused.send_signal(signal.SIGINT)
-        assert 130 == paused.wait(60)
+        with project.begun(*rebuild, "0.03") as paused:
+            wait_until(lambda: project.attempts(place.name) == 1, timeout_s=LONG_S)
+            os.kill(job, signal.SIGKILL)
+            wait_until(lambda: project.attempts(place.name) == 2, timeout_s=LONG_S)
+            paused.send_signal(signal.SIGINT)
+            assert 130 == paused.wait(60)
         wait_until(project.healthy, timeout_s=LONG_S)
 
         built = project.shell.json(*rebuild, "1")
         assert ("ledger", 2, "held") == (built["view"], built["version"], built["state"])
         log = sorted((place / "_delta_log").glob("*.json"))
         assert any("headwater.replay." in path.read_text() for path in log)
-        assert project.shell.json("view", "compare", "ledger")["same"]
+        assert project.shell.here("view", "compare", "ledger")["same"]
         assert traffic.written > 20
 
     project.verified(*PLAIN)
@@ -455,16 +469,19 @@ def test_a_person_is_forgotten_in_every_place(project: Project) -> None:
         name: search_files(home, [name]).found for name in names
     }
     gone = "SELECT * FROM customers_history WHERE id IN (901, 902, 1902)"
-    assert [] == project.shell.json("query", gone)
+    assert [] == project.shell.here("query", gone)
     project.verified()
 
 
 def test_a_dry_run_of_a_reactor_lists_the_same_effects_from_kafka_and_from_the_archive(
     project: Project,
 ) -> None:
+    dry_run = ("reactor", "changes", "dry-run", "promised_letters")
+
     def effects(*words: str) -> set[str]:
-        dry_run = ("reactor", "changes", "dry-run", "letters", "--table", "public.customers")
-        listed = project.shell.json(*dry_run, "--limit", "100000", *words)
+        listed = project.shell.here(
+            *dry_run, "--table", "public.customers", "--limit", "100000", *words
+        )
         assert {"public.customers"} >= {each["table"] for each in listed}
         return {each["key"] for each in listed}
 
@@ -475,12 +492,7 @@ def test_a_dry_run_of_a_reactor_lists_the_same_effects_from_kafka_and_from_the_a
     assert len(there) >= 3
     wait_until(lambda: effects("--archive") >= there, timeout_s=LONG_S)
     assert set() == effects("--archive", "--since", "9999-12-31")
-    assert (
-        "--archive"
-        in project.shell(
-            "reactor", "changes", "dry-run", "letters", "--since", "2026-01-01", code=2
-        ).stderr
-    )
+    assert "--archive" in project.shell(*dry_run, "--since", "2026-01-01", code=2).stderr
 
 
 def test_a_writer_reads_what_it_has_written_in_every_store(project: Project) -> None:
