@@ -40,7 +40,7 @@ from projections.definition.views import Store
 from projections.planning.view_plan import ViewPlan
 from projections.stores.delta.arrow import deletes_schema, table_schema
 from projections.stores.delta.table_sink import COMPACTED_BYTES, CONFIGURATION, TableSink
-from projections.stores.memory import latest
+from tests.oracles.sink_contract import latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -150,5 +150,5 @@ class Traffic:
 
 def _freshness(waits_s: list[float]) -> Freshness:
     ordered_ms = sorted(1000 * wait for wait in waits_s)
-    found_s = (quantile(ordered_ms, share) / 1000 for share in (0.5, 0.95, 0.99))
-    return Freshness(*found_s, len(ordered_ms))
+    p50_s, p95_s, p99_s = (quantile(ordered_ms, share) / 1000 for share in (0.5, 0.95, 0.99))
+    return Freshness(p50_s, p95_s, p99_s, len(ordered_ms))

@@ -263,16 +263,16 @@ def resume(spec: CaptureSpec) -> None:
 
 
 def repair(spec: CaptureSpec, say: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Makes a capture anew: a slot, an epoch, and every table read as a whole.
+    """Recreates a capture: a slot, an epoch, and a snapshot of every table.
 
     After a kill, call it again; until it has ended, `apply` and `resume` refuse.
 
     Args:
         spec: The source.
-        say: Told of each step once it is done.
+        say: Receives each step once it is done.
 
     Returns:
-        What was done, one line each.
+        The steps, one line each.
 
     Raises:
         CaptureSpecError: The source was never captured, or has no epoch left.

@@ -20,7 +20,7 @@ class RetrySchedule:
         wait_max_s: No wait is longer.
         factor: Each wait is so many times the one before.
         jitter: Part of each wait that is random, so that many do not come back at once.
-        permanent: Errors that no repetition heals: what failed is parked at once.
+        permanent: Errors that no retry can resolve: what failed is parked at once.
         refused: Class of the error that refuses impossible attributes.
     """
 

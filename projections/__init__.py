@@ -1,17 +1,16 @@
-"""Projections: views derived from the log of changes, kept right in every store.
+"""Projections: views derived from the log of changes, kept correct in every store.
 
-Purpose: one wing for each stage of a change's way, the job above them and what users declare
-below.
+Purpose: one folder for each stage of a change, the job above them and what users declare below.
 
 | wing | what is there |
 |---|---|
-| `common`, `errors` | helpers that know no view; every error with its code |
+| `common`, `errors` | technical parts independent of views; every error with its code |
 | `definition` | what a user declares |
 | `planning` | declared views bound to the tables as they are now |
 | `changes` | from a record to a change that is applied or quarantined |
 | `publishing` | consistent versions of all tables, positions, the read barrier |
-| `stores` | Delta, OpenSearch and Valkey, each in a folder of its own |
-| `incremental` | derived views, kept by what changed |
+| `stores` | Delta, OpenSearch and Valkey, one folder each |
+| `incremental` | derived views, maintained from changes |
 | `archive` | raw changes kept for good, and replay from them |
 | `versions` | rebuild, hand-over, cutover, rollback |
 | `verification`, `erasure`, `alerting` | compare and repair; forget a key; report rows |

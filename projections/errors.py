@@ -10,78 +10,78 @@ ProjectionError
 │   ├── UnholdableValueError HW-P013  a value has no exact form in a store
 │   ├── NoStoredRowError     HW-P014  an unchanged value is not there to be kept
 │   ├── WriterLockedError    HW-P015  another writer holds the tables
-│   ├── LoadFailedError      HW-P016  a table could not be filled straight from the source
-│   ├── WriterFencedError    HW-P017  another driver has taken over
+│   ├── LoadFailedError      HW-P016  a table could not be filled directly from the source
+│   ├── WriterFencedError    HW-P017  another driver writes the views now
 │   ├── TableTornError       HW-P018  the log of a view's table is torn
 │   ├── SinkReadOnlyError    HW-P065  a store takes no writes for now
 │   ├── IndexRefusedError    HW-P066  the search engine refuses the index of a view
 │   ├── IndexLostError       HW-P067  a view's search index is gone, or is not the one it was
-│   └── CacheError           HW-P060  the cache cannot be relied on, or not be written, for now
-│       ├── CacheLostError     HW-P061  the cache has forgotten what was written
+│   └── CacheError           HW-P060  the cache is unreliable or refuses writes for now
+│       ├── CacheLostError     HW-P061  the cache has lost data
 │       ├── CacheFullError     HW-P062  the cache's memory is full
 │       └── CacheReadOnlyError HW-P063  the cache takes no writes
 ├── CacheUnknownError        HW-P064  the cache has nothing of that name
 ├── ReplayError              HW-P105  the archive cannot be replayed
 │   ├── ArchiveMissingError  HW-P106  there is no archive of the source
 │   ├── ArchiveIncompleteError HW-P107  records are missing that a view needs from the archive
-│   ├── ReplayStoppedError   HW-P108  a replay was told to stop
+│   ├── ReplayStoppedError   HW-P108  a replay was stopped
 │   ├── BulkLostError        HW-P153  the job's Spark cannot do its part of a rebuild
 │   ├── RebuildSpaceError    HW-P158  a disk is full that a rebuild by Spark needs
 │   └── MomentUnreadableError HW-P109  the archive cannot tell what rows were at that position
-├── JobError                 HW-P020  the streaming job refuses to go on
+├── JobError                 HW-P020  the streaming job refuses to continue
 │   ├── TruncateError        HW-P021  a table of events was truncated
 │   ├── KeylessChangeError   HW-P022  a table without a key was updated or deleted from
 │   ├── TopicsMissingError   HW-P023  topics of the views do not exist
-│   ├── QueryFailedError     HW-P025  a streaming query fails again and again
-│   ├── AttendantFailedError HW-P029  a part of the job beside its queries fails
+│   ├── QueryFailedError     HW-P025  a streaming query fails repeatedly
+│   ├── AttendantFailedError HW-P029  a background task of the job fails
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event is not what this program's declarations say
 │   ├── RecordsLostError     HW-P028  records that a query wants next are gone
-│   ├── CheckpointForeignError HW-P110 a checkpoint is in the place of another query's
-│   ├── CheckpointTornError  HW-P111  a checkpoint of which nothing can be read
-│   └── ClusterError         HW-P100  the cluster that is to run the job cannot be used
+│   ├── CheckpointForeignError HW-P110 a checkpoint belongs to another query
+│   ├── CheckpointTornError  HW-P111  a checkpoint cannot be read at all
+│   └── ClusterError         HW-P100  the cluster of the job cannot be used
 │       ├── MasterUnreachableError HW-P101  no master of that cluster answers
 │       ├── NoExecutorsError       HW-P102  the cluster gives the job no executor
 │       ├── FolderNotSharedError   HW-P103  an executor does not see the folder of the tables
 │       └── BatchSupersededError   HW-P104  a later batch has begun meanwhile
-├── QuarantineError          HW-P040  what waits could not be kept or looked at
-│   ├── QuarantineFullError  HW-P041  more records wait than one view may have waiting
-│   ├── ViewOverfullError    HW-P157  so many records wait that their view is paused
-│   ├── QuarantineDownError  HW-P042  the database that keeps what waits does not answer
+├── QuarantineError          HW-P040  quarantined records could not be stored or read
+│   ├── QuarantineFullError  HW-P041  a view has more quarantined records than allowed
+│   ├── ViewOverfullError    HW-P157  a view is paused for too many quarantined records
+│   ├── QuarantineDownError  HW-P042  the database of the quarantine does not answer
 │   └── WaitsBehindError     HW-P043  a change waits because an earlier one of its key does
 ├── ViewShapeError           HW-P050  a view does not have the columns of its table
-│   ├── ViewPausedError      HW-P051  a view stands still because its table has changed
-│   └── UnknownShapeError    HW-P052  a record has columns that no one has noted
-├── StableTableError         HW-P120  what is published cannot be shown under a view's stable path
-│   ├── LogUnreadableError   HW-P121  the log of a table cannot be read as far as it is needed
-│   ├── LogWrittenError      HW-P122  someone else has written to a stable path meanwhile
-│   ├── PlaceUnpublishedError HW-P123 nothing is published in the place that a view is to be read
-│   └── PlaceBehindError     HW-P124  a view would go back to what it was before
-├── ForgettingRefusedError   HW-P144  keys cannot be forgotten as it was asked
-├── AlertError               HW-P145  an alert cannot be looked at, or no one can be told
-│   ├── AlertConditionError  HW-P146  rows cannot be asked for an alert's condition
+│   ├── ViewPausedError      HW-P051  a view is paused because its table has changed
+│   └── UnknownShapeError    HW-P052  a record has columns that are not in the schema history
+├── StableTableError         HW-P120  a view's stable table cannot follow its published version
+│   ├── LogUnreadableError   HW-P121  the needed part of a table's log cannot be read
+│   ├── LogWrittenError      HW-P122  another writer has written to a stable table
+│   ├── PlaceUnpublishedError HW-P123 a version of a view that is to become active is unpublished
+│   └── PlaceBehindError     HW-P124  readers of a view would see an earlier state
+├── ForgettingRefusedError   HW-P144  keys cannot be erased as requested
+├── AlertError               HW-P145  an alert cannot be evaluated or delivered
+│   ├── AlertConditionError  HW-P146  an alert's condition cannot be evaluated
 │   ├── AlertSignatureError  HW-P147  a message is not signed as it should be
-│   └── AlertUndeliveredError HW-P148 whoever is to be told has not taken a message
-├── StandingQueryError       HW-P149  a search that is kept cannot be read
+│   └── AlertUndeliveredError HW-P148 a receiver has not accepted a message
+├── StandingQueryError       HW-P149  a standing query cannot be parsed
 ├── EffectKeyError           HW-P152  a change without a key of its row cannot have effects
 ├── VerificationError        HW-P030  views could not be compared
 │   ├── NotCaughtUpError     HW-P031  views did not reach the position in time
 │   │   └── BehindError      HW-P033  of one view, with the stage that is behind: `read_barrier`
-│   ├── RepairRefusedError   HW-P034  what is wrong is not cured by reading rows again
+│   ├── RepairRefusedError   HW-P034  reading rows again cannot repair the difference
 │   └── TraceError           HW-P032  a row cannot be followed from its commits to the stores
-├── VersionError             HW-P130  versions of a view do not allow what is asked
-│   ├── VersionBusyError     HW-P131  someone else is at the versions of the view
+├── VersionError             HW-P130  versions of a view do not allow the operation
+│   ├── VersionBusyError     HW-P131  another command holds the versions of the view
 │   ├── VersionUnknownError  HW-P132  a view has no such version
-│   ├── VersionBehindError   HW-P133  a version is not where the one that readers see is
-│   ├── VersionDiffersError  HW-P134  a version differs in what its definition does not explain
+│   ├── VersionBehindError   HW-P133  a version is behind the active one
+│   ├── VersionDiffersError  HW-P134  a version has differences that its definition does not explain
 │   ├── DefinitionUnreadableError HW-P135  a kept definition cannot be read
 │   ├── RebuildRefusedError  HW-P136  a view cannot be rebuilt like that
-│   ├── RebuildStoppedError  HW-P137  a rebuild was paused and goes on when it is asked to
-│   ├── SwitchUnfinishedError HW-P150 readers are moved in some stores, and the rest is noted
-│   └── FunctionLostError    HW-P151  the function that a version is made by is not there
+│   ├── RebuildStoppedError  HW-P137  a rebuild was paused and continues on request
+│   ├── SwitchUnfinishedError HW-P150 a cutover is recorded, and unfinished in some stores
+│   └── FunctionLostError    HW-P151  the stored function of a version is gone
 ├── ExpectationError         HW-P090  a row is not as its view expects
 │   ├── RowUnexpectedError   HW-P092  a row waits because it is not as expected
-│   └── ViewHaltedError      HW-P093  a view stands still because a row is not as expected
+│   └── ViewHaltedError      HW-P093  a view is paused because a row is not as expected
 └── SearchError              HW-P070  a search cannot be answered
     ├── NoIndexError         HW-P071  no view of that name can be searched
     ├── SearchFieldError     HW-P072  a view has no such field, or it cannot be used like that
@@ -215,9 +215,9 @@ class IndexLostError(SinkError):
 
 
 class FeedLostError(SinkError):
-    """The change feed of a derived view's table no longer covers what a store lacks.
+    """The change feed of a derived view's table no longer covers the changes that a store lacks.
 
-    All its rows are given to the store anew, and what is older is removed there.
+    All its rows are written to the store again, and older ones are removed there.
     """
 
     code = "HW-P083"
@@ -273,7 +273,7 @@ class KeylessChangeError(JobError):
     """A table without a key was updated or deleted from; its view follows only inserts.
 
     Attributes:
-        version: Place of the change in the log; None if it is not known.
+        version: Log position of the change; None if it is not known.
     """
 
     code = "HW-P022"
@@ -399,11 +399,7 @@ class QuarantineError(ProjectionError):
 
 
 class QuarantineFullError(QuarantineError):
-    """A view has more quarantined records in a store than allowed: a general fault.
-
-    Attributes:
-        view: The view.
-    """
+    """A view has more quarantined records in a store than allowed: a general fault."""
 
     code = "HW-P041"
 
@@ -476,7 +472,8 @@ class RowUnexpectedError(ExpectationError):
 class ViewHaltedError(ExpectationError):
     """A row does not meet an expectation that pauses its view; other views continue.
 
-    The detail names the place of the row's record, or the boundary of a derived view.
+    The detail names the partition and offset of the row's record, or the boundary of a derived
+    view.
     """
 
     code = "HW-P093"
@@ -543,8 +540,8 @@ class VersionBehindError(VersionError):
 class VersionDiffersError(VersionError):
     """A version has unexplained differences, or its derived views do not fit.
 
-    It is compared with the one that readers see; the detail names what differs, and which views
-    would stand still.
+    It is compared with the active version; the detail names the differences, and the views that
+    would pause.
     """
 
     code = "HW-P134"

@@ -60,8 +60,8 @@ def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorSta
     """Waits until a connector runs with its task; restarts it while that may help.
 
     Raises:
-        ConnectorFailedError: It failed in a way that a restart does not cure.
-        ConnectorNotRunningError: It did not run in time; the detail has its last words.
+        ConnectorFailedError: It failed in a way that a restart cannot repair.
+        ConnectorNotRunningError: It did not run in time; the detail has its last error.
     """
     began = time.monotonic()
     old = _failed(rest.state(name))
@@ -129,14 +129,14 @@ class Watch:
         self.restarts = 0
 
     def look(self) -> ConnectorState | None:
-        """Looks once; restarts what failed unless the last restart was just now.
+        """Checks once; restarts a failed connector unless the last restart was just now.
 
         Returns:
-            What was seen; None while the worker does not know the connector, as one that starts
-            again says until it has read its configuration.
+            The state; None while the worker does not know the connector, which is also the case
+            while the worker reads its configuration after a start.
 
         Raises:
-            ConnectorFailedError: It stays unknown, or failed in a way that a restart does not cure.
+            ConnectorFailedError: It stays unknown, or failed in a way that a restart cannot repair.
             ConnectUnavailableError: The worker does not answer.
         """
         now = self._clock()

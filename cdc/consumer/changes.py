@@ -185,7 +185,7 @@ class Changes:
         control.retry(spec.kafka_bootstrap, parked_key, source=spec.source, group=spec.group)
 
     def drop(self, parked_key: ParkedKey, *, everything: bool = False) -> None:
-        """Gives up the change that a key is parked for, or all of them; the rest is handed out."""
+        """Discards the change that a key is parked for, or all of them; later ones are handled."""
         spec = self.spec
         control.drop(
             spec.kafka_bootstrap,

@@ -266,15 +266,15 @@ class PlaceQueue:
             self._settle(key)
 
     def drop(self, key: Key, offset: int, *, everything: bool) -> bool:
-        """Gives up the record that a key is parked for; those behind it are handed out.
+        """Discards the record that a key is parked for; later ones are delivered.
 
         Args:
             key: The parked key.
-            offset: Of the record that is given up; nothing happens if another is the first now.
-            everything: Those behind it are given up as well.
+            offset: The record's offset; nothing happens if another record is the first now.
+            everything: Also discards the records behind it.
 
         Returns:
-            Whether it is done; while the record is being written, it cannot be.
+            Whether it is done; a record that is being written cannot be discarded.
         """
         entries = self.shelf.get(key)
         if not entries or entries[0].offset != offset:

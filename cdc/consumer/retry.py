@@ -29,13 +29,13 @@ class ConsumerRetryPolicy(RetrySchedule):
 
 @dataclass(frozen=True, slots=True)
 class ChangeFailure:
-    """What is kept of an error: never its text, which may have values of rows in it.
+    """What is stored of an error: never its text, which may contain values of rows.
 
     Attributes:
         error_type: Name of its class.
         error_code: Its stable code, HW-C… of this package or Postgres' SQLSTATE; None without one.
         attempts: How often the handler was called; 0 if the record could not be decoded.
-        permanent: No repetition heals it.
+        permanent: Whether retries cannot succeed.
     """
 
     error_type: str

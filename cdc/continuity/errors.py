@@ -1,12 +1,12 @@
-"""Errors of a capture that cannot go on: changes are missing, or no one can tell.
+"""Errors of a capture that cannot continue: changes are missing, or that cannot be determined.
 
 ContinuityError
 ├── SlotDroppedError          HW-C070  the slot is gone
-├── SlotInvalidatedError      HW-C071  the server gave up the log that the slot should have kept
+├── SlotInvalidatedError      HW-C071  the server removed log that the slot should have kept
 ├── SlotRecreatedError        HW-C072  the slot was dropped and recreated by someone else
-├── SlotMovedError            HW-C073  the slot was moved past changes that no one has
+├── SlotMovedError            HW-C073  the slot was moved past changes that were not captured
 ├── OffsetsGoneError          HW-C074  the connector forgot how far it came
-├── TopicsRecreatedError      HW-C075  topics are gone, made anew, or shorter than they were
+├── TopicsRecreatedError      HW-C075  topics are gone, recreated, or shorter than they were
 ├── SourceRestoredError       HW-C076  the source is at an earlier time, or on another history
 ├── OtherServerError          HW-C077  this is another database, or it does not know of its capture
 ├── FailoverWithoutSlotError  HW-C078  the source failed over to a standby that had no slot

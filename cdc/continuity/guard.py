@@ -162,11 +162,11 @@ class Guard:
 def await_streaming(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, deadline_s: float
 ) -> None:
-    """Waits until a connector streams, and lets it do so as soon as its slot is whole.
+    """Waits until a connector streams, and starts it as soon as its slot is complete.
 
     Raises:
         ContinuityError: Changes are missing.
-        ConnectorFailedError: It failed in a way that a restart does not cure.
+        ConnectorFailedError: It failed in a way that a restart cannot repair.
         ConnectorNotRunningError: It does not stream in time.
     """
     guard = Guard(spec)

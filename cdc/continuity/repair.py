@@ -158,17 +158,17 @@ def repair(
     *,
     reconcile: Callable[[CaptureSpec], list[str]],
 ) -> Iterator[str]:
-    """Makes a capture anew; yields what was done, one line each, as it is done.
+    """Recreates a capture; yields each step, one line each, once it is done.
 
     Args:
         connection: To the source, as the role that sets up, in autocommit.
         rest: The worker.
         spec: What is captured.
-        reconcile: Makes publication, topics and the connector's configuration as a spec says.
+        reconcile: Creates publication, topics and the connector's configuration by a spec.
 
     Raises:
         CaptureSpecError: The source was never captured, or has no epoch left.
-        CdcError: Postgres, Kafka or Connect refuses; the same call goes on where it ended.
+        CdcError: Postgres, Kafka or Connect refuses; repeating the call continues.
     """
     yield from own_schema.ensure(connection)
     spec = _begun(connection, rest, spec)

@@ -95,18 +95,18 @@ class Pressure:
 
     @property
     def disk_full_in_s(self) -> float | None:
-        """When the disk is full if the slot's reader stands still; None if unknown, or never."""
+        """Seconds until the disk is full if the slot's reader is idle; None if unknown or never."""
         return self._until(self.disk_bytes)
 
     @property
     def given_up_in_s(self) -> float | None:
-        """When the server gives up the slot if its reader stands still; None if never."""
+        """Seconds until the server invalidates the slot if its reader is idle; None if never."""
         known = [self._until(self.slot.safe_wal_bytes), self._idle_in_s()]
         return min((found for found in known if found is not None), default=None)
 
     @property
     def level(self) -> Level:
-        """How urgent it is: what is forecast counts only while the reader stands still."""
+        """How urgent it is: a forecast counts only while the reader is idle."""
         if self.slot.lost or self.slot.wal_status == "unreserved":
             return Level.DANGER
         if self.moves:

@@ -57,12 +57,7 @@ class TableSize(NamedTuple):
 
 
 def of_tables(connection: psycopg.Connection[Any], tables: Iterable[TableName]) -> TableSize:
-    """Returns what some tables hold together, with their partitions; of one that is gone, nothing.
-
-    Args:
-        connection: To the database.
-        tables: The tables.
-    """
+    """Sums the sizes of tables, with their partitions; a missing table counts as empty."""
     named = list(tables)
     given = {
         "schemas": [table.schema for table in named],

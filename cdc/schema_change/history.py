@@ -66,12 +66,6 @@ VALUES (%s, pg_current_wal_insert_lsn(), %s::pg_lsn, %s, %s)
 """
 
 
-def latest_id(connection: Connection[Any]) -> int:
-    """Returns the number of the newest note; 0 without any."""
-    row = connection.execute("SELECT max(id) FROM headwater.schema_changes").fetchone()
-    return int(row[0]) if row and row[0] is not None else 0
-
-
 def of_tables(
     connection: Connection[Any],
     tables: Iterable[TableName],

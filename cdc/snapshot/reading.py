@@ -71,7 +71,7 @@ class SnapshotRun:
         )
 
     def anew(self) -> None:
-        """Begins anew, with a new position."""
+        """Begins again, with a new position."""
         self.stage, self.point, self.table, self.parts = SnapshotStage.ASKED, None, None, []
         self.last.clear()
 

@@ -65,11 +65,11 @@ class TableFacts:
     Attributes:
         oid: Of the table, or of the root of a partitioned one.
         schema: Its columns and key.
-        relation: How it stands in a FROM clause.
+        relation: Its name in a FROM clause.
         key: Its key's columns as they are compared and sorted.
-        identity: Differs once the table is another one, or has been truncated or written anew,
-            or the server has been promoted.
-        pages: Blocks that the server believes it has, all partitions together.
+        identity: Changes when the table is replaced, truncated or rewritten, or the server is
+            promoted.
+        pages: The server's count of blocks, of all partitions together.
         published: Whether the publication has it.
     """
 

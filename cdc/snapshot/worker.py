@@ -46,11 +46,7 @@ class SnapshotStart:
 
 
 class Worker:
-    """Reads and sends, in one thread; opened when it is needed first, anew after a failure.
-
-    Args:
-        spec: The source.
-    """
+    """Reads and sends, in one thread; connects on first use, and again after a failure."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self._spec = spec

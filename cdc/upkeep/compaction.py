@@ -33,12 +33,7 @@ SELECT c.relreplident = 'f',
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
-    """Looks at the tables whose topics are compacted; reading only.
-
-    Args:
-        connection: To the source database.
-        spec: What is captured.
-    """
+    """Looks at the tables whose topics are compacted; reading only."""
     tables = [table for table, policy in spec.retention.items() if policy.latest]
     described = catalog.describe(connection, tables)
     for table in sorted(tables):

@@ -24,10 +24,6 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
     """Looks at every table whose columns have rules; reading only.
 
     A name that no column has is refused: it may be misspelt, and what it was to hide would leave.
-
-    Args:
-        connection: To the source database.
-        spec: What is captured.
     """
     described = catalog.describe(connection, spec.columns)
     for table, rules in sorted(spec.columns.items()):

@@ -62,10 +62,10 @@ class Keeper:
         return self._watch.restarts + self._stall.restarts
 
     def look(self) -> None:
-        """Looks once; a server that does not answer now is looked at again next time.
+        """Checks once; a server that does not answer now is checked again next time.
 
         Raises:
-            ConnectorFailedError: The connector failed in a way that a restart does not cure.
+            ConnectorFailedError: The connector failed in a way that a restart cannot repair.
             CaptureStalledError: Nothing moves, and restarts have not helped.
             PublicationDriftError: The publication is gone: nothing can be captured any more.
         """

@@ -65,7 +65,7 @@ def steps(
         connection: To the source database, as the role that sets up.
         rest: The worker.
         spec: What is declared.
-        anew: Suppose that connector, publication and slot are taken away first.
+        anew: Assume that connector, publication and slot are removed first.
     """
     spec = continuity.as_captured(connection, rest, spec)
     return [

@@ -52,7 +52,7 @@ class EventIds:
         return made
 
     def forget(self) -> None:
-        """Starts anew, as a forked child must: it would repeat its parent's ids."""
+        """Starts a new sequence, as a forked child must: it would repeat its parent's ids."""
         self._lock = threading.Lock()  # another thread of the parent may have held it
         self._milliseconds = 0
         self._tail = 0

@@ -59,7 +59,7 @@ class Loaded(Generic[S]):
 
 
 def folded(codec: Codec, decider: Decider[Any, Any, S], base: Base, events: list[StoredEvent]) -> S:
-    """Returns the state after `events`, decoded and folded anew."""
+    """Returns the state after `events`, decoded and folded again."""
     return decider.fold(snapshotting.state_at(decider, base), map(codec.decode, events))
 
 

@@ -89,7 +89,7 @@ class KeyRing(Protocol):
         It may be interrupted and called again, and the ring stays in use meanwhile.
 
         Returns:
-            How many keys were wrapped anew.
+            How many keys were wrapped again.
         """
         ...
 

@@ -193,7 +193,7 @@ class Batch:
                 f"subscription {self._subscription.name} is ahead of the log",
                 detail=f"it is at global position {known}, the log ends at {head}",
                 hint="the log was restored to an earlier time: restore what the subscription has"
-                " written to the same time, or remove the subscription and begin anew",
+                " written to the same time, or remove the subscription and create it again",
             )
         look = Look(head, mark, due_in_s=None if paused else due_in_s)
         return look, set(parked), given_up, paused

@@ -56,7 +56,7 @@ async def _split(session: RunnerSession, subscription: Subscription) -> None:
         )
     if outcome == "replaying":
         raise SubscriptionError(
-            f"subscription {subscription.name} replays; it cannot be split anew now",
+            f"subscription {subscription.name} replays; it cannot change its partitions now",
             detail=f"this program has {subscription.partitions} partitions",
             hint="run it with the number it had until the replay is done",
         )

@@ -175,7 +175,7 @@ class SubscriptionRunner(Runner):
     def run(self) -> None:
         """Delivers events until `stop`.
 
-        A lost connection is made anew, for as long as it takes; what was under way is repeated.
+        A lost connection is reopened, for as long as it takes; the interrupted batch is repeated.
 
         Raises:
             UndeclaredError: An event's type or version is unknown, and the policy is to halt.
@@ -207,7 +207,7 @@ class SubscriptionRunner(Runner):
     def wait_for(self, token: Token, timeout_s: float) -> None:
         """See `Subscriptions.wait_for`; raises what `run` has raised, if it has.
 
-        Who waits often keeps a `Subscriptions` for it: this one connects anew each time.
+        To wait often, keep a `Subscriptions`: this method opens a connection each time.
         """
         with Subscriptions(self._dsn, tenant=self.subscription.owner) as subscriptions:
             subscriptions.wait_for(self.subscription.name, token, timeout_s, running=self._running)

@@ -1,4 +1,4 @@
-"""MovedClock: a clock that stands still until a test moves it."""
+"""MovedClock: a clock that changes only when a test moves it."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 An event's hash covers the hash before it and every column of its row, so no event can be edited,
 removed, inserted or exchanged for another without all later hashes being different. Hashes are kept
-in seals of up to `BLOCK` events, each linked to the one before. Who can write everywhere in the
-database can also compute the whole chain anew; the `SealedHead` printed and kept outside of it is
-what finds that, and a log that was cut or restored to an earlier time.
+in seals of up to `BLOCK` events, each linked to the one before. A writer with access to the whole
+database can also compute the whole chain again; the `SealedHead` that is printed and stored outside
+the database detects that, and a log that was cut or restored to an earlier time.
 
 An event's data is hashed as stored. Personal fields are stored encrypted, so destroying a person's
 key changes no hash.

@@ -1,4 +1,4 @@
-"""`headwater source repair`: captures anew what has lost changes."""
+"""`headwater source repair`: recreates a capture that has lost changes."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ _BUDGET = 1.0
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """What a comparison of views with their source has come to.
+    """The result of comparing views with their source.
 
     Args:
-        reports: One for each view in each store that was compared.
-        left_out: What was not compared, because its store cannot be written.
-        paused: Why views stand still.
+        reports: One for each compared view in each store.
+        left_out: Views that were not compared, because their store cannot be written.
+        paused: Why views are paused.
     """
 
     reports: Sequence[ViewReport]
@@ -199,14 +199,14 @@ def present_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:
 
 
 def tell_paused(faults: Iterable[Fault]) -> None:
-    """Says of views that stand still why, and what lets them go on."""
+    """Prints why views are paused, and how to resume them."""
     for fault in faults:
         stderr.print(f"{fault.message}: {escape(fault.detail or fault.code)}")
         stderr.print(f"  {escape(completed(fault.hint or ''))}")
 
 
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
-    """Refuses what cannot be verified; returns why views stand still that were asked for."""
+    """Refuses what cannot be verified; returns why requested views are paused."""
     refuse_unknown(platform.project.views, names, store)
     platform.require_captured()
     return refuse_paused(platform.views.bound().paused, names)
@@ -231,10 +231,10 @@ def refuse_unknown(
 
 
 def refuse_paused(paused: Iterable[PausedView], names: Sequence[str]) -> list[Fault]:
-    """Returns why views stand still that were asked for.
+    """Returns why requested views are paused.
 
     Raises:
-        UnhealthyError: All that were named do.
+        UnhealthyError: All named views are.
     """
     faults = {view.name: view.fault for view in paused}
     if names and set(names) <= faults.keys():

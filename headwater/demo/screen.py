@@ -55,9 +55,6 @@ class Screen:
     """Says what happens, on a console that is not stdout.
 
     A terminal gets a picture that moves; anything else gets a line now and then.
-
-    Args:
-        console: Where to.
     """
 
     def __init__(self, console: Console) -> None:

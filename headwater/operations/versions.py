@@ -128,17 +128,15 @@ class Versions:
         origin: Origin = "archive",
         filling: Filling | None = None,
         *,
-        definition: AnyView | None = None,
         held_too: bool = False,
     ) -> ViewVersion:
-        """Builds another version of a view by its present definition, or goes on with one.
+        """Builds another version of a view by its present definition, or continues with one.
 
         Args:
             name: The view.
-            origin: What it is filled from.
-            filling: How it is filled from the archive, and what pauses it.
-            definition: By which it is built; the declared one if left out.
-            held_too: One that is built and held already will do.
+            origin: Where the rows come from.
+            filling: How the archive fills it, and what pauses it.
+            held_too: Also accept a version that is built and held already.
 
         Returns:
             The version, which the job holds.
@@ -147,10 +145,11 @@ class Versions:
             UsageError: No view of that name can be rebuilt.
             ArchiveIncompleteError: The archive does not go back to the first change.
             RebuildRefusedError: It cannot be rebuilt, or not like that.
-            RebuildStoppedError: It was paused, or the job does not run: given again, it goes on.
-            VersionBusyError: Somebody else is at it.
+            RebuildStoppedError: It was paused, or the job does not run: repeating the command
+                continues it.
+            VersionBusyError: Another command holds the view's versions.
         """
-        view, filling = definition or self._view(name), filling or Filling()
+        view, filling = self._view(name), filling or Filling()
         spec = self._spec()
         spare = self._platform.project.settings.disk_free_min_mib * _MIB
         with (
@@ -184,9 +183,9 @@ class Versions:
             return rebuild.plan_rebuild(connection, spec, view, origin, share)
         if origin == "source":
             raise UsageError(
-                f"view {view.name} is made from others, and has no table to be read",
+                f"view {view.name} is a derived view, and has no table to be read",
                 detail="it reads " + ", ".join(view.inputs),
-                hint=f"headwater view rebuild {view.name} makes it from these",
+                hint=f"headwater view rebuild {view.name} computes it from these",
             )
         return derived_rebuild.plan_rebuild(connection, spec, view)
 
@@ -242,16 +241,16 @@ class Versions:
         Args:
             name: The view.
             number: The version; the newest that is held if left out.
-            accept_differences: Even if it differs in what its definition does not explain, or if
-                views made from it would stand still.
+            accept_differences: Even with unexplained differences, or if derived views would pause.
 
         Raises:
             VersionUnknownError: There is none.
-            VersionBehindError: It is not where the one that readers see is.
-            VersionDiffersError: It differs, or views made from it do not fit it, and that was not
+            VersionBehindError: It is behind the active version.
+            VersionDiffersError: It differs, or derived views do not fit it, and that was not
                 accepted.
-            VersionBusyError: Somebody else is at it.
-            SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
+            VersionBusyError: Another command holds the view's versions.
+            SwitchUnfinishedError: It is recorded, and unfinished in some stores: the job completes
+                it.
         """
         target, switched = self._cut_over(name, number, accept_differences=accept_differences)
         if switched.difference is None or switched.moved:
@@ -261,21 +260,21 @@ class Versions:
         raise _differs(target, switched.difference, switched.stand_still)
 
     def cutover_when_explained(self, name: str, number: int) -> Switched:
-        """Moves readers of a view to another version if nothing differs that is not explained.
+        """Moves readers of a view to another version if its definition explains all differences.
 
-        If views made from it would stand still, they are not moved either.
+        If derived views would pause, readers are not moved either.
 
         Args:
             name: The view.
             number: The version.
 
         Returns:
-            Whether they were moved, what differs, and which views would stand still.
+            Whether they were moved, the differences, and the views that would pause.
 
         Raises:
             VersionUnknownError: There is no such version.
-            VersionBehindError: It is not where the one that readers see is.
-            VersionBusyError: Somebody else is at it.
+            VersionBehindError: It is behind the active version.
+            VersionBusyError: Another command holds the view's versions.
         """
         return self._cut_over(name, number, accept_differences=False)[1]
 
@@ -299,15 +298,16 @@ class Versions:
             return target, Switched(name, target.number, compared, moved, still)
 
     def rollback(self, name: str) -> Switched:
-        """Moves readers of a view back to the version that they saw before.
+        """Moves readers of a view back to the previously active version.
 
-        Views made from it that do not fit that version are told, and in nobody's way.
+        Derived views that do not fit that version are reported, and do not prevent it.
 
         Raises:
             VersionUnknownError: There is none, or it was dropped.
-            VersionBehindError: It is not where the one that readers see is.
-            VersionBusyError: Somebody else is at it.
-            SwitchUnfinishedError: It is noted, and not done in all stores: the job does the rest.
+            VersionBehindError: It is behind the active version.
+            VersionBusyError: Another command holds the view's versions.
+            SwitchUnfinishedError: It is recorded, and unfinished in some stores: the job completes
+                it.
         """
         self._view(name)
         with (
@@ -327,7 +327,7 @@ class Versions:
 
         Raises:
             VersionUnknownError: There is none, or readers see it.
-            VersionBusyError: It is being built by somebody.
+            VersionBusyError: Another command is building it.
         """
         self._view(name)
         with (
@@ -341,18 +341,18 @@ class Versions:
             return version
 
     def withdraw(self, name: str) -> tuple[ViewVersion, ...]:
-        """Removes a view that is declared no more, all its versions, from every store.
+        """Removes a view that is no longer declared, with all its versions, from every store.
 
         Raises:
-            UsageError: It is declared, or the job that runs still keeps it.
+            UsageError: It is declared, or the running job still maintains it.
             VersionUnknownError: There never was such a view.
-            VersionBusyError: One of its versions is being built by somebody.
-            SinkError: A store does not answer; given again, it does the rest.
+            VersionBusyError: Another command is building one of its versions.
+            SinkError: A store does not answer; repeating the command completes it.
         """
         again = f"headwater down, headwater up, then headwater view drop {name} --yes"
         if name in self._declared:
             raise UsageError(
-                f"view {name} is declared, and would be made anew",
+                f"view {name} is declared, and would be created again",
                 detail="without a number, all of a view is removed",
                 hint=f"take it out of the file of views; {again}",
             )
@@ -405,9 +405,9 @@ class Versions:
         view = self._view(name)
         if isinstance(view, DerivedView):
             raise UsageError(
-                f"view {name} is made from others: its rows are not made anew one by one",
-                hint=f"headwater view rebuild {name} makes all of it; headwater view repair {name}"
-                " what is wrong of it",
+                f"view {name} is a derived view: single rows of it cannot be rebuilt",
+                hint=f"headwater view rebuild {name} computes all of it; headwater view repair"
+                f" {name} repairs what differs",
             )
         return view
 
@@ -462,7 +462,7 @@ def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> S
 
 
 def _stand_still(config: JobConfig, then: Succession) -> dict[str, str]:
-    """Views that would stand still once readers see another version of one that they read."""
+    """Returns the derived views that would pause after a cutover."""
     if then.alike:
         return {}
     from projections.job.batch.check_dependents import stand_still  # noqa: PLC0415  # loads Spark
@@ -473,7 +473,7 @@ def _stand_still(config: JobConfig, then: Succession) -> dict[str, str]:
 def _left_behind(target: ViewVersion, still: Mapping[str, str]) -> VersionDiffersError:
     view = target.view
     return VersionDiffersError(
-        f"views made from {view} do not fit version {target.number} of it, and would stand still",
+        f"views derived from {view} do not fit version {target.number} of it, and would pause",
         detail=_said(still),
         hint=f"correct their queries, then headwater view rebuild and cutover them before {view};"
         " --accept-differences shows it all the same",

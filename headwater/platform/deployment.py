@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A project, and its servers once they were started.
-
-    Attributes:
-        project: The project.
-        runtime: What is to run.
-    """
+    """A project, and its servers once they were started."""
 
     project: Project
     runtime: RuntimeSpec

@@ -47,14 +47,14 @@ _BROKEN: Final = frozenset({SchemaOutcome.PAUSED, SchemaOutcome.WAITING})
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What becomes of one view.
+    """The effect of a change on one view.
 
     Attributes:
-        view: Its name; of another version than the first, its place.
+        view: Its name; its physical name if it is not the first version.
         changes: What happens to its table or inputs, in words.
         does: What the view does, in words.
-        broken: Whether it does not go on as it was, or some of its rows do not.
-        fault: Why it stands still; None if it does not.
+        broken: Whether the view or some of its rows cannot continue unchanged.
+        fault: Why it is paused; None if it is not.
     """
 
     view: str

@@ -64,7 +64,7 @@ class JobReport:
         return _errors(self._job.get("attendants", {}))
 
     def halted(self) -> dict[Place, str]:
-        """Returns by view and store why a view stands still there, and not in its other stores."""
+        """Returns by view and store why a view is paused there, and not in its other stores."""
         return {
             (view["view"], store): view["error"]["code"]
             for view in self._job.get("paused", ())

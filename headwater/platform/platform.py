@@ -169,7 +169,7 @@ class Platform:
         return capture.plan_repair(self.capture_spec())
 
     def repair(self, say: Callable[[str], None]) -> list[str]:
-        """Captures anew what has lost changes; says each step, and returns all of them."""
+        """Recreates a capture that has lost changes; reports each step, and returns all of them."""
         done = capture.repair(self.capture_spec(), say)
         self._note_applied()  # job and watch may have waited for it
         return done
@@ -248,11 +248,11 @@ class Platform:
         return [check for check in found if check.state is CheckState.WARN]
 
     def watch(self) -> None:
-        """Keeps the connector at work until told to stop: Connect restarts no failed task itself.
+        """Keeps the connector running until stopped: Connect restarts no failed task itself.
 
         Raises:
-            ConnectorFailedError: It failed in a way that a restart does not cure.
-            CaptureStalledError: It says that it runs, and nothing moves.
+            ConnectorFailedError: It failed in a way that a restart cannot repair.
+            CaptureStalledError: It claims to run, and nothing moves.
             PublicationDriftError: Its publication is gone.
         """
         self._await_capture()
@@ -355,12 +355,12 @@ class Platform:
     ) -> None:
         """Waits until every view in every store has applied everything up to a position.
 
-        Versions that the job has yet to take over are not waited for.
+        Versions that the job has not adopted yet are left out.
 
         Args:
             lsn: The position.
             deadline_s: Longest wait, seconds.
-            everywhere: Places, each in a store, that are waited for also if they stand still.
+            everywhere: Views in stores that are waited for even if they are paused.
 
         Raises:
             UnhealthyError: One is behind after the deadline; it is named.
@@ -411,9 +411,9 @@ class Platform:
     def _behind(
         self, lsn: Lsn, everywhere: Collection[tuple[str, Store]] = ()
     ) -> list[tuple[str, Store]]:
-        """What is behind a position; not what is paused meanwhile, or stands still where it is.
+        """Returns the views in stores that are behind a position, without paused ones.
 
-        What is named is looked at all the same.
+        Those in `everywhere` are checked even if paused.
         """
         plans, derived = self.views.taken_over()
         wanted = {(plan.name, store) for plan in plans for store in plan.to}

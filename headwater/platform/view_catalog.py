@@ -361,16 +361,16 @@ class KeptViews:
         but: Collection[tuple[str, Store]] = (),
         uncompared: Callable[[Uncompared], None] | None = None,
     ) -> list[ViewReport]:
-        """Compares views in their stores with the source; writes may go on.
+        """Compares views in their stores with the source; writes may continue.
 
-        Of a derived view, the table is compared with its query over theirs, and what the other
-        stores have with its table. A version that the job has not adopted yet is left out.
+        The table of a derived view is compared with its query, and its other stores with its table.
+        A version that the job has not adopted yet is left out.
 
         Args:
             views: Which; all if empty.
             stores: In which stores; in all of their own if empty.
-            budget: Share of the time that may be worked.
-            but: Places of views, each in a store, that are left alone.
+            budget: Greatest share of the time that it may use.
+            but: Views in stores that are left out.
             uncompared: Receives views that cannot be compared in one store; without it, the error
                 is raised.
         """

@@ -260,7 +260,7 @@ def _bases(project: Project, view: DerivedView) -> list[str]:
 
 
 def _require_moving(platform: Platform, bases: Sequence[str]) -> None:
-    """Refuses what stands still, and a source that does not answer."""
+    """Refuses paused views, and a source that does not answer."""
     try:
         bound = platform.views.bound()
     except (CdcError, HeadwaterError, psycopg.Error) as error:

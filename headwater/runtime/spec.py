@@ -96,7 +96,7 @@ class CommandSpec:
         start_timeout_s: Longest wait for ``ready_file``.
         stop_timeout_s: Time between SIGTERM and SIGKILL.
         restarts_max: Restarts allowed within ten minutes.
-        final_exit_codes: Exit codes that a restart would not cure: usage, configuration and
+        final_exit_codes: Exit codes after which no restart helps: usage, configuration and
             missing dependencies.
     """
 

@@ -46,10 +46,10 @@ class Post:
         )
 
     def bring(self, channel: Channel, letter: Letter) -> None:
-        """Brings a message.
+        """Sends a message.
 
         Raises:
-            AlertUndeliveredError: It was not taken, or that is not known.
+            AlertUndeliveredError: It was not accepted, or that is unknown.
         """
         if isinstance(channel, Webhook):
             self._posted(channel, letter)
@@ -94,7 +94,7 @@ class Post:
 
 
 def message_of(letter: Letter) -> Message:
-    """Returns what a message says."""
+    """Returns the content of a message."""
     return msgspec.json.decode(letter.body, type=Message)
 
 
@@ -116,8 +116,7 @@ class Tried(NamedTuple):
     """What became of a trial.
 
     Attributes:
-        channel: Name of the channel.
-        why: Why it was not taken; None if it was.
+        why: Why it was not accepted; None if it was.
     """
 
     channel: str
@@ -128,7 +127,7 @@ def run(post: Post, source: str, alert: Alert) -> list[Tried]:
     """Sends a message to each channel of an alert; its event is `test`, and it has no row.
 
     Args:
-        post: Brings it.
+        post: Sends messages.
         source: Name of the source.
         alert: The alert.
     """

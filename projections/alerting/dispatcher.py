@@ -49,10 +49,10 @@ class Courier:
     """Sends the messages of one channel, in a daemon thread.
 
     Args:
-        channels: By the name of the alert; all of them are one to whoever is told.
-        post: Brings a message.
-        done: Where what became of each is put.
-        stop: Has it bring no more.
+        channels: The same channel, by the name of each alert that uses it.
+        post: Sends a message.
+        done: Receives the outcome of each message.
+        stop: Ends the thread.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Courier:
 
     @property
     def busy(self) -> bool:
-        """Whether a message is on its way, or what became of it is not noted."""
+        """Whether a message is being sent, or its outcome is not recorded yet."""
         return self._left > 0
 
     @property
     def idle(self) -> bool:
-        """Whether it takes messages now."""
+        """Whether it accepts messages now."""
         return not self.busy and self._rests_until_s <= time.monotonic()
 
     def takes(self, letter: Letter) -> bool:
@@ -86,7 +86,7 @@ class Courier:
         return letter.alert in self._channels
 
     def give(self, letters: list[Letter]) -> None:
-        """Gives it messages, which it brings in their order until one is not taken."""
+        """Passes messages to it, which it sends in order until one is not accepted."""
         self._left = len(letters)
         if self._thread is None:
             name = f"alerts to {letters[0].channel}"
@@ -95,7 +95,7 @@ class Courier:
         self._given.put(letters)
 
     def took(self, brought: _Brought) -> None:
-        """Is told that what became of a message was noted, and rests if it was not taken."""
+        """Notes that the outcome of a message was recorded, and pauses if delivery failed."""
         self._left = 0 if brought.error is not None else self._left - 1
 
     def rest(self, seconds: float) -> None:
@@ -152,7 +152,7 @@ class Messenger:
         }
 
     def tell_on(self, connection: Connection) -> None:
-        """Tells until it is stopped."""
+        """Sends messages until stopped."""
         while not self._stop.is_set():
             self.tell(connection)
 
@@ -162,7 +162,7 @@ class Messenger:
             courier.end()
 
     def tell(self, connection: Connection) -> int:
-        """Hands on what can be brought now; returns how many messages were taken meanwhile."""
+        """Passes on the messages that are due; returns how many were accepted meanwhile."""
         idle = [name for name, courier in self._couriers.items() if courier.idle]
         letters: dict[str, list[Letter]] = defaultdict(list)
         for letter in alerting_tables.due(connection, self._source, idle):

@@ -1,13 +1,13 @@
 """Episodes: from when a row meets a condition until it has recovered.
 
-A pure machine of three states. A row that meets the condition is `pending` until it has done so for
-as long as the alert holds; then it is `open`, which is reported. One that does no more is `ending`
-until it has not for as long as the alert's hold-down; then it is reported as recovered, and
-forgotten. A row that recovers before it was reported is never reported, and one that returns before
-its recovery is not reported again (the `for` and `keep_firing_for` of Prometheus' rules).
+A pure state machine of three states. A row that meets the condition is `pending` until it has done
+so for the alert's hold time; then it is `open`, which is reported. A row that no longer meets it is
+`ending` until the hold-down has passed; then it is reported as recovered, and deleted. A row that
+recovers before it was reported is never reported, and one that returns before its recovery is not
+reported again (the `for` and `keep_firing_for` of Prometheus' rules).
 
-A row may be recent for a while only. One that is not any more is as good as not there: it is no
-longer met, and what is known of it is forgotten without a word, for it has not recovered.
+A row may be recent for a limited time. A row that is no longer recent counts as absent: its state
+is deleted without a recovery message, since it has not recovered.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Episode:
     Attributes:
         state: Where it is.
         since: When the row was first seen to meet the condition.
-        ended: Of one that is ending, since when the row does not.
-        until: When the row is too old to be anybody's concern; None for never.
+        ended: Since when the row no longer meets it, if the episode is ending.
+        until: When the row is too old to matter; None for never.
     """
 
     state: EpisodeState
@@ -53,7 +53,7 @@ class EpisodeStep(NamedTuple):
 
     Attributes:
         key: The row's key.
-        episode: What is known from now on; None for nothing any more.
+        episode: The state from now on; None if the episode is over.
         told: The message to send, if any.
     """
 
@@ -81,13 +81,13 @@ def steps(
     now: datetime,
     patience: Patience,
 ) -> Iterator[EpisodeStep]:
-    """Yields what becomes of rows; those of which nothing changes are left out.
+    """Yields the changed states of rows.
 
     Args:
-        known: What is known, by key.
+        known: The present states, by key.
         met: Keys of the rows that meet the condition now, with the time until which each is recent.
         now: The time; never before that of an earlier call.
-        patience: How long is waited.
+        patience: The alert's hold times.
     """
     for key in sorted({*known, *met}):
         before = known.get(key)

@@ -61,7 +61,7 @@ class Met:
 
 
 def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: datetime) -> Met | None:
-    """Asks a view for the rows that meet an alert's condition.
+    """Returns the rows of a view that meet an alert's condition.
 
     Args:
         tables: Folder of the views' tables.
@@ -71,7 +71,7 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: dateti
         now: The time, by which rows are recent.
 
     Returns:
-        None if the view has nothing that readers could see: that says nothing of its rows.
+        The rows; None if the view has not been published yet.
 
     Raises:
         AlertConditionError: The condition is wrong, too many rows meet it, or a key has two rows.

@@ -48,15 +48,15 @@ def signed(message_id: str, body: bytes, secret: str, at_s: float | None = None)
 def verify(
     headers: Mapping[str, str], body: bytes, secret: str, *, tolerance_s: int = TOLERANCE_S
 ) -> str:
-    """Tells whether a message comes from who has the secret; returns its id.
+    """Verifies that a message was signed with the secret; returns its id.
 
     A receiver may get a message twice, with the same id.
 
     Args:
-        headers: Of the request; their case does not matter.
-        body: Of the request, as it came.
+        headers: The request's headers, in any case.
+        body: The request's body, unchanged.
         secret: The secret.
-        tolerance_s: How old it may be, and how far ahead, seconds.
+        tolerance_s: Greatest age, and greatest time ahead, seconds.
 
     Raises:
         AlertSignatureError: It is not signed, by another secret, changed, or too old.

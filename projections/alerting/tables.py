@@ -1,8 +1,8 @@
 """The tables of alerts: episodes of rows, and messages to send.
 
-Whatever becomes of rows is noted in one transaction with the messages that tell it. So a process
-that is killed has noted all or nothing; a message goes only once its channel has taken it, and is
-sent again under the same id where that is not known.
+A change of a row's state is recorded in one transaction with its messages, so a killed process has
+recorded all or nothing. A message is deleted only once its channel has accepted it, and is sent
+again under the same id if that is unknown.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ class Letter:
     """A message for one channel.
 
     Attributes:
-        number: What the ledger calls it.
+        number: Its number in the table.
         alert: Name of the alert.
         key: Text of the row's key.
         channel: Name of the channel.
         id: The message's id.
         body: The message, as JSON.
-        attempts: How often it was tried in vain.
+        attempts: Number of failed attempts.
     """
 
     number: int
@@ -136,7 +136,7 @@ class Standing:
     Attributes:
         alert: Name of the alert.
         key: Text of the row's key.
-        state: Where its episode is.
+        state: The state of its episode.
         since: When it was first seen to meet it.
     """
 
@@ -148,14 +148,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class PendingMessages:
-    """Messages that a channel has not taken yet, or why an alert is not looked at.
+    """Messages that a channel has not accepted yet, or why an alert is not evaluated.
 
     Attributes:
         alert: Name of the alert.
         channel: Name of the channel, or `CONDITION`.
-        messages: How many; none of `CONDITION`.
-        attempts: How often the most tried of them was.
-        since: When the oldest was made.
+        messages: How many; 0 for `CONDITION`.
+        attempts: Greatest number of attempts for one message.
+        since: When the oldest was created.
         code: Why the last attempt failed; None if there was none.
     """
 
@@ -192,10 +192,10 @@ def look(connection: Connection, source: str) -> None:
 
 
 def withhold(connection: Connection, source: str) -> int:
-    """Takes the rows out of all messages that wait; returns how many had one.
+    """Removes the rows from all pending messages; returns how many had one.
 
-    Whoever looks at a view meanwhile is waited for: what they have seen is taken out as well, and
-    whoever begins afterwards sees the view as it is published by then.
+    It waits for readers that are looking at a view; the rows that they read are removed as well,
+    and later readers see the view as it is published by then.
     """
     with connection.transaction():
         connection.execute(_AT_ROWS.in_transaction, (source,))
@@ -205,7 +205,7 @@ def withhold(connection: Connection, source: str) -> int:
 
 
 def known(connection: Connection, source: str, alert: str) -> dict[str, Episode]:
-    """Returns what is known of an alert's rows, by key."""
+    """Returns the states of an alert's rows, by key."""
     rows = connection.execute(_KNOWN, (source, alert)).fetchall()
     return {key: Episode(EpisodeState(state), *times) for key, state, *times in rows}
 
@@ -275,19 +275,19 @@ def due(connection: Connection, source: str, channels: Collection[str]) -> list[
     Args:
         connection: To the source.
         source: Its name.
-        channels: Names of those that take any.
+        channels: Names of those that accept messages.
     """
     rows = connection.execute(_DUE, (source, list(channels))).fetchall()
     return [Letter(*row) for row in rows]
 
 
 def told(connection: Connection, letter: Letter) -> None:
-    """Forgets a message that its channel has taken."""
+    """Deletes a message that its channel has accepted."""
     connection.execute(_TOLD, (letter.number,))
 
 
 def failed(connection: Connection, letter: Letter, code: str, again_in: timedelta) -> None:
-    """Notes why a channel has not taken a message, and when it is retried."""
+    """Records why a channel has not accepted a message, and when to retry."""
     connection.execute(_FAILED, (again_in, code, letter.number))
 
 
@@ -306,14 +306,14 @@ def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
         connection: To the source.
         source: Its name.
         alert: Name of the alert.
-        why: What is wrong, without what is in any row.
+        why: What is wrong, without any row's values.
     """
     names = {"source": source, "alert": alert, "channel": CONDITION, "why": why}
     connection.execute(_UNLOOKED if why else _LOOKED, names)
 
 
 def standing(connection: Connection, source: str) -> Iterator[Standing]:
-    """Yields the rows of which something is known."""
+    """Yields the rows with a recorded state."""
     for alert, key, state, since in connection.execute(_STANDING, (source,)).fetchall():
         yield Standing(alert, key, EpisodeState(state), since)
 

@@ -78,7 +78,7 @@ class AlertSpec:
 
 
 def begin(spec: AlertSpec, stop: threading.Event) -> list[threading.Thread]:
-    """Begins to look at the views and to tell, each in a thread of its own; returns them."""
+    """Starts the threads that evaluate alerts and send messages; returns them."""
     parts = {"alerts": _look, "alert messages": _tell}
     threads = [
         threading.Thread(target=run, args=(spec, stop), name=name, daemon=True)
@@ -106,7 +106,7 @@ class Lookout:
 
     Args:
         spec: The alerts.
-        stop: Ends it.
+        stop: Ends the thread.
     """
 
     def __init__(self, spec: AlertSpec, stop: threading.Event) -> None:
@@ -179,7 +179,7 @@ class Lookout:
             _log.info("rows of an alert", alert=alert.name, **counts)
 
     def _key(self, view: str) -> tuple[str, ...]:
-        """Columns of a view's key; none of one that stands still, asked for now and then."""
+        """Returns the columns of a view's key; empty while the view is paused."""
         unsure = view not in self._keys or view in self._doubted
         if unsure and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = time.monotonic() + _KEYS_EVERY_S

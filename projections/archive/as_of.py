@@ -1,11 +1,11 @@
-"""Time travel: the rows of a view as they were at an earlier moment, told by the archive.
+"""Time travel: the rows of a view as they were at an earlier moment, from the archive.
 
-They are made as any replay makes them, of the records of transactions that had committed by then,
-into a table of their own. A table that was filled so far can be carried on to a later moment: its
-two versions are then the view at two times.
+They are replayed like any other view, from the records of transactions that had committed by then,
+into a separate table. A table that was filled this way can be continued to a later moment: its two
+versions are then the view at two times.
 
-A read of a table counts as a whole, once it was at its end: what it has not found is gone then, and
-of a table without a key its rows are in the place of those of before.
+A read of a table counts only once it had ended: rows that it does not have are then gone, and for a
+table without a key its rows replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Former:
     """Views as they were.
 
     Attributes:
-        reached: The commit up to which everything is in them, and nothing later.
+        reached: The commit through which they are complete, without anything later.
         tables: Folder of their tables, by name.
-        versions: The version of each table that stands there.
+        versions: The version of each table.
     """
 
     reached: Reached
@@ -54,12 +54,12 @@ class Former:
 
 @dataclass(frozen=True, slots=True)
 class KnownReads:
-    """What is known of an archive from elsewhere.
+    """What other sources know about an archive.
 
     Attributes:
-        reads: Every whole read that is done, of all tables; without them, the first rows that were
-            read of a table are taken for all of a whole read.
-        archived: How far the archive says that it has had each partition; see `Archive.ends`.
+        reads: Every finished snapshot, of all tables; without them, the first rows that were read
+            of a table count as a complete snapshot.
+        archived: The archive's recorded end of each partition; see `Archive.ends`.
     """
 
     reads: Sequence[Read] = ()
@@ -73,22 +73,22 @@ def former(
     tables: Path,
     known: KnownReads = KnownReads(),
 ) -> Former:
-    """Makes views as they were at a moment.
+    """Computes views as they were at a moment.
 
     Args:
         archive: Folder of the archive.
         plans: The views: mirrors, histories, or views of events.
-        moment: When.
+        moment: The moment.
         tables: Folder for their tables; it may have them as they were at an earlier moment.
-        known: What is known of the archive.
+        known: What other sources know about the archive.
 
     Returns:
-        The commit that it came to, and where the rows are.
+        The commit that was reached, and where the rows are.
 
     Raises:
-        MomentUnreadableError: The archive cannot tell.
+        MomentUnreadableError: The archive does not have the moment.
         ArchiveMissingError: There is no archive.
-        ArchiveIncompleteError: It lacks records that the views are made from.
+        ArchiveIncompleteError: It lacks records of the views.
     """
     plans = tuple(plans)
     every = ArchiveScan(archive, None)
@@ -109,7 +109,7 @@ def former(
     if done.waiting[0]:
         keys = {each.key for each in done.waiting[0]}
         raise MomentUnreadableError(
-            "some rows cannot be told as they were", detail=f"{len(keys)} keys have bad records"
+            "the former state of some rows is unknown", detail=f"{len(keys)} keys have bad records"
         )
     for plan in plans:
         if floor := floors[plan.name]:
@@ -118,10 +118,10 @@ def former(
 
 
 def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[Read]) -> int:
-    """Version below which rows had gone by then: those that a whole read has not found.
+    """Returns the version below which rows had gone by then, because a snapshot does not have them.
 
     Raises:
-        MomentUnreadableError: No read of the table was at its end by then.
+        MomentUnreadableError: No read of the table had ended by then.
     """
     epoch, found = reached.epoch, dict[str, int]()
     for topic in plan.topics:
@@ -145,7 +145,7 @@ def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[R
 
 
 def _spans(plan: ViewPlan, floor: int, reads: Sequence[Read]) -> list[ReadSpan]:
-    """What a history is told of the whole reads that were at their end by then."""
+    """Returns the snapshots that had ended by then, for a history."""
     if plan.history is None:
         return []
     every = _reads_of(plan.topics, reads)
@@ -153,7 +153,7 @@ def _spans(plan: ViewPlan, floor: int, reads: Sequence[Read]) -> list[ReadSpan]:
 
 
 def _reads_of(topics: Collection[str], reads: Sequence[Read]) -> list[ReadSpan]:
-    """What reads of some tables stand for, in the order of the log."""
+    """Returns the spans of reads of some tables, in the order of the log."""
     found = []
     for read in reads:
         if read.read_lsn is not None and read.topic in topics:
@@ -164,9 +164,9 @@ def _reads_of(topics: Collection[str], reads: Sequence[Read]) -> list[ReadSpan]:
 
 
 def _last_reads(plans: Iterable[ViewPlan], floors: Mapping[str, int]) -> dict[str, int]:
-    """By topic of a table without a key, the newest read of which the rows count.
+    """Returns, for each topic of a table without a key, the newest read whose rows count.
 
-    Those of another one, that was not at its end, would be there beside them.
+    Rows of a later read that had not ended would duplicate them.
     """
     keyless = (plan for plan in plans if plan.append_only and floors[plan.name])
     return {topic: floors[plan.name] for plan in keyless for topic in plan.topics}

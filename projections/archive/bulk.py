@@ -1,8 +1,9 @@
-"""Bulk: what a replay hands to an engine that works with many tasks at once.
+"""Bulk: the part of a replay that an engine with many parallel tasks does.
 
-The engine does the two parts of a mirror's replay that cost time: it finds the newest record of
-each key, and it decodes and writes these. The replay keeps the rest: what an archive has, the keys
-of which one record is not enough, where it goes on, and every record that the engine gives back.
+The engine does the two expensive steps of a mirror's replay: it finds the newest record of each
+key, and it decodes and writes these. The replay does the rest: it determines what the archive has
+and where to continue, and handles the keys that need more than one record and every record that the
+engine returns.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BulkFold:
-    """A topic that is folded.
+    """A topic to fold.
 
     Attributes:
         scan: The archive.
         topic: The topic.
         left_to_read: Version before which records do not count.
-        taken: Which records are taken.
-        share: Of its time, how much each task takes at most.
-        named: Keys of which the entries are wanted, and no others; None for all.
+        taken: The filter of records.
+        share: Greatest share of its time that each task takes.
+        named: Only the entries of these keys are returned; None for all.
     """
 
     scan: ArchiveScan
@@ -50,10 +51,10 @@ class BulkPart:
     Attributes:
         topic: Their topic.
         rows: Their numbers in the archive, rising.
-        mark: What tells the commits of this replay from those of any other.
+        mark: Identifies the commits of this replay.
         number: Number of the part in it, from 1.
-        share: Of its time, how much each task takes at most.
-        held: What of the view waits already.
+        share: Greatest share of its time that each task takes.
+        held: Quarantined keys of the view.
     """
 
     topic: str
@@ -66,12 +67,13 @@ class BulkPart:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What became of a part.
+    """The result of writing a part.
 
     Attributes:
         upserted: Rows that were written.
-        deleted: Deletes that were remembered.
-        left: Numbers of the records that were not written, rising: they go the way of all others.
+        deleted: Deletes that were recorded.
+        left: Numbers of the records that were not written, rising; the replay writes them one by
+            one.
     """
 
     upserted: int
@@ -83,17 +85,13 @@ class BulkEngine(Protocol):
     """Folds topics and fills tables with many tasks.
 
     Attributes:
-        rows_min: Rows of an archive below which a replay takes less time without it.
+        rows_min: Size of an archive, in rows, below which a replay is faster without it.
     """
 
     rows_min: int
 
     def ready(self, plan: ViewPlan) -> bool:
-        """Tells whether the tables of a view are there, and as they were made.
-
-        Args:
-            plan: The view.
-        """
+        """Returns whether the tables of a view exist and are still empty."""
 
     def fold(
         self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
@@ -104,8 +102,8 @@ class BulkEngine(Protocol):
             scan: The archive.
             topic: The topic.
             left_to_read: Version before which records do not count.
-            taken: Which records are taken.
-            done: Told every now and then how many more rows were looked at; what it raises ends
+            taken: The filter of records.
+            done: Receives the number of further rows read, now and then; an exception from it ends
                 the work.
         """
 
@@ -121,13 +119,13 @@ class BulkEngine(Protocol):
         """Returns the numbers of the newest records of some keys; see `fold`."""
 
     def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
-        """Writes newest records to the tables of a view, once however often it is asked to.
+        """Writes newest records to the tables of a view, once even if it is called repeatedly.
 
         Args:
             scan: The archive.
             plan: The view.
             part: The records.
-            done: Told every now and then how many more records were written; see `fold`.
+            done: Receives the number of further records written, now and then; see `fold`.
 
         Raises:
             SinkUnavailableError: The tables cannot be read or written.

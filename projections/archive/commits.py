@@ -1,14 +1,14 @@
 """Commits: which archived records belong to transactions that had committed by some moment.
 
-A record does not name its own transaction's commit; it names the one before. Commits are in one
-order, so with any commit that some record names, the transactions that come after an earlier one
-had committed by then, and those that come after it or a later one had not. A moment is therefore
-rounded down to the newest commit that the archive names and that is not beyond it. A moment by the
-clock ends before the first transaction, in the order of commits, that committed later.
+A record does not name its own transaction's commit; it names the one before. Commits have one
+order. For any commit that some record names, transactions that name an earlier commit had committed
+by then, and those that name it or a later one had not. A moment is therefore rounded down to the
+newest commit that the archive names and that is not beyond it. A moment by the clock ends before
+the first transaction, in the order of commits, that committed later.
 
-A row that was read may have in it what was committed while it was read. It counts once its record
-was sent before the last commit that counts, by the clocks of whoever read it and of the source,
-which may differ by `CLOCKS_APART_US`.
+A row of a snapshot may contain what was committed while it was read. It counts once its record was
+sent before the last commit that counts, by the clocks of the reader and of the source, which may
+differ by `CLOCKS_APART_US`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Moment:
 
     Attributes:
         lsn: A position in the log.
-        at_us: A time, microseconds since 1970, UTC; None with a position. With neither, it is the
-            last moment that the archive can tell of.
+        at_us: A time, microseconds since 1970, UTC; None with a position. Without both, it is the
+            last moment that the archive has.
         epoch: Incarnation of the source; None for the newest.
     """
 
@@ -57,7 +57,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The commit that a moment comes to.
+    """The commit that a moment is rounded down to.
 
     Attributes:
         epoch: Incarnation of the source.
@@ -94,20 +94,20 @@ class Commits:
         for epoch, parts in found.items():
             commits, at_us = np.unique(np.concatenate(parts, axis=1), axis=1)
             names, starts = np.unique(commits, return_index=True)
-            # of the transaction after each commit; of an earlier one up to here
+            # for the transaction after each commit, and for any earlier one up to here
             latest = np.maximum.reduceat(at_us, starts)
             self._of[epoch] = names, latest, np.maximum.accumulate(latest)
 
     @property
     def newest_epoch(self) -> int:
-        """The newest incarnation of which there is a commit; 0 if there is none."""
+        """The newest incarnation with a commit; 0 if there is none."""
         return max(self._of, default=0)
 
     def reached(self, moment: Moment) -> Reached:
-        """Returns the commit that a moment comes to.
+        """Returns the commit that a moment is rounded down to.
 
         Raises:
-            MomentUnreadableError: The archive names none by then, or has not come there.
+            MomentUnreadableError: The archive names none by then, or ends before it.
         """
         epoch = self.newest_epoch if moment.epoch is None else moment.epoch
         names, latest, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
@@ -128,7 +128,7 @@ class Commits:
         return Reached(epoch, Lsn(int(names[place])), int(so_far[place - 1]))
 
     def too_early(self, epoch: int, since_us: int) -> MomentUnreadableError:
-        """Returns the error of a moment before the first that can be told.
+        """Returns the error of a moment before the first one that the archive has.
 
         Args:
             epoch: Incarnation of the source.
@@ -183,12 +183,12 @@ class Commits:
 
 
 class CommittedBy(RecordFilter):
-    """Takes what belongs to transactions that had committed by then.
+    """Filters records of transactions that had committed by then.
 
     Args:
-        reached: By when.
-        last_reads: By topic, the version of the newest read of which the rows are taken; of others
-            those of every read are.
+        reached: The last commit that counts.
+        last_reads: By topic, the version of the newest read whose rows count; topics that are not
+            named count the rows of every read.
     """
 
     def __init__(self, reached: Reached, last_reads: Mapping[str, int] = _EVERY) -> None:
@@ -198,7 +198,7 @@ class CommittedBy(RecordFilter):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it looks at beside offset and key."""
+        """Columns that it reads beside offset and key."""
         return ("commit_lsn", "recorded_at")
 
     def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
@@ -209,7 +209,7 @@ class CommittedBy(RecordFilter):
         seen = sent_us + CLOCKS_APART_US <= reached.at_us
         whole = seen & self._of_whole_read(topic, batch)
         counts = np.where(was_read(batch), whole, before < reached.commit.value)
-        # what cannot be read has no place: it counts from when it was sent
+        # an unreadable record has no log position: it counts from the time when it was sent
         counts = np.where(flags(batch.column("op").is_null()), seen, counts)
         found: Flags = (epochs < reached.epoch) & (epochs > 0) | (
             (epochs == reached.epoch) | (epochs == 0)
@@ -225,7 +225,7 @@ class CommittedBy(RecordFilter):
 
 
 def was_read(batch: pa.RecordBatch) -> Flags:
-    """Whether records are of rows that were read: no record of the log lies there."""
+    """Whether records are rows of a snapshot, without a log position."""
     found: Flags = integers(batch.column("lsn")) % _ALIGNMENT != 0
     return found
 

@@ -1,8 +1,8 @@
-"""Whether an archive has all that a view is made from.
+"""Whether an archive has all records of a view.
 
-It has if it begins with the very first record of each partition; or if it has every row of a whole
-read of the table and what came since then. Otherwise days were removed by retention, or the archive
-was begun after the topics had lost records; then only the source has it all.
+It does if it begins with the very first record of each partition, or if it has every row of a
+snapshot of the table and everything since. Otherwise retention removed days, or the archive began
+after the topics had lost records; then only the source has everything.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def check(
     archived: Offsets,
     whole: Mapping[str, Read],
 ) -> None:
-    """Refuses a topic of which the archive lacks records.
+    """Refuses a topic if the archive lacks records of it.
 
     Args:
         scan: The archive.
         topic: The topic.
-        survey: How its records lie.
-        archived: How far the archive says that it has had each partition; see `Archive.ends`.
-        whole: The newest whole read of each table that is done, by topic.
+        survey: Where its records are.
+        archived: The archive's recorded end of each partition; see `Archive.ends`.
+        whole: The newest finished snapshot of each table, by topic.
 
     Raises:
-        ArchiveIncompleteError: It lacks some, and has no whole read of the table either.
+        ArchiveIncompleteError: It lacks some, and has no snapshot of the table either.
     """
     firsts = survey.firsts
     had = {number: end for (name, number), end in archived.items() if name == topic and end}
@@ -79,19 +79,19 @@ def check_since(  # noqa: PLR0913, PLR0917  # what it is told by
     archived: Offsets,
     since: Mapping[int, int],
 ) -> None:
-    """Refuses a topic of which the archive lacks records that came since it was read before.
+    """Refuses a topic if the archive lacks records since an earlier read of it.
 
-    Days go from the archive the oldest first. So as long as it has a record of a partition that is
-    not beyond those wanted, it has all of these. The first of them nearly always tells that; where
-    offsets were skipped in the topic itself, an older one does.
+    The archive removes its oldest days first. If it has a record of a partition at or before the
+    wanted ones, it therefore has all of these. The first of the wanted records nearly always shows
+    that; where offsets were skipped in the topic itself, an older one does.
 
     Args:
         archive: Folder of the archive.
-        scan: Of it, the files that may have such records.
+        scan: Its files that may have such records.
         topic: The topic.
-        survey: How its records lie in those files.
-        archived: How far the archive says that it has had each partition.
-        since: The offset of each partition from which on its records are wanted; 0 of others.
+        survey: Where its records are in those files.
+        archived: The archive's recorded end of each partition.
+        since: The first wanted offset of each partition; 0 for others.
 
     Raises:
         ArchiveIncompleteError: It lacks some.
@@ -116,7 +116,7 @@ def check_since(  # noqa: PLR0913, PLR0917  # what it is told by
 def _beyond(
     firsts: Mapping[int, int], had: Mapping[int, int], since: Mapping[int, int]
 ) -> list[str]:
-    """Names partitions of which records between those wanted and the first may be gone."""
+    """Names partitions that may have lost records before their first archived one."""
     return [
         f"partition {number} has nothing from {wanted} to {first}"
         for number in sorted(firsts.keys() | had.keys())
@@ -125,9 +125,9 @@ def _beyond(
 
 
 def _has(scan: ArchiveScan, topic: str, survey: TopicSurvey, read: Read) -> bool:
-    """Whether all rows of a read are there, and every change since the position it stands for.
+    """Whether all rows of a read are there, and every change since its position.
 
-    That is so if each partition begins before the read did: its first record is an older change.
+    That holds if each partition begins before the read did: its first record is an older change.
     """
     if read.read_lsn is None:
         return False

@@ -1,9 +1,9 @@
-"""Reach: whether an archive goes back to the first change of a topic, asked before a replay.
+"""Coverage: whether an archive goes back to the first change of a topic, checked before a replay.
 
-`completeness` proves that of each record, in the first pass of a replay. Here it is asked of a few
-columns, which takes about as long as counting the records, so that a plan can tell. Where it is
-told that the archive reaches back, the replay may still find that it does not, as rows of a read
-are counted and not told apart; not the other way round.
+`completeness` proves that for each record, in the first pass of a replay. The check here reads a
+few columns, which takes about as long as counting the records, so that a plan can use it. It counts
+rows of a snapshot without distinguishing them: a replay may therefore still find a gap after a
+positive answer, and never the reverse.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def of_view(
     place: str,
     whole: Mapping[str, Read],
 ) -> ArchiveCoverage:
-    """Tells what the archive has of a view's topics; see `reach`.
+    """Returns what the archive has of a view's topics; see `reach`.
 
     Args:
         connection: To the source.
         config: The job's configuration.
         view: The view.
-        place: Where what readers see of it is kept.
-        whole: The newest whole read of each table that is done, by topic.
+        place: The physical name of the active version.
+        whole: The newest finished snapshot of each table, by topic.
 
     Raises:
         RebuildRefusedError: The archive cannot be read.
@@ -93,12 +93,12 @@ def of_view(
 
 
 def tables_of(view: View) -> tuple[TableName, ...]:
-    """Returns the tables that a view is made from."""
+    """Returns the tables of a view."""
     return (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
 
 
 def instead(view: View) -> str:
-    """Says what to do about a view that cannot be filled from the archive."""
+    """Returns what to do about a view that the archive cannot fill."""
     past = isinstance(view, MirrorView) and view.history is not None
     loses = ", which has no state but the present ones" if past else " instead"
     return f"headwater view rebuild {view.name} --from-source reads its table{loses}"
@@ -127,13 +127,13 @@ def archived(config: JobConfig, topics: frozenset[str], version: int | None = No
 def reach(
     archive: Path, topics: Collection[str], archived: Offsets, whole: Mapping[str, Read]
 ) -> ArchiveCoverage:
-    """Tells what an archive has of some topics; reads little of it and writes nothing.
+    """Returns what an archive has of some topics; reads little of it and writes nothing.
 
     Args:
         archive: Folder of the archive.
         topics: The topics.
-        archived: How far it says that it has had each partition; see `Archive.ends`.
-        whole: The newest whole read of each table that is done, by topic.
+        archived: Its recorded end of each partition; see `Archive.ends`.
+        whole: The newest finished snapshot of each table, by topic.
 
     Raises:
         RebuildRefusedError: The archive cannot be read.

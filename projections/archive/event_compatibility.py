@@ -1,6 +1,6 @@
-"""Events that are in the store in a version that nothing brings to the declared one.
+"""Stored events whose version no upcaster brings to the declared one.
 
-A replay sets them aside, and the view would be made without them.
+A replay quarantines them, and the view would lack them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class UnreadEvents(NamedTuple):
 
     Attributes:
         name: Their type.
-        version: The version that they are stored in.
-        error: What is missing, and what repairs it.
+        version: Their stored version.
+        error: What is missing, and how to repair it.
     """
 
     name: str
@@ -41,11 +41,11 @@ class UnreadEvents(NamedTuple):
 
 
 def refuse_unread(connection: psycopg.Connection[Any], view: View) -> None:
-    """Refuses a rebuild of a view of events of which some could not be read.
+    """Refuses a rebuild of a view of events if some of them cannot be read.
 
     Args:
         connection: To the source.
-        view: The view, with the declarations that it would be made by.
+        view: The view, with its new declarations.
 
     Raises:
         RebuildRefusedError: There are such events.
@@ -63,11 +63,11 @@ def refuse_unread(connection: psycopg.Connection[Any], view: View) -> None:
 
 
 def unread_events(connection: psycopg.Connection[Any], view: EventsView) -> list[UnreadEvents]:
-    """Returns which events of a view are stored and cannot be read.
+    """Returns the stored events of a view that cannot be read.
 
     Args:
         connection: To the source.
-        view: The view, with the declarations that it would be made by.
+        view: The view, with its new declarations.
     """
     return [each for each in gaps(view) if _stored(connection, each)]
 

@@ -1,12 +1,12 @@
-"""Fold: of each key of a topic, the record with the greatest version, found without decoding any.
+"""Fold: finds the record with the greatest version of each key of a topic, without decoding any.
 
-Keys are compared as they are, never by a hash alone, and records of a key as live delivery compares
-them: the greater version wins, of equal ones the first. What is kept is one entry for each key;
-records are taken in portions at least as large as that, so each key is looked at a few times only.
+Keys are compared exactly, never by a hash alone, and records of a key as live delivery compares
+them: the greater version wins, the first among equal ones. One entry is kept for each key; records
+are added in portions at least as large as all entries, so each key is compared a few times only.
 
-Some keys cannot be judged so: those of which a record cannot be read, and those whose newest record
-keeps values that only an earlier one has. They are named, and go the way of live delivery with all
-their records.
+A single record does not suffice for keys with an unreadable record, and for keys whose newest
+record keeps values that only an earlier one has. These keys are named, and all their records are
+delivered as in live delivery.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Flags = NDArray[np.bool_]
 
 
 class KeyedRecords(NamedTuple):
-    """Records of one topic that say which key they are of and where they stand.
+    """Records of one topic with their keys and positions.
 
     Attributes:
         keys: Their keys.
         versions: Their versions.
-        offsets: Their offsets; records of one key lie in one partition.
+        offsets: Their offsets; records of one key are in one partition.
         rows: Their numbers in the archive.
         kept: Whether they keep values.
     """
@@ -50,7 +50,7 @@ class KeyedRecords(NamedTuple):
 
 @dataclass(slots=True)
 class Fold:
-    """What the records of a topic come to."""
+    """The result of folding the records of a topic."""
 
     truncated: int = 0
     truncate_row: int = -1
@@ -62,7 +62,7 @@ class Fold:
     _waiting_rows: int = 0
 
     def add(self, changes: KeyedRecords) -> None:
-        """Takes changes."""
+        """Adds changes."""
         if not len(changes.keys):
             return
         self._waiting.append(changes)
@@ -72,7 +72,7 @@ class Fold:
             self._merge()
 
     def add_truncates(self, versions: Integers, rows: Integers) -> None:
-        """Takes truncates: whatever is older is gone."""
+        """Adds truncates: older records are gone."""
         if len(versions) and versions.max() > self.truncated:
             place = int(versions.argmax())
             self.truncated, self.truncate_row = int(versions[place]), int(rows[place])
@@ -83,9 +83,9 @@ class Fold:
         return self._newest
 
     def chained(self) -> set[str]:
-        """Returns the keys that have to be taken with all their records.
+        """Returns the keys that need all their records.
 
-        These are those that cannot be judged by one record, and whatever keys their rows had.
+        These are the keys for which one record does not suffice, and all former keys of their rows.
         """
         newest = self.newest()
         keys = set(self.unread_keys)
@@ -130,9 +130,9 @@ class Fold:
 
 @dataclass(slots=True)
 class FoldedRows:
-    """What the records of a topic come to, by their numbers in the archive; see `Fold`.
+    """The result of folding a topic, by the numbers of its records in the archive; see `Fold`.
 
-    Of a key there are sixteen bytes here, whatever its length.
+    It needs sixteen bytes for a key of any length.
 
     Attributes:
         numbers: The newest record of each key, rising.
@@ -140,9 +140,9 @@ class FoldedRows:
         kept: Keys of those that keep values, with their versions.
         unread_keys: Keys of records that cannot be read.
         loose_rows: Records without a key.
-        truncated: Version of the newest truncate; 0 of none.
-        truncate_row: Its number; -1 of none.
-        moved: The former keys of rows, by the key that they came under.
+        truncated: Version of the newest truncate; 0 without one.
+        truncate_row: Its number; -1 without one.
+        moved: The former keys of rows, by their present key.
         look_up: Returns the numbers of the newest records of some keys.
     """
 
@@ -158,7 +158,7 @@ class FoldedRows:
     _left_out: dict[frozenset[str], Integers] = field(default_factory=dict)
 
     def chained(self) -> set[str]:
-        """Returns the keys that have to be taken with all their records; see `Fold.chained`."""
+        """Returns the keys that need all their records; see `Fold.chained`."""
         live = {key for key, version in self.kept.items() if version >= self.truncated}
         return with_former(self.unread_keys | live, self.moved)
 
@@ -174,11 +174,11 @@ class FoldedRows:
 
 
 def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:
-    """Adds to keys those that their rows had before.
+    """Adds the former keys of rows to some keys.
 
     Args:
         keys: The keys.
-        moved: The former keys of rows, by the key that they came under.
+        moved: The former keys of rows, by their present key.
     """
     found, ahead = set(keys), list(keys)
     while ahead:
@@ -189,7 +189,7 @@ def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:
 
 
 def old_keys(headers: pa.Array, keys: pa.Array) -> dict[str, set[str]]:
-    """Returns the keys that rows had before they came under others, by the new key.
+    """Returns the former keys of rows, by their new key.
 
     Args:
         headers: Headers of records.

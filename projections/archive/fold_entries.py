@@ -1,4 +1,4 @@
-"""Entries of a fold: what tasks say of the newest record of each key, read by a replay."""
+"""Entries of a fold: the newest record of each key as tasks report it, read by a replay."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHANGE, UNREAD, LOOSE, TRUNCATE = range(4)
-"""What an entry is: of a key's newest record; of a key of which a record cannot be read; of a
-record without a key; of the newest truncate."""
+"""Kinds of entries: the newest record of a key; a key with an unreadable record; a record without
+a key; the newest truncate."""
 
 ENTRY: Final = pa.schema(
     [
@@ -31,7 +31,7 @@ ENTRY: Final = pa.schema(
 
 
 def read_entries(paths: Iterable[Path]) -> pa.Table:
-    """Reads the entries that tasks have written."""
+    """Reads the entries that tasks wrote."""
     parts = [ENTRY.empty_table()]
     for path in paths:
         with pa.ipc.open_file(str(path)) as file:
@@ -40,7 +40,7 @@ def read_entries(paths: Iterable[Path]) -> pa.Table:
 
 
 def folded_rows(entries: pa.Table) -> FoldedRows:
-    """Returns what the records of a topic come to."""
+    """Returns the result of the fold."""
     by_kind = {
         kind: entries.filter(pc.equal(entries["kind"], kind))
         for kind in (CHANGE, UNREAD, LOOSE, TRUNCATE)
@@ -48,7 +48,7 @@ def folded_rows(entries: pa.Table) -> FoldedRows:
     changes = by_kind[CHANGE].sort_by("row")
     kept = changes.filter(changes["kept"])
     truncates = by_kind[TRUNCATE].to_pylist()
-    # of equal ones the first, as in a survey
+    # the first among equal ones, as in a survey
     newest = max(truncates, key=lambda each: (each["version"], -each["row"]), default=None)
     return FoldedRows(
         row_numbers(changes),

@@ -1,4 +1,4 @@
-"""Lanes of a replay, and the steps in which they take the records of a topic."""
+"""Lanes of a replay, and the steps in which they read the records of a topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReplayLane:
-    """Views of one target that take the same records."""
+    """Views of one target that read the same records."""
 
     def __init__(
         self, number: int, target: ReplayTarget, plans: list[ViewPlan], sink: OpenedStore
@@ -36,23 +36,23 @@ class ReplayLane:
         )
 
     def reads(self, topic: str) -> bool:
-        """Whether its views are made from a topic."""
+        """Whether its views read a topic."""
         return any(topic in plan.topics for plan in self.plans)
 
     @property
     def filtered(self) -> int:
-        """Records delivered so far that are nothing to its views."""
+        """Records delivered so far that its views do not need."""
         return sum(count.filtered for count in self.delivery.counts.values())
 
     @property
     def written(self) -> int:
-        """Rows and deletes that its store has taken so far."""
+        """Rows and deletes that its store has accepted so far."""
         every = (count.changes for count in self.delivery.counts.values())
         return sum(applied.upserted + applied.deleted for applied in every)
 
 
 class OpenedStore:
-    """A target's store, opened when it is needed."""
+    """A target's store, opened on first use."""
 
     def __init__(self, target: ReplayTarget) -> None:
         self._target = target
@@ -76,9 +76,9 @@ class ReplayStep:
 
     Attributes:
         topic: The topic.
-        fold: What is folded, of mirrors; None where every record counts.
-        chains: Whether it is the pass over those keys of which one record is not enough.
-        lanes: Who takes the records.
+        fold: The fold of mirrors; None where every record counts.
+        chains: Whether it is the pass over the keys that need more than one record.
+        lanes: The lanes that read the records.
         bulk: Whether the lane's engine writes them.
     """
 
@@ -90,13 +90,13 @@ class ReplayStep:
 
 
 def engine_of(lane: ReplayLane) -> BulkEngine | None:
-    """What fills a lane in bulk; None of one that has other views than a mirror of one topic."""
+    """Returns the engine that fills a lane in bulk; None except for mirrors of one topic."""
     plan, *others = lane.plans
     return lane.target.bulk if not others and bulk_refusal(plan) is None else None
 
 
 def bulk_refusal(plan: ViewPlan) -> str | None:
-    """Says why the table of a view cannot be filled in bulk; None if it can."""
+    """Returns why the table of a view cannot be filled in bulk; None if it can."""
     plain = plan.events is None and not plan.append_only
     kinds = {plan.schema.by_name[name].kind for name in plan.schema.key} if plain else set()
     reasons = {
@@ -114,7 +114,7 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
 
 
 def folded(plan: ViewPlan) -> bool:
-    """Whether of a view's records only the newest of each key counts.
+    """Whether only the newest record of each key counts for a view.
 
     Keys of some types may be equal and written in different ways.
     """
@@ -127,13 +127,13 @@ def folded(plan: ViewPlan) -> bool:
 
 
 _ONE_FORM: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID}
-"""Kinds whose values are written in one way only."""
+"""Kinds whose values have one written form only."""
 
 _MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
 
 
 def in_turn(plans: Iterable[ViewPlan]) -> list[str]:
-    """The topics of views, those of former names first: later rows may build on theirs."""
+    """Returns the topics of views, those of former names first: later rows may need theirs."""
     found: dict[str, None] = {}
     for plan in plans:
         for topic in reversed([*plan.topics]):

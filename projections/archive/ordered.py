@@ -1,8 +1,8 @@
-"""The records of a topic in their order, whatever order they have in the archive.
+"""The records of a topic in their order, whatever their order in the archive.
 
-Compaction puts files together in an order of its own. Where the records lie in their order they are
-read as they lie; otherwise they are first sorted out into parts on the disk, each for some of the
-offsets of a partition, so that never more than one of those is in memory.
+Compaction merges files in an order of its own. Records that are in order are read as they are;
+otherwise they are first sorted into parts on disk, each with some of the offsets of a partition, so
+that at most one of those is in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 
 BUCKETS_MAX: Final = 200
-"""Parts into which records are sorted out, about."""
+"""Approximate number of parts into which records are sorted."""
 
 
 class OrderedRecords:
@@ -42,10 +42,10 @@ class OrderedRecords:
     Args:
         scan: The archive.
         topic: The topic.
-        survey: How its records lie.
-        choose: Which of them are wanted, by the rows and their numbers.
-        scratch: Folder for what has to be sorted.
-        rows: About how many records come together.
+        survey: Where its records are.
+        choose: Selects the wanted ones, by the rows and their numbers.
+        scratch: Folder for sorting.
+        rows: Approximate number of records in a part.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # what a pass needs
@@ -66,7 +66,7 @@ class OrderedRecords:
 
     @property
     def in_order(self) -> bool:
-        """Whether they lie in their order already."""
+        """Whether they are in order already."""
         last: dict[int, int] = {}
         for piece in self._survey.pieces:
             if not piece.rising or piece.first <= last.get(piece.partition, -1):
@@ -75,9 +75,9 @@ class OrderedRecords:
         return True
 
     def parts(self) -> Iterator[pa.Table]:
-        """Yields them; changes at one place in the log are never parted.
+        """Yields the records; changes of one log position are never separated.
 
-        So the delete of a row that came under another key is with the row.
+        The delete of a row's former key therefore stays with the row.
         """
         if self.in_order:
             yield from _parted(self._rows, self._read())
@@ -151,7 +151,7 @@ def _parted(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _cut(table: pa.Table) -> int:
-    """Where to cut records so that those of the last place in the log stay together."""
+    """Returns where to cut records so that those of the last log position stay together."""
     versions = versions_of(table.select(["epoch", "lsn"]).combine_chunks().to_batches()[0])
     placed = np.flatnonzero(versions)
     if not len(placed):

@@ -1,4 +1,4 @@
-"""Progress of a replay: how far it is, and what ends it when it is told to stop."""
+"""Progress of a replay, and the exception that ends it when the caller stops it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 TOLD_EVERY_S: Final = 0.5
 _DELIVERED_WEIGHT: Final = 20
-"""A record that is delivered takes about so many times as long as one that is looked at."""
+"""Cost of delivering a record, relative to inspecting one."""
 
 
 def rest(throttle: Throttle) -> None:
     """Ends a step of a replay.
 
     Raises:
-        ReplayStoppedError: It was told to stop.
+        ReplayStoppedError: The caller stopped it.
     """
     throttle.step()
     if throttle.stopped:
@@ -30,23 +30,22 @@ def rest(throttle: Throttle) -> None:
 
 
 def stopped() -> ReplayStoppedError:
-    """Returns the error of a replay that was told to stop."""
+    """Returns the error of a stopped replay."""
     return ReplayStoppedError("the replay was stopped", hint="it goes on where it was")
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far a replay is.
+    """The progress of a replay, or of a numbered catch-up round after it.
 
     Attributes:
-        looked_at: Rows of the archive that were looked at, of `rows`.
-        rows: All that there are, of other topics too.
+        looked_at: Rows of the archive that were inspected, of `rows`.
+        rows: All rows of the archive, of other topics too.
         delivered: Records that were delivered, of `to_deliver`.
-        to_deliver: All that are to be; as many as are known so far.
-        written: Rows and deletes that the stores took.
-        per_s: Changes of the archive that are done with, for each second since it began.
-        seconds_left: Estimated; None before anything can be said.
-        lap: Of what came while the view was filled, which lap; 0 of the replay before.
+        to_deliver: Records to deliver, as far as known.
+        written: Rows and deletes that the stores accepted.
+        per_s: Finished changes of the archive per second since it began.
+        seconds_left: Estimate; None before there is one.
     """
 
     looked_at: int = 0
@@ -60,10 +59,10 @@ class ReplayProgress:
 
 
 class Meter:
-    """Counts, and tells now and then.
+    """Counts, and reports now and then.
 
     Args:
-        tell: Is told.
+        tell: Receives the reports.
     """
 
     def __init__(self, tell: Callable[[ReplayProgress], None]) -> None:
@@ -78,7 +77,7 @@ class Meter:
         self._had += records * _DELIVERED_WEIGHT
 
     def tell(self, *, now: bool = False) -> None:
-        """Tells how far it is, if it has not been told for a while."""
+        """Reports the progress, unless it did so shortly before."""
         at = time.monotonic()
         if not now and at - self._told < TOLD_EVERY_S:
             return

@@ -1,4 +1,4 @@
-"""Noting: how far a replay is, beside what it goes on with, for whoever looks while it runs."""
+"""Records where a replay continues after an interruption, and its progress for other processes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
     from projections.archive.progress import ReplayProgress
 
 NOTED_EVERY_S: Final = 2.0
-"""How often figures are noted at most: each is a row written in the source."""
+"""Shortest time between two records of figures, seconds: each is a row written in the source."""
 
 _FIGURES: Final = "figures"
 _STATE: Final = frozenset(ReplayState.__struct_fields__)
 
 
 class Figures(NamedTuple):
-    """How far a replay is.
+    """The progress of a replay, or of a numbered catch-up round after it.
 
     Attributes:
-        done: Records that were looked at and records that were delivered.
-        total: All that there are of both, as far as is known: while the archive is looked through,
-            no one knows how many are to be delivered.
-        share: What part of them that is; None while that is not known.
-        seconds_left: Estimated; None while nothing can be said.
-        lap: Of what came while the view was filled, which lap; 0 of the replay before.
+        done: Records that were inspected and records that were delivered.
+        total: All records to inspect and to deliver, as far as known: while the archive is
+            inspected, the number to deliver is unknown.
+        share: `done` as a part of `total`; None while that is unknown.
+        seconds_left: Estimate; None while there is none.
     """
 
     done: int
@@ -42,13 +41,12 @@ class Figures(NamedTuple):
 
 
 class ProgressWriter:
-    """Writes down, for one replay, where it goes on and how far it is.
+    """Records the progress of one replay, or of a numbered catch-up round.
 
     Args:
-        noted: What was noted of it before; None of one that begins.
-        write: Writes it down.
-        tell: Is told how far it is, too.
-        lap: Which lap it is; 0 of the replay before them.
+        noted: The earlier record; None for a replay that begins.
+        write: Stores the record.
+        tell: Also receives the progress.
     """
 
     def __init__(
@@ -67,17 +65,17 @@ class ProgressWriter:
 
     @property
     def resumes(self) -> ReplayState | None:
-        """Where it goes on; None if it begins."""
+        """Where it continues; None if it begins."""
         return state_of(self._state)
 
     def note(self, state: ReplayState) -> None:
-        """Notes where it would go on if it ended now."""
+        """Records where it would continue if it ended now."""
         self._state = msgspec.to_builtins(state)
         self._written = time.monotonic()
         self._write({**self._state, **self._figures})
 
     def told(self, now: ReplayProgress) -> None:
-        """Notes how far it is, if that was not noted for a while."""
+        """Records the progress, unless it did so shortly before."""
         known = now.looked_at >= now.rows > 0
         done, total = now.looked_at + now.delivered, now.rows + now.to_deliver
         share = round(min(1.0, done / total), 3) if known else None
@@ -90,12 +88,12 @@ class ProgressWriter:
 
 
 def state_of(noted: Mapping[str, Any] | None) -> ReplayState | None:
-    """Returns where a replay goes on; None if it had not come to write anything."""
+    """Returns where a replay continues; None if it has not written anything."""
     found = {name: each for name, each in (noted or {}).items() if name in _STATE}
     return msgspec.convert(found, ReplayState) if found else None
 
 
 def figures_of(noted: Mapping[str, Any] | None) -> Figures | None:
-    """Returns how far a replay was when that was noted last; None if it was not."""
+    """Returns the last recorded figures of a replay; None without any."""
     found = (noted or {}).get(_FIGURES)
     return None if found is None else Figures(*found)

@@ -1,4 +1,4 @@
-"""Archived records as the reducers take them: bytes as they were in the topic."""
+"""Archived records in the form that the reducers read: bytes as they were in the topic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS: Final = (
     "raw_key",
     "raw_value",
 )
-"""Columns that a record is made of, and by which its place in the log is told."""
+"""Columns of a record, and of its log position."""
 
 _BEFORE, _AFTER, _SOURCE = (
     pa.scalar(text, pa.large_string()) for text in ('{"before":', ',"after":', ',"source":')
@@ -79,7 +79,7 @@ def _bytes(text: pa.Array, raw: pa.Array) -> list[bytes | None]:
 
 
 def _headers(batch: pa.RecordBatch) -> tuple[list[str | None], Sequence[bytes | None]]:
-    """What the headers say of each record: the source's incarnation, and the key it had before."""
+    """Returns the headers of each record: the source's incarnation, and its former key."""
     column, rows = batch.column("headers"), batch.num_rows
     inner, parents = column.flatten(), pc.list_parent_indices(column)
     epochs: list[str | None] = [None] * rows

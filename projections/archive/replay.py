@@ -1,12 +1,12 @@
-"""Replay: views filled from the archive of their source, at once and in bulk.
+"""Replay: fills views from the archive of their source, in bulk.
 
-What comes of it is what live delivery would make of the same records. For a mirror that is the
-newest record of each key, so only that one is decoded and written; a key of which one record is not
-enough, and views of which every record counts, go the way of live delivery, in the topics' order.
+The result is what live delivery would make of the same records. A mirror needs the newest record of
+each key only, so only that one is decoded and written. Keys that need more than one record, and
+views that need every record, are delivered as in live delivery, in the topics' order.
 
-The stores guard these writes like all others, so a part may be written twice: a replay that was
-killed resumes at the part it was at. The live stream continues from `ReplayResult.ends`, or from an
-earlier offset.
+The stores guard these writes like all others, so a part may be written twice: a killed replay
+resumes at its current part. The live stream continues from `ReplayResult.ends`, or from an earlier
+offset.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 PART_RECORDS: Final = 100_000
-"""Records after which everything is written and where a replay goes on is noted."""
+"""Records after which everything is written and the place to continue is recorded."""
 
 BULK_RECORDS: Final = 4_000_000
 """Records that a bulk engine writes in one commit."""
@@ -75,22 +75,22 @@ def replay(
 ) -> ReplayResult:
     """Fills views from the archive.
 
-    The version of the archive that is read stays as it is meanwhile, whatever its upkeep does.
+    The version of the archive that is read stays as it is meanwhile, whatever its maintenance does.
 
     Args:
         archive: Folder of the archive.
-        targets: What is filled.
+        targets: The stores to fill.
         options: How.
 
     Returns:
-        What it came to.
+        The result.
 
     Raises:
         ArchiveMissingError: There is no archive, or its files are gone.
-        ArchiveIncompleteError: It lacks records that the views are made from.
-        ReplayStoppedError: It was told to stop.
+        ArchiveIncompleteError: It lacks records of the views.
+        ReplayStoppedError: The caller stopped it.
         SinkError: A store refuses everything or cannot be reached.
-        ViewHaltedError: A view has to stand still.
+        ViewHaltedError: A view has to be paused.
     """
     targets = list(targets)
     plans = [plan for target in targets for plan in target.plans]
@@ -104,7 +104,7 @@ def replay(
             raise ArchiveMissingError(
                 "files of the archive are gone",
                 detail=f"version {scan.version}",
-                hint="begin the replay anew",
+                hint="begin the replay again",
             ) from None
         finally:
             run.close()
@@ -113,7 +113,7 @@ def replay(
 def _opened(
     archive: Path, topics: set[str], options: ReplayOptions
 ) -> tuple[ArchiveScan, ReplayState | None, Had | None]:
-    """Opens the version that a replay was at, or the newest if that is gone."""
+    """Opens the archive's version of an interrupted replay, or the newest if that is gone."""
     state, had = options.resume, options.had
     if state is not None:
         try:
@@ -238,7 +238,7 @@ class _Run:
             self._options.note(self._here(step, at, number + 1))
 
     def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
-        """Where a replay that ends now goes on."""
+        """Returns where a replay that ends now continues."""
         if step.fold is None or not self._left_keys.get(step.fold):
             return msgspec.structs.replace(at, part=part)
         # which keys are left to their other records is not noted: they have to be found again
@@ -246,7 +246,7 @@ class _Run:
         return msgspec.structs.replace(at, step=first, part=0)
 
     def _parts(self, step: ReplayStep, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
-        """The parts of a step from one on, each a number of batches."""
+        """Yields the parts of a step from one on, each a number of batches."""
         if step.fold is None or step.chains:
             ordered = self._ordered(step)
             for number, part in enumerate(ordered):
@@ -269,7 +269,7 @@ class _Run:
             yield self._chosen(part if step.bulk is None else self._filled(step, part, number + 1))
 
     def _filled(self, step: ReplayStep, rows: Integers, number: int) -> Integers:
-        """Has newest records written in bulk; returns the numbers of those that were not."""
+        """Writes newest records in bulk; returns the numbers of those that were not written."""
         if step.bulk is None or step.fold is None:
             return rows
         (lane,) = step.lanes
@@ -289,7 +289,7 @@ class _Run:
         self._told()
 
     def _told(self) -> None:
-        """Tells how far it is; the pauses are the tasks' own."""
+        """Reports the progress; the tasks pause themselves."""
         self._meter.tell()
         self._throttle.restart()
         if self._throttle.stopped:
@@ -416,8 +416,8 @@ class _Run:
     ) -> bool:
         """Whether engines fill what they can: in a replay that they begin, to its end.
 
-        What is written in bulk looks at no row that is there. So a table has to be empty before;
-        and a replay that went on without them, or that is a lap, ends without them.
+        A bulk write reads no existing row, so the table has to be empty before. A replay that
+        continued without engines, or that is a catch-up round, ends without them.
         """
         engines = [
             (lane, engine) for lane in self._lanes if (engine := engine_of(lane)) is not None
@@ -451,7 +451,7 @@ class _Run:
         return found
 
     def _swept(self, ends: Offsets) -> list[Swept]:
-        """Removes what the newest whole reads have not found."""
+        """Removes rows that the newest snapshots do not have."""
         whole = {
             topic: WholeRead(read.id, read.epoch, read.read_lsn, read.end_offsets or {})
             for topic, read in self._options.whole.items()

@@ -1,8 +1,8 @@
 """ArchiveScan: one version of an archive, read file by file in bounded memory.
 
-Only files that may have one of the wanted topics are opened, which the statistics of the table
-tell, and only the columns that are asked for are read. Rows have numbers, the same in every pass
-over the same version, so that what one pass has chosen another can read.
+It opens only files that may have one of the wanted topics, by the table's statistics, and reads
+only the requested columns. Rows have numbers, the same in every pass over the same version, so that
+one pass can read what another has chosen.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ _FEW_WORDS: Final = ("topic", "op")
 
 
 class ArchiveMark(NamedTuple):
-    """A version of an archive, to know it again.
+    """The identity of a version of an archive.
 
     Attributes:
         version: Number of the version.
-        files: What tells its files from those of any other version: of an archive that was put back
-            to an earlier state, numbers come again.
+        files: A digest of its files: after a restore to an earlier state, numbers repeat.
     """
 
     version: int
@@ -48,7 +47,7 @@ class ArchiveMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows that lie together in a file: a row group.
+    """A row group of a file.
 
     Attributes:
         path: The file.
@@ -71,11 +70,11 @@ class ArchiveScan:
         topics: Topics whose records are wanted; None for all.
         version: Version of the table; None for the newest.
         since: First day on which wanted records came; None for all.
-        beyond: A version whose files are passed over; None for none. A file never changes, so what
-            came since lies in others, with older records among it where files were put together.
+        beyond: A version whose files are skipped; None for none. A file never changes, so newer
+            records are in other files, together with older ones where files were merged.
 
     Raises:
-        ArchiveMissingError: There is none, or not in that version; or not the one to be beyond.
+        ArchiveMissingError: It does not exist, or not in that version, or not with `beyond`.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class ArchiveScan:
 
     @property
     def mark(self) -> ArchiveMark:
-        """What it is known by again."""
+        """Its identity."""
         return ArchiveMark(self.version, _digest(self._paths))
 
     @property
@@ -132,7 +131,7 @@ class ArchiveScan:
 
     @property
     def rows(self) -> int:
-        """How many rows its files have, those of other topics among them."""
+        """The number of rows of its files, including other topics."""
         return sum(block.rows for block in self.blocks)
 
     def read(
@@ -141,7 +140,7 @@ class ArchiveScan:
         """Yields batches of rows, each with the number of its first row.
 
         Args:
-            columns: What is read of them.
+            columns: The columns to read.
             blocks: Which; None for all.
         """
         for block in self.blocks if blocks is None else blocks:
@@ -152,13 +151,13 @@ class ArchiveScan:
                     first += batch.num_rows
 
     def records(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yields the records of its topics, without those that lie between them.
+        """Yields the records of its topics.
 
-        They are chosen here and not by whoever reads the file: a file that was rewritten has texts
-        of a type for which pyarrow's datasets have no comparisons.
+        They are filtered here and not by the file reader: a rewritten file has texts of a type that
+        pyarrow's datasets cannot compare.
 
         Args:
-            columns: What is read of them.
+            columns: The columns to read.
         """
         wanted = pa.array(sorted(self.topics), pa.string())
         names = list(dict.fromkeys(("topic", *columns)))
@@ -176,11 +175,11 @@ class ArchiveScan:
         """Yields the rows of some numbers; blocks without any are not read.
 
         Args:
-            columns: What is read of them.
+            columns: The columns to read.
             rows: Their numbers, rising.
 
         Yields:
-            How many blocks are done, and rows.
+            The number of finished blocks, and rows.
         """
         for number, block in enumerate(self.blocks):
             start, end = np.searchsorted(rows, (block.first, block.first + block.rows))
@@ -192,7 +191,7 @@ class ArchiveScan:
                     yield number, batch.take(pa.array(rows[low:high] - first))
 
     def only_tombstones(self, block: Block) -> bool:
-        """Whether every row of a block that has no operation is a tombstone, by what its file says.
+        """Whether every row of a block without an operation is a tombstone, by its statistics.
 
         A tombstone has neither an operation nor a source nor a raw value. Where no row has a raw
         value, each that has an operation has a source.
@@ -276,7 +275,7 @@ def _unreadable(path: Path) -> ArchiveMissingError:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in the archive's own types: a file that was rewritten bears its engine's."""
+    """Returns the rows in the archive's own types: a rewritten file has its engine's."""
     names, columns = batch.schema.names, list(batch.columns)
     foreign = [
         place for place, column in enumerate(columns) if not pa.types.is_dictionary(column.type)
@@ -287,7 +286,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _undone(column: pa.Array) -> pa.Array:
-    """A column of which each value is told, however it was read."""
+    """Returns a column without dictionary encoding, however it was read."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

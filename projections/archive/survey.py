@@ -1,7 +1,7 @@
 """Survey: the first pass over an archive, which decodes nothing.
 
-It tells where the records of each topic begin and end and how they lie, and folds the keys of those
-topics of which only the newest record of a key counts.
+It determines where the records of each topic begin and end and how they are ordered, and folds the
+keys of topics that need only the newest record of a key.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
         partition: The partition.
         first: Least offset.
         last: Greatest one.
-        rising: Whether they lie in their order.
+        rising: Whether they are in order.
         rows: How many there are.
     """
 
@@ -62,9 +62,9 @@ class TopicSurvey:
     """What an archive has of a topic.
 
     Attributes:
-        pieces: How its records lie.
+        pieces: Where its records are.
         samples: Some of its offsets, by partition.
-        firsts: The first offset of each partition that has records, taken or not.
+        firsts: The first offset of each partition that has records, accepted by the filter or not.
     """
 
     pieces: list[Piece] = field(default_factory=list)
@@ -77,7 +77,7 @@ class TopicSurvey:
         return sum(piece.rows for piece in self.pieces)
 
     def begin(self, batch: pa.RecordBatch) -> None:
-        """Notes where partitions begin."""
+        """Records where partitions begin."""
         partitions, offsets = integers(batch.column("partition")), integers(batch.column("offset"))
         for partition in np.unique(partitions).tolist():
             first = int(offsets[partitions == partition].min())
@@ -85,7 +85,7 @@ class TopicSurvey:
 
     @property
     def ends(self) -> dict[int, int]:
-        """The offset after the last record that is taken of each partition that has any."""
+        """The offset after the last accepted record of each partition that has any."""
         found: dict[int, int] = {}
         for piece in self.pieces:
             found[piece.partition] = max(piece.last + 1, found.get(piece.partition, 0))
@@ -93,11 +93,11 @@ class TopicSurvey:
 
 
 class RecordFilter:
-    """Tells which records are taken.
+    """Decides which records are read.
 
     Args:
-        through: Offsets below which they are, by topic and partition; all of those not named.
-        since: Offsets from which on they are, by topic and partition; all of those not named.
+        through: Offsets below which they are, by topic and partition; all where not named.
+        since: Offsets from which on they are, by topic and partition; all where not named.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class RecordFilter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it looks at beside offset and key."""
+        """Columns that it reads beside offset and key."""
         return ()
 
     def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
-        """Whether the records of a topic are among those that are looked at at all."""
+        """Whether the records of a topic are inspected at all."""
         offsets = integers(batch.column("offset"))
         found = np.ones(batch.num_rows, np.bool_)
         if not self._through and not self._since:
@@ -132,14 +132,14 @@ class RecordFilter:
 
 
 class ArchiveSurvey:
-    """Looks through an archive.
+    """Inspects an archive.
 
     Args:
         scan: The archive.
-        folds: What is folded: topics, each with the version before which records do not count.
-        taken: Which records are taken.
+        folds: Topics to fold, each with the version before which records do not count.
+        taken: The filter of records.
         kept: Topics whose records may keep values.
-        elsewhere: Which of `folds` others fold; see `adopt`.
+        elsewhere: Which of `folds` an engine folds; see `adopt`.
     """
 
     def __init__(
@@ -159,17 +159,17 @@ class ArchiveSurvey:
         self.topics = {topic: TopicSurvey() for topic in scan.topics}
 
     def run(self, done: Callable[[int], None] = lambda _: None) -> None:
-        """Does it.
+        """Runs the survey.
 
         Args:
-            done: Told how many rows were looked at.
+            done: Receives the number of inspected rows.
         """
         self.look(enumerate(self._scan.blocks), done)
         for topic in {topic for topic, _ in self.own}:
             self._follow_moves(topic)
 
     def adopt(self, folded: Mapping[FoldKey, FoldedRows]) -> None:
-        """Takes what others have folded."""
+        """Adopts the results of an engine's folds."""
         self.folds |= folded
         for topic in {topic for topic, _ in folded}:
             self._follow_moves(topic)
@@ -177,11 +177,11 @@ class ArchiveSurvey:
     def look(
         self, blocks: Iterable[tuple[int, Block]], done: Callable[[int], None] = lambda _: None
     ) -> None:
-        """Looks through some blocks.
+        """Inspects some blocks.
 
         Args:
-            blocks: They, by number.
-            done: Told how many rows were looked at.
+            blocks: The blocks, by number.
+            done: Receives the number of inspected rows.
         """
         names = [*_COLUMNS, *self._taken.columns, *(["after"] if self._kept else [])]
         for number, block in blocks:
@@ -273,7 +273,7 @@ class ArchiveSurvey:
         )
 
     def _follow_moves(self, topic: str) -> None:
-        """Looks up under which keys rows were before, where a row may have its values from one."""
+        """Finds the former keys of rows, where a row may have its values from one."""
         folds = [fold for (name, _), fold in self.folds.items() if name == topic]
         if not any(fold.chained() for fold in folds):
             return
@@ -291,7 +291,7 @@ class ArchiveSurvey:
 
 
 def by_topic(batch: pa.RecordBatch, topics: Collection[str]) -> list[tuple[str, Flags | None]]:
-    """Tells which rows of a batch are of which topic; None for all of them."""
+    """Returns which rows of a batch are of which topic; None for all of them."""
     column = batch.column("topic")
     names = column.dictionary.to_pylist()
     codes = column.indices.to_numpy(zero_copy_only=False)

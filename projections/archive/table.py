@@ -1,12 +1,12 @@
 """Archive: every record of a source's topics, kept as a table of change events.
 
-It is one Delta table, partitioned by the day on which records came, to which is only ever added. A
-commit has the records of a batch and, for each partition of a topic, the offset after the last of
-them, as an application transaction of Delta's own. So each record is there exactly once, whatever
-is killed and whichever checkpoint is lost: what lies before that offset is passed over.
+It is one Delta table, partitioned by the day on which records came, and append-only. A commit has
+the records of a batch and, for each partition of a topic, the offset after the last of them, as an
+application transaction of Delta's own. Each record is therefore archived exactly once, whatever
+process is killed and whichever checkpoint is lost: records before that offset are skipped.
 
-Records stay what they were. An envelope is kept in its parts, which put together again are the
-record byte for byte; whatever is no envelope is kept as it came.
+Records stay unchanged. An envelope is stored in its parts, which together give the record byte for
+byte; any other value is stored as it came.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 COMMITS_PER_UPKEEP: Final = 50
 COMPACTED_BYTES: Final = 128 << 20
-"""Size of a compacted file: nothing is ever rewritten here but by compaction."""
+"""Size of a compacted file, bytes: only compaction rewrites files."""
 
 DAY: Final = "ingested_on"
 
@@ -115,7 +115,7 @@ class ArchiveRetention:
     """How long the archive keeps records.
 
     Attributes:
-        days: Whole days; None keeps all for good.
+        days: Whole days; None for no limit.
     """
 
     days: int | None = None
@@ -128,7 +128,7 @@ class ArchiveRetention:
 class Archive:
     """The archive of one source.
 
-    There is one writer, and whoever has to forget something: each commit is made under a lock.
+    It has one writer, and erasures: each commit is made under a lock.
 
     Args:
         folder: Folder of its table.
@@ -169,7 +169,7 @@ class Archive:
         Args:
             batches: The records, with the columns `GIVEN`.
             ends: Offset after the last record of each partition that the batch has.
-            identities: Of each topic, what tells it from others that had its name.
+            identities: Kafka's id of each topic.
             retention: How long records are kept.
 
         Returns:
@@ -222,7 +222,7 @@ class Archive:
         return added
 
     def maintain(self, retention: ArchiveRetention, today: date) -> None:
-        """Makes large files of small ones, and removes days that are not kept any more.
+        """Merges small files into large ones, and removes days past the retention.
 
         Raises:
             DeltaError: The table cannot be written.
@@ -257,7 +257,7 @@ class Archive:
 
 
 def archive_lock(folder: Path) -> WriterLock:
-    """Returns the lock of whoever writes to an archive.
+    """Returns the lock of an archive's writers.
 
     Args:
         folder: Folder of the archive.
@@ -266,7 +266,7 @@ def archive_lock(folder: Path) -> WriterLock:
 
 
 def record_value(row: Mapping[str, Any]) -> bytes | None:
-    """Returns the value of an archived record, byte for byte; None of a tombstone.
+    """Returns the value of an archived record, byte for byte; None for a tombstone.
 
     Args:
         row: At least `before`, `after`, `source`, `rest` and `raw_value`.
@@ -288,7 +288,7 @@ def record_key(row: Mapping[str, Any]) -> bytes | None:
 
 
 def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
-    """Takes records apart, but for those that are there already."""
+    """Splits records into columns, except those that are archived already."""
     places = zip(*(batch.column(name).to_pylist() for name in GIVEN[:3]), strict=True)
     new = [offset >= there.get((topic, number), 0) for topic, number, offset in places]
     if not all(new):
@@ -309,10 +309,10 @@ def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
 
 
 def _decoded(key: bytes | None, value: bytes | None, epoch: str | None) -> tuple[Any, ...]:
-    """The values of the columns `_DECODED`.
+    """Returns the values of the columns `_DECODED`.
 
-    It says the same as `_record`, in half the time, by reading only what is asked of a record as
-    the connector writes nearly all; what is not that is left to `_record`.
+    The result is that of `_record`, in half the time: it reads only what the connector's usual form
+    needs; any other form is left to `_record`.
     """
     try:
         return _usual(key, value, epoch)
@@ -321,10 +321,11 @@ def _decoded(key: bytes | None, value: bytes | None, epoch: str | None) -> tuple
 
 
 def _usual(key: Any, value: Any, epoch: Any) -> tuple[Any, ...]:
-    """The same of a usual record.
+    """Returns the same for a record of the usual form.
 
     Raises:
-        ValueError: It is none, as may be told by a `KeyError`, `TypeError` or `AttributeError`.
+        ValueError: It has another form, which may also raise `KeyError`, `TypeError` or
+            `AttributeError`.
     """
     fields = orjson.loads(value)
     source, operation, after = fields["source"], fields["op"], fields["after"]
@@ -397,7 +398,7 @@ def _record(key: bytes | None, value: bytes | None, epoch: str | None) -> dict[s
 
 
 def _parts(value: bytes) -> dict[str, str | None] | None:
-    """Cuts an envelope; None of a value that would not be the same again."""
+    """Splits an envelope; None for a value that the parts would not restore exactly."""
     try:
         parts = _DECODER.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -434,7 +435,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def application(place: tuple[str, int], identity: str) -> str:
-    """Name under which a table keeps how far it has a partition of a topic."""
+    """Returns the name under which a table records the end of a topic's partition."""
     topic, partition = place
     return f"headwater/{topic}@{identity}/{partition}"
 

@@ -1,4 +1,4 @@
-"""What a replay is asked for and what it came to: targets, options, where it goes on, figures."""
+"""Inputs and results of a replay: targets, options, where it continues, figures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CHANGES_PER_WRITE: Final = 100_000
 
 
 class Had(msgspec.Struct, frozen=True):
-    """What views have of an archive already, so that only what came since is replayed: a lap.
+    """What views already have of an archive, so that a catch-up round replays only later records.
 
     Attributes:
-        ends: Topic, partition and offset after the last record that they have; of others, none.
-        archive: Version of the archive that has no other records, and what tells its files; None
-            where all files are to be looked into.
+        ends: Topic, partition and offset after the last record that they have.
+        archive: Version of the archive that has no other records, and a digest of its files; None
+            where all files are to be read.
     """
 
     ends: list[tuple[str, int, int]]
@@ -47,19 +47,19 @@ class Had(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> ArchiveMark | None:
-        """The version of the archive whose files need not be looked into."""
+        """The version of the archive whose files need not be read."""
         return None if self.archive is None else ArchiveMark(*self.archive)
 
 
 class ReplayState(msgspec.Struct, frozen=True):
-    """Where a replay goes on; small, and of plain values.
+    """Where a replay continues; small, and of plain values.
 
     Attributes:
         archive_version: Version of the archive that it reads.
-        ends: Topic, partition and offset after the last record that it takes.
-        step: The step that it is at.
-        part: The part of that step that comes next.
-        had: Of a lap, what was there before it.
+        ends: Topic, partition and offset after the last record that it reads.
+        step: Its current step.
+        part: The next part of that step.
+        had: In a catch-up round, what was there before it.
         bulk: Whether its steps are those of a replay with a bulk engine.
     """
 
@@ -87,9 +87,9 @@ class ReplayTarget:
     Attributes:
         plans: The views.
         open_sink: Opens the store; the replay closes it.
-        held: What waits of them already, by view.
-        set_aside: Is handed what cannot be written, and how far views were truncated, by name; once
-            it returns, that is safe. Without it, the caller finds both in `ReplayResult`.
+        held: Quarantined keys, by view.
+        set_aside: Receives records that cannot be written, and how far views were truncated, by
+            name; once it returns, both are stored. Without it, `ReplayResult` has both.
         changes_per_write: Changes of a topic after which they are written.
         bulk: Fills its tables with many tasks; None where they are written record by record.
     """
@@ -107,21 +107,21 @@ class ReplayOptions:
     """How a replay is done.
 
     Attributes:
-        through: Offsets below which records are taken, by topic and partition; all of those that
-            are not named.
-        taken: Which records are taken, if offsets do not determine it.
-        had: Of a lap, what the views have already; without `taken`.
+        through: Offsets below which records are read, by topic and partition; all where not named.
+        taken: A filter of records, if offsets do not decide.
+        had: In a catch-up round, what the views already have; without `taken`.
         version: Version of the archive; None for the newest.
-        archived: How far the archive says that it has had each partition; see `Archive.ends`.
-        whole: The newest whole read of each table that is done, by topic. Where the archive lacks
-            the first records it may be complete since then; and rows that it has not found go.
-        spans: What a history is told of the whole reads of its table.
-        share: Of the time, how much the replay takes at most, above 0 to 1.
-        stopped: Set to end it; it is looked at several times a second, but for a write under way.
-        progress: Is told how far it is, twice a second.
-        note: Is told where it would go on; to be kept by whoever wants to go on after a kill.
-        resume: Where it goes on.
-        scratch: Folder for what has to be sorted; None for the system's own.
+        archived: The archive's recorded end of each partition; see `Archive.ends`.
+        whole: The newest finished snapshot of each table, by topic. An archive that lacks the first
+            records may be complete since then; and rows that the snapshot does not have are
+            removed.
+        spans: The snapshots of the table, for a history.
+        share: Greatest share of the time that the replay takes, above 0 to 1.
+        stopped: Set to end it; checked several times a second, except during a write.
+        progress: Receives the progress, twice a second.
+        note: Receives the place to continue, to be stored for a resumption after a kill.
+        resume: Where it continues.
+        scratch: Folder for sorting; None for the system's own.
     """
 
     through: Offsets | None = None
@@ -145,12 +145,12 @@ USUAL: Final = ReplayOptions()
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A view from which rows were removed that a whole read has not found.
+    """A view from which rows were removed that a snapshot does not have.
 
     Attributes:
         target: Number of the target.
         view: The view.
-        sweep: Up to which version, as the job notes it.
+        sweep: Up to which version, as the job records it.
         removed: How many rows.
     """
 
@@ -162,17 +162,18 @@ class Swept:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
-        ends: Offset after the last record that was taken, by topic and partition; of a lap, where
-            none was, as they were before.
+        ends: Offset after the last record that was read, by topic and partition; unchanged where a
+            catch-up round read none.
         archive: The version of the archive that was read.
-        records: Records of the topics in the archive, as far as they were to be taken.
-        counts: For each target, what became of the records that were delivered, by view.
-        waiting: For each target, what could not be written, if no one else was handed it.
+        records: Records of the topics in the archive that the filter accepts.
+        counts: For each target, the outcome of the delivered records, by view.
+        waiting: For each target, records that could not be written, if `set_aside` did not receive
+            them.
         truncated: For each target, how far views were truncated, by name.
-        swept: What whole reads have allowed to be removed.
+        swept: Rows removed because snapshots do not have them.
     """
 
     ends: Offsets
@@ -185,6 +186,6 @@ class ReplayResult:
 
     @property
     def written(self) -> int:
-        """Rows and deletes that the stores took."""
+        """Rows and deletes that the stores accepted."""
         every = (count.changes for of in self.counts for count in of.values())
         return sum(applied.upserted + applied.deleted for applied in every)

@@ -1,9 +1,9 @@
-"""Delivery: records of change topics, taken into the views of one store.
+"""Delivery: applies records of change topics to the views of one store.
 
 A record that cannot be read or applied is quarantined with its cause, and so is every later one of
 its key; all others are applied. The caller receives quarantined records and stores them before the
-batch counts as done. Whatever a store has something newer for needs no keeping: it counts as
-applied, whether or not it could have been.
+batch counts as done. A record that is older than the store's row counts as applied, whether or not
+it could have been.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class UnappliedRecord:
 
     Attributes:
         view: The view it waits for.
-        key: Under which text its changes wait for each other.
-        topic: Where it lies, with the record's own partition and offset.
-        record: It.
+        key: The key text under which its changes wait for each other.
+        topic: Its topic; the record has partition and offset.
+        record: The record.
         version: Its position in the log; None if it cannot be read.
         error: Why it waits.
     """
@@ -68,12 +68,12 @@ class UnappliedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What of a view waits or was given up, as far as a delivery has to know.
+    """The quarantined and discarded records of a view, as far as a delivery needs them.
 
     Attributes:
-        keys: Keys of which something waits: what comes later waits behind it.
-        given_up: Keys of which something was given up, with its version: what the store has of
-            them is not whole up to there.
+        keys: Keys with quarantined records; later records of these wait behind them.
+        given_up: Keys with discarded records, with the version up to which the store's row may be
+            incomplete.
     """
 
     keys: frozenset[str] = frozenset()
@@ -82,14 +82,14 @@ class Held:
 
 @dataclass(slots=True)
 class ViewCount:
-    """What became of the records of a view: `records == applied + quarantined + filtered`.
+    """The outcome of a view's records: `records == applied + quarantined + filtered`.
 
     Attributes:
         records: Records of its topics.
-        applied: Those that the store has taken, or has something newer for.
+        applied: Those that the store has applied, or has something newer for.
         quarantined: Those that wait.
-        filtered: Those that are nothing to the view: tombstones, events of other types.
-        changes: What the store said of the changes that the records came to.
+        filtered: Those that the view does not need: tombstones, events of other types.
+        changes: The store's counts of the resulting changes.
         lags_us: Time from commit to store, microseconds, of each change.
         failed: Rows that did not meet an expectation of the view, by its name.
     """
@@ -153,12 +153,12 @@ class TaskApplier:
         self.halted: str | None = None
 
     def take(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
-        """Takes records of one topic in their order; those of others' topics are passed over.
+        """Applies records of one topic in their order; skips topics that no view reads.
 
         Raises:
-            CdcError: A record cannot be read, and that is no matter of one key.
+            CdcError: A record cannot be read, and the fault is not limited to one key.
             SinkError: The store refuses everything or cannot be reached.
-            ViewHaltedError: The view `halted` has to stand still.
+            ViewHaltedError: The view `halted` has to be paused.
         """
         for reader in self._readers.get(topic, ()):
             reader.reducer.add(records)
@@ -175,7 +175,7 @@ class TaskApplier:
 
         Raises:
             SinkError: The store refuses everything or cannot be reached.
-            ViewHaltedError: The view `halted` has to stand still.
+            ViewHaltedError: The view `halted` has to be paused.
         """
         for reader in chain.from_iterable(self._readers.values()):
             if reader.made is not None and reader.made.records:
@@ -211,7 +211,7 @@ class TaskApplier:
         return Held(held.keys | apart, held.given_up) if apart else held
 
     def inspection(self, plan: ViewPlan) -> Inspection | None:
-        """Tells which expectations rows of a view do not meet; None if it has none."""
+        """Returns the check of a view's expectations; None if it has none."""
         return self._inspections.get(plan.name)
 
     def open(self) -> Sink:
@@ -257,7 +257,7 @@ class _ViewDelivery:
         self._count(self._set_apart(sink), applied, ready)
 
     def _mine(self, kind: str | None) -> bool:
-        """Whether an event of a type is one of the view's; no type says nothing against it."""
+        """Whether an event of a type belongs to the view; without a type it may."""
         return self._names is None or kind is None or kind in self._names
 
     def _of_view(self) -> list[RowChange]:
@@ -288,14 +288,14 @@ class _ViewDelivery:
         return changes
 
     def _inspected(self, changes: list[RowChange], *, passing: bool = False) -> list[RowChange]:
-        """Puts a delete in the place of each row that the view is not to have.
+        """Replaces each row that the view does not admit by a delete.
 
-        It bears the row's own version, so that every store, every replay and every order of
-        batches comes to the same: the view has the newest row of a key, or none.
+        The delete has the row's own version, so every store, every replay and every order of
+        batches ends in the same state: the view has the newest row of a key, or none.
 
         Args:
-            changes: What is ready to be written.
-            passing: They are rows that others in the same write take the place of.
+            changes: Changes that are ready to be written.
+            passing: Whether other changes in the same write replace these rows.
         """
         inspection = self._delivery.inspection(self._plan)
         if inspection is None:
@@ -361,7 +361,7 @@ class _ViewDelivery:
         )
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:
-        """Leaves out what has to wait; nearly always there is nothing."""
+        """Leaves out changes that have to wait; nearly always there are none."""
         held, unread = self._delivery.held(self._plan), self._unread()
         keys = held.keys | unread.keys() if unread else held.keys
         if not keys and not held.given_up:
@@ -380,7 +380,7 @@ class _ViewDelivery:
         return ready
 
     def _unread(self) -> dict[str, tuple[int, int]]:
-        """Where the first record is that could not be read, by key; what lies before it flows."""
+        """Returns the first unreadable record of each key; earlier ones of the key are applied."""
         first: dict[str, tuple[int, int]] = {}
         for failure in self._failures:
             own = failure.records[-1]
@@ -391,7 +391,7 @@ class _ViewDelivery:
     def _unfounded(
         self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
     ) -> bool:
-        """Whether the row that has a change's kept values waits itself, or was given up."""
+        """Whether the row with a change's kept values is quarantined itself, or was discarded."""
         base_key = key if base is None else (canonical(base) or base).decode()
         if base is not None and base_key in keys:
             return True
@@ -462,7 +462,7 @@ _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
 
 
 def of_events(events: EventsPlan, stored: Sequence[RowChange]) -> list[RowChange]:
-    """Returns the changes of a view of events that changes of the log's tables come to.
+    """Returns the changes of a view of events for changes of the log's tables.
 
     Raises:
         EventUnreadableError: An event cannot be read.

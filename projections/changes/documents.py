@@ -62,12 +62,7 @@ def key_part(part: object) -> str:
 
 
 def key_values(text: str, columns: Sequence[Column]) -> tuple[Json, ...]:
-    """Returns the values, in document form, that `key_text` has made a text of.
-
-    Args:
-        text: Of a key.
-        columns: Its columns.
-    """
+    """Returns the values, in document form, that `key_text` has made a text of."""
     plain = len(columns) == 1
     parts = [text] if plain else _PARTS.findall(text + SEPARATOR)
     return tuple(
@@ -106,11 +101,7 @@ def source_key(values: Sequence[Json], columns: Sequence[Column]) -> tuple[str, 
 
 
 class DocumentForm:
-    """Encodes the rows of one view.
-
-    Args:
-        plan: The view.
-    """
+    """Encodes the rows of one view."""
 
     def __init__(self, plan: ViewPlan) -> None:
         self.plan = plan

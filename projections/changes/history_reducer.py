@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class EveryChangeReducer(TopicReducer):
     """Keeps every change of every key of one table; see `TopicReducer`.
 
-    A truncate is a change of the key `()`. Rows that were read come with the time of the read. What
-    is in a batch twice comes twice: a history knows what it has.
+    A truncate is a change of the key `()`. Rows of a snapshot have the time of the snapshot. A
+    change that is in a batch twice is returned twice: a history detects that.
 
-    No change is given the values that it kept. What comes before it in a batch need not be what
-    came before it in the log, as where records are retried of which later ones were applied. The
-    history knows that, too.
+    Kept values are not filled in. The preceding change in a batch need not be the preceding one in
+    the log, for example when records are retried after later ones were applied. The history handles
+    that, too.
     """
 
     _every = True
@@ -33,7 +33,7 @@ class EveryChangeReducer(TopicReducer):
         return len(self._newest) + len(self._passed)
 
     def reduced(self) -> Reduced:
-        """Decodes and returns what the records come to, and forgets them."""
+        """Decodes and returns the changes, and clears them."""
         done = super().reduced()
         changes = [
             replace(change, inserted=raw.inserted)

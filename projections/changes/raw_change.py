@@ -107,7 +107,7 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
     """Returns a change with as many of its kept values as the one right before it in the log has.
 
     Args:
-        older: The one before it.
+        older: The change before it.
         newer: The change.
         moved_from: The key that the row left with it.
     """

@@ -40,11 +40,11 @@ class RecordFailure(NamedTuple):
     """Records that did not become a change of a view.
 
     Attributes:
-        records: The one that failed, and those that it builds on.
+        records: The record that failed, and those that it builds on.
         error: Why.
         version: Its position in the log; None if that cannot be read.
         key: Values of the row's key; None if they cannot be read.
-        kind: Of an added event, its type.
+        kind: The type of an added event.
     """
 
     records: tuple[Record, ...]

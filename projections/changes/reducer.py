@@ -1,8 +1,8 @@
 """Records of one change topic, read and reduced in bulk.
 
-`ChangeEvent.parse` says what a record means; this module says the same, several times as fast, by
-reading only what a mirror needs and decoding only the change of each key that survives the batch.
-Whatever it does not know is handed to `ChangeEvent.parse`, which names what is wrong. A record that
+`ChangeEvent.parse` defines the meaning of a record; this module computes the same, several times as
+fast, by reading only what a mirror needs and decoding only the change of each key that survives the
+batch. It passes any unknown form to `ChangeEvent.parse`, which names the fault. A record that
 cannot be read is quarantined with its cause; all others are applied.
 """
 
@@ -234,12 +234,12 @@ class TopicReducer:
         return newer_before(older, newer)
 
     def pass_over(self, record: Record) -> None:
-        """Takes note that a record of its key lies here which no one can read."""
+        """Notes that an unreadable record of a key is at this position."""
         if record.key is not None:
             self._cut(record.key)
 
     def reading(self, record: Record) -> RecordHeader:
-        """Returns what a record says of its place.
+        """Returns the position data of a record.
 
         Raises:
             CdcError: It cannot be read.
@@ -261,7 +261,7 @@ class TopicReducer:
         return RecordHeader(lsn, streamed, not raw.kept, raw.version, values)
 
     def reduced(self) -> Reduced:
-        """Decodes and returns what the records come to, and forgets them."""
+        """Decodes and returns the changes, and clears them."""
         changes: list[RowChange] = []
         below: list[RowChange] = []
         raws: list[RawChange] = []
@@ -313,7 +313,7 @@ class TopicReducer:
     def _note_begun(
         self, record: Any, operation: str, version: int, key: bytes | None, at_us: int
     ) -> None:
-        """Takes note of an insert or a delete; the newest of a key says since when its row is."""
+        """Notes an insert or a delete; the newest of a key determines when its row began."""
         if key is None or operation not in ("c", "d") or version < self._truncated:
             return
         seen = self._begun.get(key)
@@ -445,10 +445,10 @@ class TopicReducer:
         return {name: value for name, value in row.items() if name not in self._left_out}
 
     def _moved(self, raw: RawChange) -> RawChange:
-        """A row that came under another key: its kept values are in the row of its old key.
+        """Handles a row that changed its key: its kept values are in the row of its old key.
 
-        The delete of the old key is written right before it. If that is not so, the topic has
-        several partitions, and no one can say what of the old row has been read.
+        The delete of the old key is written right before it. Otherwise the topic has several
+        partitions, and it is unknown which changes of the old row have been read.
         """
         old_key = canonical(raw.record[5])
         left = None if old_key is None else self._newest.get(old_key)

@@ -21,7 +21,7 @@ class RowPart(NamedTuple):
 
     Attributes:
         names: Columns that the view shows.
-        rows: Of each row the values of these columns, in their document form.
+        rows: For each row the values of these columns, in their document form.
     """
 
     names: tuple[str, ...]
@@ -33,11 +33,7 @@ class RowPart(NamedTuple):
             yield dict(zip(self.names, row, strict=True))
 
     def keys(self, key: Sequence[str]) -> list[str]:
-        """Returns the text of each row's key.
-
-        Args:
-            key: Columns that identify a row.
-        """
+        """Returns the text of each row's key."""
         if len(key) == 1:
             (name,) = key
             values = list(map(itemgetter(self.names.index(name)), self.rows))

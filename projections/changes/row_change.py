@@ -1,4 +1,4 @@
-"""RowChange: what a sink is given, and Applied: what it says it did."""
+"""RowChange: the input of a sink, and Applied: its result."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ class ReadSpan(NamedTuple):
 
 
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
-    """Tells whether a stored row has the values that a change keeps.
+    """Returns whether a stored row has the values that a change keeps.
 
-    After a gap in the log (another epoch) a stored row may lack changes. A row that was read, not
-    taken from the log, was read at a moment that no one knows: for changes of its own key that
-    does no harm, as later ones follow, but under its old key there may be another row by now.
+    After a gap in the log (another epoch) a stored row may lack changes. A row of a snapshot was
+    read at an unknown moment: for changes of its own key that does no harm, as later ones follow,
+    but under its old key there may be another row by now.
 
     Args:
         change: A change with kept values.
         stored_version: Version of the row that should have them.
-        since: Rows of older versions lack something of what their table has; see `ViewPlan`.
+        since: Rows of older versions lack columns of their table; see `ViewPlan`.
     """
     if stored_version < since or epoch_of(stored_version) != epoch_of(change.version):
         return False
@@ -93,10 +93,10 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
 
 
 def completed_version(change: RowChange, stored_version: int) -> int:
-    """Returns the version of a change whose kept values a stored row has given it.
+    """Returns the version of a change whose kept values came from a stored row.
 
-    If that was read from the table, so were they, and the row may lend them to no other key. Its
-    version says so: it lies behind the change's own and before that of whatever comes next.
+    If that row was read from the table, so were the values, and the row may supply them to no other
+    key. Its version shows that: it is after the change's own and before that of any later change.
     """
     return change.version | _LENT if read(stored_version) else change.version
 
@@ -113,12 +113,12 @@ def whole_row_read(version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A change that a store did not take, while it took the others.
+    """A change that a store refused, while it applied the others.
 
     Attributes:
-        change: It.
-        error: Why: the store cannot hold it, or has no row with its unchanged values; or it follows
-            one of its key that was not taken.
+        change: The change.
+        error: Why: the store cannot hold it, or has no row with its unchanged values; or an earlier
+            change of its key was refused.
     """
 
     change: RowChange
@@ -131,10 +131,10 @@ class Applied:
 
     Attributes:
         upserted: Rows inserted or replaced.
-        deleted: Deletes remembered, whether or not a row was there.
+        deleted: Deletes recorded, whether or not a row existed.
         stale: Changes not newer than what the store had.
         refused: Changes that could not be written; the key is as it was.
-        size_bytes: What was sent to the store.
+        size_bytes: Bytes sent to the store.
     """
 
     upserted: int = 0

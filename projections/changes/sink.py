@@ -35,7 +35,7 @@ class Sink(Protocol):
     come after the change that has them, as it does in every topic. One that comes without is
     refused; nothing is made up.
 
-    Refusals: a change that the store cannot hold, or whose kept values no row has, is told in
+    Refusals: a change that the store cannot hold, or whose kept values no row has, is reported in
     `Applied.refused` and leaves its key as it was. All others are written.
 
     Duplicates: a change that is not newer than what the key holds changes nothing, so giving a
@@ -95,8 +95,8 @@ class Sink(Protocol):
     def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
         """Removes every row older than a version; returns how many there were.
 
-        May be given again, also after it was cut off halfway. A history ends states and removes
-        none, each by the first read that has not found it.
+        It may be repeated, also after an interruption. A history ends states and removes none, each
+        by the first read that does not have it.
 
         Args:
             plan: The view.
@@ -104,7 +104,7 @@ class Sink(Protocol):
             reads: Every whole-table snapshot of its table; for histories only.
 
         Raises:
-            SinkError: The store refuses or cannot be reached; it has to be given again.
+            SinkError: The store refuses or cannot be reached; the call has to be repeated.
         """
         ...
 

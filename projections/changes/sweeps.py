@@ -1,10 +1,10 @@
 """Sweeps: removal of rows that a whole-table snapshot did not find.
 
 Such a row was deleted while nothing was captured: its delete is in no topic. The read sent every
-row that there was with one position. So once a view has applied all of the read, whatever it has
-with an older version is a row that was gone by then. A view of several tables may be swept up to
-the oldest of their newest reads: every row of each table has been sent with that version or a newer
-one. Until then the view has rows too many, and says of no position that it has reached it.
+existing row with one position. Once a view has applied all of the read, every row with an older
+version was therefore gone by then. A view of several tables may be swept up to the oldest of their
+newest reads: every row of each table has been sent with that version or a newer one. Until then the
+view has surplus rows, and claims no position.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Sweep:
 def applied(committed: Offsets, waiting: Offsets) -> Offsets:
     """Returns the offsets below which a store has every record.
 
-    A batch of the tables that is finished may have put records off to the next: those beyond its
-    boundary. Swept before they are there, a history would have its rows end and begin anew.
+    A finished batch of the tables may have left records beyond its boundary to the next batch. A
+    sweep before that would end the rows of a history and begin new ones.
 
     Args:
         committed: The offsets that the store's query has finished.
-        waiting: The first record of each partition that waits; looked at after those.
+        waiting: The first such record of each partition, read after `committed`.
     """
     return {place: min(end, waiting.get(place, end)) for place, end in committed.items()}
 

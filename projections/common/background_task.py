@@ -1,8 +1,8 @@
 """Background task: a thread of the job beside its queries, during one generation.
 
-Others wait for what it does: a view claims no position that no one publishes, and keeps rows that
-no one sweeps. So none of them ends unseen. What each of them knows to be wrong it retries by
-itself; after anything else it is restarted, and one that cannot go on ends the job, which says so.
+Other parts wait for its work: a view claims no position until one is published, and keeps rows
+until they are swept. No task may therefore end unnoticed. A task retries known faults itself; after
+any other exception it is restarted, and one that cannot continue ends the job, which reports that.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Attendant(threading.Thread, ABC):
     """A thread that works until it is stopped.
 
     Attributes:
-        fault: Why it is given up; None while it is not.
-        error: What it was last restarted after; None once it has come around again.
+        fault: Why it has failed for good; None if it has not.
+        error: The exception before its last restart; None once it has completed a round since.
 
     Args:
-        name: What it is called in the log and in the job's status.
+        name: Its name in the log and in the job's status.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,10 +50,10 @@ class Attendant(threading.Thread, ABC):
 
     @abstractmethod
     def attend(self) -> None:
-        """Works, and comes to `rested` between two rounds, until that says to end."""
+        """Does the work, and calls `rested` between two rounds until that returns true."""
 
     def run(self) -> None:
-        """Attends until stopped or given up."""
+        """Works until stopped or failed for good."""
         while not self._stopped.is_set() and self.fault is None:
             try:
                 self.attend()
@@ -73,7 +73,7 @@ class Attendant(threading.Thread, ABC):
         return self._stopped.wait(rest_s)
 
     def condition(self) -> dict[str, Any]:
-        """Says how it is: when it last was between two rounds, and what is wrong."""
+        """Returns its state: when it last completed a round, and what is wrong."""
         error = self.fault or self.error
         return {"around_at": self._around_at, "error": None if error is None else asdict(error)}
 

@@ -1,17 +1,17 @@
-"""TableLog: what the log of a Delta table says, action by action.
+"""TableLog: the log of a Delta table, action by action.
 
-The engines tell which files a version consists of, but not what was said of each when it was added.
-A caller that writes of the same files in another log needs that, word for word.
+The engines return which files a version consists of, but not the actions that added them. A caller
+that writes the same files to another log needs these actions verbatim.
 
-Logs of Delta tables that are torn: what a power cut or a stray hand leaves of them.
+Torn logs of Delta tables: the result of a power cut or of manual changes.
 
-The engines read a commit of no bytes as one that changed nothing, so rows would be missing in
-silence; and what they say of other damage does not tell it from a disk that does not answer.
+The engines read an empty commit as one without changes, so rows would be missing without an error.
+Their messages about other damage do not distinguish it from a disk that does not answer.
 
-Plain tables: those whose rows are what their files have, column by column.
+Plain tables: tables whose rows are exactly what their files contain, column by column.
 
-Such a table may be read file by file, by a caller that reads Parquet; any other needs an engine
-that knows the features that it has.
+Such a table may be read file by file by a Parquet reader; any other needs an engine that supports
+its features.
 """
 
 from __future__ import annotations
@@ -64,14 +64,13 @@ _UUID_CHARACTERS: Final = 20
 
 @dataclass(slots=True)
 class LogState:
-    """What a log comes to at a version.
+    """The state of a log at a version.
 
     Attributes:
-        protocol: What readers have to know.
-        metadata: The table's form.
-        files: What was said of each file when it was added.
-        gone: What was said of each that is part of the table no more when it was removed, as far as
-            the log still knows.
+        protocol: The protocol that readers need.
+        metadata: The table's schema and properties.
+        files: The add action of each file.
+        gone: The remove action of each removed file that the log still has.
     """
 
     protocol: Action = field(default_factory=dict)

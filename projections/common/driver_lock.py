@@ -1,25 +1,27 @@
 """Driver lock: only one driver writes the views of a home folder.
 
-A driver is several processes: its own, Spark's JVM, and workers that write. Each of them can be
-stopped at any moment, outlive the others, and be woken when another driver is at work. So each
-holds a lock of its own for as long as it may write, and the system frees it only with the process:
+A driver consists of several processes: its own, Spark's JVM, and workers that write. Each of them
+can be stopped at any moment, outlive the others, and wake up while another driver is running. Each
+therefore holds its own lock for as long as it may write, and the system frees it only when the
+process ends:
 
 | process | lock | held |
 |---|---|---|
 | the driver | on the home's folder, exclusive | as long as it lives, also while it is stopped |
 | its JVM, which writes checkpoints | on `.writer/jvm`, exclusive | likewise |
-| whoever writes a store | on `.writer/tenure`, shared | from before to after each write |
+| each process that writes a store | on the token file, shared | from before to after each write |
 
-A new driver has to get all three, the last one exclusively, before it puts a new token into
-`tenure`. It cannot while anything of an older one might still be writing: then it waits a little,
-and is refused with the number of the process that is in its way. Once it has them, whatever is
-left of the older one is not writing; to write again it needs the shared lock, finds under it a
-token that is not its own, and is refused. No clock and no lease is part of this.
+The token file is `.writer/tenure`. A new driver has to get all three locks, the last one
+exclusively, before it writes a new token. It cannot while any process of an older driver might
+still be writing: then it waits a little, and is refused with the number of the process that holds
+the lock. Once it has all three, no process of the older driver is writing; to write again such a
+process needs the shared lock, finds a token that is not its own, and is refused. No clock and no
+lease is part of this.
 
 A project of several sources has a driver for each, in one home folder. Such a driver holds the
-home's folder shared, and has locks and a token of its own in `.writer/sources/<source>/`, whose
-folder it holds exclusively. A driver also takes over the folders of those that it excludes: the
-driver of a source that of a home without sources beside it, and the latter those of all sources.
+home's folder shared, and has its own locks and token in `.writer/sources/<source>/`, whose folder
+it holds exclusively. A driver also locks the folders of the drivers that it excludes: the driver of
+a source locks that of a home without sources, and the latter locks those of all sources.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ class Tenure:
     """The right to write (fencing token); can be passed to other processes.
 
     Attributes:
-        folder: Where its locks are.
-        token: What tells it from all others.
+        folder: Folder of its locks.
+        token: Its unique token.
     """
 
     folder: Path
@@ -113,10 +115,10 @@ def taken(
     Args:
         home: Folder of all state.
         source: The source, if drivers of other sources use the same home.
-        wait_s: How long processes that an ended driver left may take to end.
+        wait_s: How long processes that an ended driver left may take to end, seconds.
 
     Raises:
-        WriterLockedError: Another driver lives, or something of one that might still write.
+        WriterLockedError: Another driver runs, or a process of one that might still write.
     """
     folder = home / _FOLDER
     own = folder if source is None else folder / _SOURCES / source

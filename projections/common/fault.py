@@ -24,9 +24,9 @@ class Fault:
     Attributes:
         code: Its stable code.
         message: What is wrong.
-        detail: What was seen.
-        hint: What repairs it.
-        retriable: Whether the same again may succeed.
+        detail: What was found.
+        hint: How to repair it.
+        retriable: Whether a retry may succeed.
     """
 
     code: str

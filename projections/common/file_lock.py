@@ -16,8 +16,8 @@ class WriterLock:
     """An advisory lock on a file, freed by the system when its holder ends.
 
     Args:
-        path: The lock's own file; it is made and never removed.
-        wait: Stand in line for it; without, a held lock is an error.
+        path: The lock's own file; it is created and never removed.
+        wait: Whether to wait for it; otherwise a held lock is an error.
     """
 
     def __init__(self, path: Path, *, wait: bool) -> None:

@@ -1,7 +1,7 @@
-"""Scratch: a folder for what a process makes for itself, gone with it however it ends.
+"""Scratch: a process's temporary folder, removed however the process ends.
 
-It has rows in it. Whoever is killed cannot remove it, but its lock goes with the process: the next
-one tells such a folder from those in use by that, and removes it.
+It contains rows. A killed process cannot remove it, but its lock ends with the process: the next
+process recognises an abandoned folder by that, and removes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ _PREFIX: Final = "headwater-scratch-"
 
 class Scratch:
     """A folder among the system's own for such. It is to be closed.
-
-    Attributes:
-        path: The folder.
 
     Raises:
         OSError: It cannot be made.

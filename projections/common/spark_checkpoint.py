@@ -1,15 +1,15 @@
-"""Where a query of the job stands, read off its checkpoint; the job need not run.
+"""The offsets of a query of the job, read from its checkpoint; the job need not run.
 
-Spark goes on with a checkpoint only while the query has the topics that it had, and takes up a
-further one only from its very first record. Where a view was taken out, or one was added whose
-topic has let records go already, the query begins a new checkpoint at the places of the old one.
+Spark continues with a checkpoint only while the query has the same topics, and reads an additional
+topic only from its very first record. If a view was removed, or one was added whose topic has lost
+records already, the query begins a new checkpoint at the offsets of the old one.
 
-Whose a checkpoint is: which query of which home it was made by, and of which topics it tells.
+The identity of a checkpoint: the query and home that created it, and its topics.
 
-A checkpoint says of each partition where its query stands. In the place of another query, or beside
-a topic that was recreated under its name, it would say that changes are in a store that never had
-them, and no one would miss them. So each checkpoint bears a mark, which is there before its first
-batch and is looked at before each start.
+A checkpoint has the offsets of each partition. In the place of another query's, or beside a topic
+that was recreated under its name, it would claim changes that the store never received, and they
+would be missing without an error. Each checkpoint therefore has an identity mark, which is written
+before its first batch and checked before each start.
 """
 
 from __future__ import annotations
@@ -53,9 +53,6 @@ def positions(home: Path, source: str) -> dict[str, Offsets]:
 def committed(checkpoint: Path) -> Offsets:
     """Returns the offset after the last record of each partition that a query has finished.
 
-    Args:
-        checkpoint: Folder of the query's checkpoint, see `JobSpec.checkpoint`.
-
     Returns:
         Offsets by topic and partition; empty before the first batch. Of batches whose file is
         damaged nothing is known: the one before counts.
@@ -65,12 +62,9 @@ def committed(checkpoint: Path) -> Offsets:
 
 
 def begun(checkpoint: Path) -> Offsets:
-    """Returns the offset after the last record of each partition that a query has taken up.
+    """Returns the offset after the last record of each partition that a query has begun to write.
 
-    Nothing beyond has been written to its store by any batch, not even by one under way.
-
-    Args:
-        checkpoint: Folder of the query's checkpoint.
+    No batch has written later records to its store, not even an unfinished one.
 
     Returns:
         Offsets by topic and partition; empty before the first batch.
@@ -80,11 +74,7 @@ def begun(checkpoint: Path) -> Offsets:
 
 
 def damaged(checkpoint: Path) -> Path | None:
-    """Returns a file with which Spark could not go on; None if there is none.
-
-    Args:
-        checkpoint: Folder of the query's checkpoint.
-    """
+    """Returns a file with which Spark could not continue; None if there is none."""
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
     last = max([*begun[-1:], *done[-1:]], default=-1)
     for batch in range(max(0, last - 1), last + 1):  # it reads the last one and the one before
@@ -141,16 +131,15 @@ def starts(
     *,
     anew: bool = False,
 ) -> dict[str, dict[str, int]] | None:
-    """Returns where a query begins a new checkpoint; None if it goes on with the one it has.
+    """Returns where a query begins a new checkpoint; None if it continues with the one it has.
 
-    The last record of each partition is taken once more: without any a query would say of itself
-    that it stands nowhere.
+    The last record of each partition is read once more: a query without any would have no offsets.
 
     Args:
-        at: Where it stands, see `committed`.
+        at: Its present offsets, see `committed`.
         topics: Topics that it shall read.
         bounds: First offset of each of their partitions, and the one after its last record.
-        anew: Whether it cannot go on with the one that it has, whatever its topics.
+        anew: Whether it needs a new checkpoint in any case.
     """
     kept = {place: offset for place, offset in at.items() if place[0] in topics}
     gone = len(kept) < len(at)
@@ -218,7 +207,7 @@ def _lines(path: Path) -> list[str] | None:
 
 
 def _intact(path: Path, content: bytes) -> bool:
-    """Whether a file is what the sums beside it, Hadoop's, were made of; true without any."""
+    """Whether a file matches Hadoop's checksums beside it; true without any."""
     beside = path.with_name(f".{path.name}.crc")
     if not beside.is_file():
         return True
@@ -273,9 +262,6 @@ def adopt(folder: Path) -> None:
 
 def check(checkpoint: Path) -> Mapping[str, str]:
     """Returns the ids of the topics that a checkpoint tells of; empty of one that is not begun.
-
-    Args:
-        checkpoint: Folder of the query's checkpoint.
 
     Raises:
         CheckpointForeignError: It belongs to another query, source or home, or its owner is

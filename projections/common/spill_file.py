@@ -1,7 +1,7 @@
-"""Spool: rows that are put aside on the disk in parts, to be read again part by part.
+"""Spool: rows that are stored on disk in parts, to be read again part by part.
 
-All of it is in one file that has no name: whoever is killed leaves no row of anybody behind, and a
-thousand parts need no more open files than one.
+All parts are in one file without a name, so a killed process leaves no row behind, and a thousand
+parts need only one open file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Spool:
     """Rows in parts. It is to be closed.
 
     Args:
-        schema: Of all rows; no column of it is a dictionary.
-        folder: Whose disk has them; None for the system's own for such files.
+        schema: Schema of all rows; no column of it is a dictionary.
+        folder: Folder on the disk to use; None for the system's temporary folder.
     """
 
     def __init__(self, schema: pa.Schema, folder: Path | None = None) -> None:

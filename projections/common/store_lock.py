@@ -1,11 +1,11 @@
 """Store lock: shared by batches, exclusive for cutovers.
 
-Batches may be several at once. A cutover needs the lock exclusively. Between two batches all
-versions of a view have the same changes. So readers that are moved just then see nothing twice, and
-nothing go back. Derived views come to a store apart from its batches, and have a turn of their own
+Several batches may run at once; a cutover needs the lock exclusively. Between two batches all
+versions of a view have the same changes, so readers who are moved just then see no change twice,
+and no row go back. Derived views reach a store apart from its batches, and have their own lock
 there.
 
-Derived turn: derived views are brought to a store while no cutover runs there.
+Derived lock: derived views are written to a store while no cutover runs there.
 """
 
 from __future__ import annotations

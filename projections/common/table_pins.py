@@ -31,10 +31,6 @@ def pinned(archive: Path, version: int) -> Iterator[None]:
     """Keeps the files of a version for as long as the block runs.
 
     The version should be a recent one: files that went before it was pinned do not come back.
-
-    Args:
-        archive: Folder of the archive.
-        version: Version of its table.
     """
     folder = _folder(archive)
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,11 +51,7 @@ def pinned(archive: Path, version: int) -> Iterator[None]:
 
 
 def pinned_versions(archive: Path) -> list[int]:
-    """Returns the versions that are being read; forgets the pins of readers that are gone.
-
-    Args:
-        archive: Folder of the archive.
-    """
+    """Returns the versions that are being read; forgets the pins of readers that are gone."""
     try:
         pins = list(os.scandir(_folder(archive)))
     except FileNotFoundError:

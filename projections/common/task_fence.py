@@ -1,8 +1,7 @@
-"""TaskFence: tasks of Spark that write a store, and how a driver knows that none does any more.
+"""TaskFence: lets a driver know that no Spark task writes a store any more.
 
-Spark says that a job is cancelled before its tasks have ended, and tasks outlive a driver that was
-killed by some seconds. Each holds a shared lock while it works, which the system frees however the
-task ends.
+Spark reports a job as cancelled before its tasks have ended, and tasks outlive a killed driver by
+some seconds. Each holds a shared lock while it works, which the system frees however the task ends.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ class TaskFence:
             yield
 
     def check(self) -> None:
-        """Ends a task whose work is wanted no more.
+        """Ends a task whose work is no longer needed.
 
         Raises:
-            ReplayStoppedError: It is not open.
+            ReplayStoppedError: The fence is closed.
         """
         if not (self._folder / _OPEN).exists():
             raise _ended()

@@ -19,9 +19,9 @@ class Throttle:
     """Pauses after each step for as long as the share of the time asks.
 
     Args:
-        share: Of the time that may be worked, above 0 and up to 1.
+        share: Greatest share of the time to work, above 0 and up to 1.
         stop: Ends all pauses, and the work with them.
-        error: What a share that is out of range is refused with.
+        error: Class of the error for a share out of range.
     """
 
     def __init__(

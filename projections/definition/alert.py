@@ -96,7 +96,7 @@ class Topic:
     """Tells by a record in a topic of Kafka: its key is the alert's name and the row's key.
 
     Attributes:
-        topic: Name of the topic, which is made if it is not there.
+        topic: Name of the topic, which is created if it does not exist.
     """
 
     topic: str

@@ -120,10 +120,6 @@ def alert(  # noqa: PLR0913  # each is a word of its own
 def dashboard(title: str, panels: Iterable[Panel]) -> Dashboard:
     """Declares the project's dashboard, which `headwater dashboard` serves.
 
-    Args:
-        title: Its heading.
-        panels: What it shows, in order.
-
     Raises:
         DeclarationError: There is another, or a panel does not fit.
     """

@@ -1,8 +1,8 @@
-"""CacheOptions: how a view is laid out in the cache, and what is kept beside its rows there.
+"""CacheOptions: how a view is laid out in the cache, and its structures beside rows there.
 
 Lookups, counters and leaderboards are named by patterns, such as `customer:{customer_id}:orders`:
-parts joined by `:`, of which a column's name in braces stands for the row's value. A row in which
-such a column is NULL has no part in it, as NULL equals nothing.
+parts joined by `:`, in which a column's name in braces is replaced by the row's value. A row in
+which such a column is NULL has no entry, since NULL equals nothing.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class CacheOptions:
 
     @property
     def form(self) -> dict[str, object]:
-        """The options as JSON's own values; rows written under others must be written anew."""
+        """The options as JSON values; if they change, all rows must be written again."""
         return {
             "layout": str(self.layout),
             "ttl_ms": self.ttl_ms,

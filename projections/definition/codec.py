@@ -1,8 +1,8 @@
-"""View definitions as data: kept when a view's declaration changes, so that the old one goes on.
+"""View definitions as data: stored, so that a view continues by its old one after a change.
 
-A declared view is made of frozen values, and so is what is kept of it: a JSON document that says of
-each value which it is. Only the classes listed here are ever made from one, so an altered document
-can name a wrong column but cannot run code.
+A declared view consists of frozen values, and so does the stored form: a JSON document that names
+the class of each value. Only the classes listed here are ever created from one, so an altered
+document can name a wrong column but cannot run code.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UNSAID: Final = frozenset({"registry", "function"})
 def encoded(view: AnyView) -> Any:
     """Returns a view's definition as a JSON document.
 
-    Of a function there is only what tells it from another: it is the program's own.
+    A function is represented by its digest only, since its code is the program's own.
 
     Raises:
         PlanError: Its events are not declared, or disagree on a column.

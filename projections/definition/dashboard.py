@@ -63,12 +63,7 @@ class Rows(Panel):
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page.
-
-    Attributes:
-        title: Its heading.
-        panels: What it shows, in order.
-    """
+    """A page."""
 
     title: str
     panels: tuple[Panel, ...]

@@ -77,7 +77,7 @@ def difference(
 
 
 def _told_as(old: AnyView, new: AnyView) -> AnyView:
-    """What was told by all of its module is told as now, if that module is the same."""
+    """Returns the old view with a new digest, if its old one covered a module that is unchanged."""
     if not isinstance(old, DerivedView) or not isinstance(new, DerivedView):
         return old
     function = new.function

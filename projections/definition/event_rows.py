@@ -1,14 +1,14 @@
 """EventForm: domain events as typed rows.
 
-Each row is one event: what every event has, then one column for each field of its class, in the
-latest version. Fields of several types share a column if they share name and kind. A field named
-like what every event has gets the prefix `data_`.
+Each row is one event: the columns that every event has, then one column for each field of its
+class, in the latest version. Fields of several types share a column if they share name and kind. A
+field named like a common column gets the prefix `data_`.
 
-A view that is kept by an older definition has the columns that its events had then: what an event
-has no more is NULL, and what it has beside them is left out.
+A view of an older definition has the columns that its events had then: a field that no longer
+exists is NULL, and new fields are left out.
 
-A personal field has a column that is always NULL: views are kept where keys are not, and must not
-remember who is forgotten. Nothing is decrypted here.
+A personal field has a column that is always NULL: views are stored where keys are not, and must not
+contain data of a person who was forgotten. Nothing is decrypted here.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ def searched(name: str, stores: frozenset[Store], search: object) -> SearchOptio
     """Returns how a view is searched.
 
     Raises:
-        DeclarationError: That is said in another form, or of a view that is not searched.
+        DeclarationError: The options have another form, or the view is not in search.
     """
     if search is None:
         return DERIVED

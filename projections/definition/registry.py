@@ -37,11 +37,11 @@ class Declarations:
     Attributes:
         sources: Sources.
         views: Views of one table each, or of events.
-        derived: Views that are made from other views.
+        derived: Derived views.
         alerts: Alerts on rows of views.
         dashboard: What a page shows of them; None by default.
-        module: Where it lies; files that it names lie beside it.
-        folders: Further places of modules that it imports.
+        module: Path of the module; files that it names are beside it.
+        folders: Further folders of modules that it imports.
     """
 
     sources: dict[str, Source] = field(default_factory=dict)
@@ -114,12 +114,12 @@ _current: ContextVar[Declarations | None] = ContextVar("declarations", default=N
 def load(path: Path, *folders: Path) -> Declarations:
     """Runs a module of declarations and returns what it declared.
 
-    It may import modules beside it: events are declared in one of those, because the executors of
-    a job import it as well.
+    It may import modules beside it: events are declared in one of those, because the executors of a
+    job import it as well.
 
     Args:
         path: The module.
-        folders: Further places of modules that it imports.
+        folders: Further folders of modules that it imports.
 
     Raises:
         DeclarationError: The file is missing, cannot be run, or declares something wrongly.

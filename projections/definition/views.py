@@ -263,28 +263,28 @@ class EventsView:
 
 @dataclass(frozen=True, slots=True)
 class DerivedView:
-    """The result of a query over other views, kept as they change.
+    """The result of a query over other views, maintained as they change.
 
     Attributes:
         name: The view's name in every store.
         keys: Columns of the result that identify a row.
-        to: Stores it lives in.
+        to: The stores that keep it.
         inputs: Views that it reads.
-        sql: Its query, as text of Spark's; None if it is a function.
+        sql: Its Spark SQL; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
-        text: Of a function, what tells it from another, see `view_function.ViewFunction.text`; of a
-            pattern and of standing queries, all that was said of them.
+        text: For a function, its digest, see `view_function.ViewFunction.text`; for a pattern and
+            for standing queries, their full declaration.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
-        expectations: What its rows should be like.
-        pattern: What is looked for in the rows of its one input; None if it is another query.
+        expectations: Its expectations.
+        pattern: The pattern that is matched against its one input; None if it is another query.
         percolation: Which queries of its second input are matched against documents of its first;
             None if it is another query.
-        limit: How long a row of it can still change, or how far apart rows that make one can be, in
-            words; empty if that has no limit but their being there.
-        extent: How far a changed row reaches in the time of its group; None if that is not known.
-        span: Between which times the rows of its input lie that make one of its rows; None if that
-            is not known.
+        limit: How long a row of it can still change, or how far apart the rows that form one can
+            be, in words; empty if that is unlimited.
+        extent: How far the effect of a changed row extends in the time of its group; None if
+            unknown.
+        span: The times, relative to a row, of the input rows that form it; None if unknown.
     """
 
     name: str

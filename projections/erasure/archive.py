@@ -1,7 +1,7 @@
-"""What the archive has of keys that are to be forgotten, and how it is taken out.
+"""What the archive has of keys that are to be erased, and how it is removed.
 
-A record that is forgotten stays where it lay, as one without a value: so the archive has no gap,
-and a replay passes over it as over any such record.
+An erased record stays in its place as one without a value. The archive therefore has no gap, and a
+replay skips it like any such record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Through:
 
     Attributes:
         epoch: Incarnation of the source.
-        lsn: Position in it; what was changed later stays.
+        lsn: Position in it; later changes stay.
     """
 
     epoch: int
@@ -58,8 +58,8 @@ class ReadKey(NamedTuple):
 
     Attributes:
         text: The key, as records have it.
-        partition: Where the record lies.
-        offset: Where it lies.
+        partition: Partition of the record.
+        offset: Its offset.
         alive: Whether the key has a row.
     """
 
@@ -87,12 +87,7 @@ class ArchivedKeys:
 
 
 class ArchivedTopic:
-    """The records of one topic in the archive of its source.
-
-    Args:
-        folder: Folder of the archive.
-        topic: The topic.
-    """
+    """The records of one topic in the archive of its source."""
 
     def __init__(self, folder: Path, topic: str) -> None:
         self.topic = topic
@@ -119,12 +114,7 @@ class ArchivedTopic:
         return found
 
     def find(self, texts: Collection[str], through: Through) -> ArchivedKeys:
-        """Finds keys, and those that their rows had before.
-
-        Args:
-            texts: The keys.
-            through: Up to where.
-        """
+        """Finds keys, and those that their rows had before."""
         olds = self._moves()
         wanted, ahead = set(texts), list(texts)
         while ahead:
@@ -151,7 +141,7 @@ class ArchivedTopic:
         Args:
             texts: The keys.
             through: Up to where.
-            later: Those that come after that instead.
+            later: Whether to return later records instead.
         """
         for batch in self._batches(_COLUMNS):
             for row in batch.filter(_of(batch, texts, through, later=later)).to_pylist():
@@ -179,7 +169,7 @@ class ArchivedTopic:
 
         Args:
             texts: The keys.
-            through: Up to where; records that cannot be read go wherever they stand.
+            through: Up to where; unreadable records are removed at any position.
 
         Raises:
             SinkUnavailableError: The archive cannot be written.

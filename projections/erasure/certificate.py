@@ -87,12 +87,7 @@ def now() -> str:
 
 
 def keep(certificate: Certificate, folder: Path) -> Path:
-    """Writes a certificate to a file of its own; returns which.
-
-    Args:
-        certificate: It.
-        folder: Where certificates are kept.
-    """
+    """Writes a certificate to a file of its own; returns which."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     time = certificate.ended_at.replace(":", "").replace("-", "").partition("+")[0]
     # a person may be named by any text, a file may not

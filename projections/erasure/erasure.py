@@ -1,10 +1,10 @@
-"""Erasure: keys of a table taken out of every place that keeps what they were.
+"""Erasure: removes keys of a table from every place that keeps their data.
 
-It is in three parts, and each may be done again. First what is known of the keys goes: their
-records in the archive, their states in histories, what waits of them. Then, once all tables are
-published as they are now, the past of the places goes: files, logs and segments that no one is to
-read any more, and what topics have of before. The rows as they are now came by a read meanwhile;
-they stay.
+It has three parts, and each may be repeated. The first removes the data of the keys: their records
+in the archive, their states in histories, their quarantined records. Once all tables are published
+without them, the second part removes earlier versions: files, logs and segments that no reader may
+read any more, and older records of topics. A read restores the present rows of the table meanwhile;
+these stay.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Erasure:
         spec: The job, its views bound.
         table: The table.
         topic: Its topic.
-        through: Up to where the keys are forgotten.
+        through: Position up to which the keys are erased.
     """
 
     def __init__(self, spec: JobSpec, table: TableName, topic: str, through: Through) -> None:
@@ -106,9 +106,6 @@ class Erasure:
     def known(self, texts: Collection[str]) -> list[Erased]:
         """Takes out what is known of keys.
 
-        Args:
-            texts: The keys, as records have them.
-
         Raises:
             SinkError: A place cannot be written.
             QuarantineDownError: The database does not answer.
@@ -134,7 +131,7 @@ class Erasure:
         A derived view keeps the versions of theirs that it was made from.
 
         Args:
-            now: Position up to which they have to be.
+            now: Position that they have to reach.
         """
         places = [plan.name for plan in self._spec.plans_in(Store.TABLE)]
         places += [view.name for view in self._spec.derived]
@@ -177,9 +174,6 @@ class Erasure:
     def left(self, texts: Collection[str]) -> list[Erased]:
         """Asks the stores by keys which rows of them they have that should be gone.
 
-        Args:
-            texts: The keys, as records have them.
-
         Raises:
             SinkError: A store cannot be read.
         """
@@ -199,7 +193,7 @@ class Erasure:
         """Cuts the topics off.
 
         Args:
-            before: Offset of each partition before which all goes.
+            before: Offset of each partition before which all records are removed.
             deadline_s: Longest wait for the brokers to remove files, seconds.
 
         Raises:

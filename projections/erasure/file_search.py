@@ -44,8 +44,8 @@ def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()
 
     Args:
         root: The folder.
-        texts: What is looked for.
-        but: Folders and files that are passed over.
+        texts: The texts to find.
+        but: Folders and files that are skipped.
     """
     passed = frozenset(but)
     searched = Searched(len(texts))

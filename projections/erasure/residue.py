@@ -1,8 +1,8 @@
-"""The past of a Delta table: what its files and its log keep of versions that no one is to read.
+"""Earlier versions of a Delta table that its files and its log still contain.
 
-What a cache keeps on disk of entries that are gone: until it writes its files anew.
+Deleted entries that a cache still has on disk, until it rewrites its files.
 
-What a search engine keeps of former documents: segments have them until they are merged.
+Former documents that a search engine keeps in segments until they are merged.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _forget_in_checkpoint(checkpoint: Path) -> None:
 
 
 def _without(said: pa.ChunkedArray, names: Collection[str]) -> pa.Array:
-    """What was said, without some of its parts."""
+    """Returns statistics without some of their columns."""
     array = said.combine_chunks()
     parts = [
         pa.nulls(len(array), field.type) if field.name in names else array.field(number)
@@ -121,17 +121,17 @@ _UNDER_WAY: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bg
 
 
 def write_anew(url: str, deadline_s: float) -> bool:
-    """Has a cache write its files anew, and waits for it.
+    """Makes a cache rewrite its files, and waits for it.
 
     Args:
         url: `redis://…`.
         deadline_s: Longest wait, seconds.
 
     Returns:
-        Whether it did; False if the server does not let us.
+        Whether it did; False if the server does not permit it.
 
     Raises:
-        SinkUnavailableError: It does not answer, or is not done in time.
+        SinkUnavailableError: It does not answer, or does not finish in time.
     """
     client = redis.Redis.from_url(url)
     try:
@@ -184,7 +184,7 @@ class Expunged(NamedTuple):
 
     Attributes:
         indices: The indices.
-        left: Those that keep some yet, for a copy that is away.
+        left: Indices that still have some, because a replica is away.
     """
 
     indices: list[str]
@@ -200,7 +200,7 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
 
     Args:
         engine: The engine.
-        places: Under which names views are kept.
+        places: Physical names of the views.
         deadline_s: Longest wait for the merges of an index, seconds.
 
     Raises:

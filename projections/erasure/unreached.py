@@ -1,8 +1,8 @@
 """What an erasure would miss: paused views, and stores that are no longer maintained.
 
-Rows go from a view because the job applies what was changed of them. Where it does not, they stay:
-in a view that is paused, in one whose store refuses it, in the versions of a view that is declared
-no more, in a store that a view was taken out of, and in what a drop that was killed has left.
+Rows leave a view because the job applies their deletes. Where it does not, they stay: in a paused
+view, in a view that a store refuses, in the versions of an undeclared view, in a store from which a
+view was removed, and in the remains of an interrupted drop.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _OID: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s))::oi
 
 
 class Unreached(NamedTuple):
-    """A place that would keep what is to be forgotten.
+    """A copy of erased data that the erasure cannot reach.
 
     Attributes:
-        place: The place of a view's version.
+        place: The physical name of a view's version.
         why: Why it is not reached.
-        hint: What brings it within reach.
+        hint: How to make it reachable.
     """
 
     place: str
@@ -69,12 +69,7 @@ def unreached(
 def made_from(
     views: Iterable[str], derived: Iterable[tuple[str, Collection[str]]]
 ) -> frozenset[str]:
-    """Returns views, and all that are made from them by way of others.
-
-    Args:
-        views: The views.
-        derived: Derived views, with the views that each of them reads.
-    """
+    """Returns views, and all that are made from them by way of others."""
     found, among = set(views), list(derived)
     while new := {name for name, inputs in among if not found.isdisjoint(inputs)} - found:
         found |= new

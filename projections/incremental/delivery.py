@@ -1,9 +1,9 @@
-"""Derived delivery: what changed of a derived view's table, taken into a store.
+"""Derived delivery: copies the changes of a derived view's table into a store.
 
-The table keeps a feed of its changes. What lies between the version that the store has and the
-published one is taken key by key: the last change of a key counts, and its version is the published
-boundary, so what is given twice, or by someone who is late, changes nothing. Where the feed does
-not reach back, or the place in the store is new, all rows are given, and what is older is swept.
+The table has a change feed. The changes between the version that the store has and the published
+one are applied key by key: the last change of a key counts, and its version is the published
+boundary. Writing it twice, or late, therefore changes nothing. Where the feed does not reach back,
+or the store is new, all rows are written, and older ones are swept.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def delivered_file(config: JobConfig, store: Store) -> Path:
 
 
 def delivered(config: JobConfig, store: Store) -> dict[str, Delivered]:
-    """Returns what a store has of each derived view, by the place of its version."""
+    """Returns what a store has of each derived view, by physical name."""
     try:
         content = delivered_file(config, store).read_bytes()
         return msgspec.json.decode(content, type=dict[str, Delivered])
@@ -179,8 +179,8 @@ def plan_at(config: JobConfig, view: DerivedView, version: int | None = None) ->
 
     Args:
         config: The job's configuration.
-        view: The view, whose table is there.
-        version: Of the table; None for its newest.
+        view: The view, which has a table.
+        version: Version of the table; None for its newest.
 
     Raises:
         PlanError: The options of the view do not fit its columns.

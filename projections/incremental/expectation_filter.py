@@ -1,4 +1,4 @@
-"""Sieve: rows of a derived view, each beside the view's expectations."""
+"""Applies a derived view's expectations to its rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sieve:
     Attributes:
         view: Name of the view.
         expectations: Its expectations.
-        failed: Rows given so far that did not meet one, by its name.
+        failed: Number of rows so far that did not meet an expectation, by its name.
     """
 
     view: str
@@ -45,14 +45,11 @@ class Sieve:
     failed: Counter[str] = field(default_factory=Counter)
 
     def marked(self, rows: pa.Table) -> pa.Table:
-        """Returns rows with those marked as deleted that the view is not to have.
-
-        Args:
-            rows: The view's columns and `_deleted`.
+        """Returns the rows; those that the view does not admit are marked as deleted.
 
         Raises:
             ConditionError: A condition does not fit the columns.
-            ViewHaltedError: A row is not as expected, and the view has to stand still.
+            ViewHaltedError: A row is not as expected, and the view has to be paused.
         """
         if not self.expectations:
             return rows

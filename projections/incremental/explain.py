@@ -80,7 +80,7 @@ def explain_derived(
     Args:
         view: The view.
         source: Name of its source.
-        said: What the job said of it; empty if it has not kept it yet.
+        said: The job's report on it; empty if the job has not maintained it yet.
         group: The views whose tables are published together with its own.
     """
     strategy = "not known before the job has kept it"

@@ -1,7 +1,7 @@
-"""Derived form: the rows of a derived view's table as sinks take them, lists and structs included.
+"""Derived form: rows of a derived view's table in the form of sinks, with lists and structs.
 
-In search and cache a struct is an object, a list is an array, and a map an object whose names are
-the texts of its keys; what is in them has the form that the same value has in a column.
+In search and cache a struct is an object, a list is an array, and a map is an object whose names
+are the texts of its keys; their values have the same form as in a column.
 """
 
 from __future__ import annotations

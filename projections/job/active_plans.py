@@ -29,7 +29,7 @@ class Intake:
     """Views of a store; changed and asked for a batch under the store's guard only.
 
     Args:
-        plans: Those that the store's query begins with.
+        plans: The views with which the store's query begins.
     """
 
     def __init__(self, plans: Sequence[ViewPlan]) -> None:
@@ -64,7 +64,7 @@ class Intake:
         Readers that are moved to another version so find it no older than what they leave.
 
         Args:
-            plans: They have everything below `stands`.
+            plans: Views that have everything below `stands`.
         """
         self._sent = SentPlans((*plans, *self._sent))
 
@@ -74,11 +74,7 @@ _KEPT_MAX: Final = 8
 
 
 class SentPlans(Sequence["ViewPlan"]):
-    """Plans, pickled once.
-
-    Args:
-        plans: The plans.
-    """
+    """Plans, pickled once."""
 
     def __init__(self, plans: Sequence[ViewPlan]) -> None:
         self._plans = tuple(plans)

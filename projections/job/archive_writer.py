@@ -30,9 +30,8 @@ class Archiver:
     Attributes:
         folder: Folder of the archive.
         retention: How long it keeps records.
-        tenure: The driver's right to write.
         ends: Offset after the last record of each partition that the batch has.
-        identities: Of each topic, what tells it from others that had its name.
+        identities: Kafka's id of each topic.
     """
 
     folder: Path

@@ -1,11 +1,11 @@
-"""Newcomers: views that come when their store's query is past records that they lack.
+"""Backfill: views whose store's query is past records that they lack.
 
-A query goes through a topic once, for all views of its store, and a topic keeps its records for a
-while only. So a view that is declared later, or whose home or place in the store was lost, may find
-the rows of its table nowhere in what is still to come. Its table is read anew as a whole, and until
-that read is in the view, the view claims no position.
+A query reads a topic once, for all views of its store, and a topic keeps its records for a limited
+time. A view that is declared later, or that a store has lost, may therefore lack rows that no
+coming record has. Its table is read completely, and until that read is in the view, the view claims
+no position.
 
-Which views a query has had is kept beside its checkpoint.
+The views that a query has had are recorded beside its checkpoint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 Awaited = dict[str, int]
-"""The least number of the whole read that each topic's rows come with."""
+"""By topic, the number of the snapshot, or a later one, that a view waits for."""
 
 _log = structlog.get_logger(__name__)
 
@@ -48,9 +48,9 @@ class Arrivals:
     """The views of one store's query.
 
     Attributes:
-        known: Those that it has had before, and the reads that they wait for; None of a query that
-            has run and has not kept account of that.
-        lacking: Newcomers and the topics of which they lack records.
+        known: Views that it has had before, and the reads that they wait for; None if it has run
+            without recording them.
+        lacking: Views that need a backfill, and the topics whose records they lack.
     """
 
     known: Mapping[str, Awaited] | None = None
@@ -63,10 +63,10 @@ def arrivals(
     at: Offsets,
     bounds: Mapping[Place, tuple[int, int]],
 ) -> Arrivals:
-    """Tells which views of a store lack records that its query does not come by any more.
+    """Returns the views of a store that lack records which its query has passed.
 
     Args:
-        known: Views that the query has had; None if it has not kept account.
+        known: Views that the query has had; None if it has not recorded them.
         plans: Views that it shall have.
         at: Next offset of each partition, as of its last finished batch; empty before the first.
         bounds: First offset of every partition of their topics, and the one after its last record.
@@ -84,10 +84,10 @@ def arrivals(
 
 
 def admitted(spec: JobSpec) -> JobSpec:
-    """Asks for what newcomers lack; returns the job with what its views wait for.
+    """Requests the reads that views need; returns the job with the reads that they wait for.
 
     Raises:
-        CdcError: The source or the broker does not answer; nothing is forgotten.
+        CdcError: The source or the broker does not answer; nothing is lost.
     """
     found = {store: _arrivals(spec, store) for store in Store if spec.plans_in(store)}
     lacking = frozenset[str]().union(
@@ -103,16 +103,16 @@ def admitted(spec: JobSpec) -> JobSpec:
 
 
 def forget(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
-    """Lets views count as new ones in a store: what they lack is then asked for."""
+    """Lets views count as new in a store, so that the records that they lack are requested."""
     gone = set(views)
     known = read(_file(spec.config, store))
-    if known is None:  # no account was kept: they are told from the others by one
+    if known is None:  # without a record, the other views become the record
         known = {plan.name: {} for plan in spec.plans_in(store)}
     write(_file(spec.config, store), {name: had for name, had in known.items() if name not in gone})
 
 
 def forget_lost(spec: JobSpec, store: Store) -> None:
-    """Lets the views count as new ones that have lost their place in a store.
+    """Lets views count as new that a store has lost.
 
     Raises:
         SinkUnavailableError: The store does not answer.
@@ -121,24 +121,24 @@ def forget_lost(spec: JobSpec, store: Store) -> None:
         return
     _log.warning("views have lost their place", store=store, views=sorted(lost))
     forget(spec, store, lost)
-    identity.forget(spec.config, store, lost)  # last: whoever is killed in between finds them again
+    identity.forget(spec.config, store, lost)  # last: after a crash before it, they are found again
 
 
 def leave_out(spec: JobSpec, store: Store, views: Iterable[str]) -> None:
-    """Lets views count as new ones when they come back to a store that cannot have them now."""
+    """Lets views count as new when they return to a store that cannot have them now."""
     if read(_file(spec.config, store)) is not None:
         forget(spec, store, views)
 
 
 def joined(config: JobConfig, store: Store, view: str) -> None:
-    """Lets a version count as one that a store's query has had: it lacks nothing."""
+    """Lets a version count as one that a store's query has had, since it lacks nothing."""
     known = read(_file(config, store))
     if known is not None and view not in known:
         write(_file(config, store), {**known, view: {}})
 
 
 def read(path: Path) -> dict[str, Awaited] | None:
-    """Returns the views that a query has had; None if no account was kept."""
+    """Returns the views that a query has had; None if they were not recorded."""
     if not path.is_file():
         return None
     views: dict[str, Awaited] = orjson.loads(path.read_bytes())
@@ -146,7 +146,7 @@ def read(path: Path) -> dict[str, Awaited] | None:
 
 
 def write(path: Path, known: Mapping[str, Awaited]) -> None:
-    """Keeps the views that a query has, whole or not at all."""
+    """Records the views that a query has, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, orjson.dumps(known))
 
@@ -155,10 +155,10 @@ def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
     take_back(spec.config.checkpoint(store))
     try:
         forget_lost(spec, store)
-    except SinkError as error:  # `marks.check` looks before anything is made there
+    except SinkError as error:  # `identity.check` repeats this before anything is created there
         _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
     plans, known = spec.plans_in(store), read(_file(spec.config, store))
-    if known is not None:  # what joins lacks nothing that its query does not come by again
+    if known is not None:  # a joining version gets all that it lacks from its query
         known = {**{place: {} for place in spec.joining}, **known}
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)
@@ -170,7 +170,7 @@ def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
 def _kept(
     spec: JobSpec, store: Store, found: Arrivals, asked: Mapping[str, int]
 ) -> dict[str, Awaited]:
-    """What is kept of a store's views: those that are declared, paused ones too."""
+    """Returns the record of a store's views: the declared ones and the paused ones."""
     known = found.known or {}
     names = {plan.name for plan in spec.plans_in(store)}
     paused = {view.name for view in spec.paused if store in view.to} & known.keys()
@@ -181,7 +181,7 @@ def _kept(
 
 
 def _ask(spec: JobSpec, topics: frozenset[str]) -> dict[str, int]:
-    """Asks for one whole read of each topic's table; returns their numbers."""
+    """Requests one snapshot of each topic's table; returns their numbers."""
     tables: dict[str, TableName] = {
         topic: schema.table for plan in spec.plans for topic, schema in plan.topics.items()
     }

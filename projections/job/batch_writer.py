@@ -1,7 +1,7 @@
 """What runs in Spark's Python workers: decode, reduce, write, count.
 
-Nothing of a batch goes back to the driver but one row of counters for each view. Sinks are kept
-from batch to batch: Spark reuses its worker processes.
+A batch returns nothing to the driver but one row of counters for each view. Sinks stay open between
+batches, since Spark reuses its worker processes.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ COUNTERS_DDL: Final = ", ".join(
     f"{field.name} {_DDL.get(field.type, 'map<string,long>')}" for field in COUNTERS
 )
 
-# a merge costs the same for one change and for thousands; the others are best kept in motion, but
-# at the end of each write to search nothing is under way for a while
+# a merge costs the same for one change and for thousands; the other stores do best with a steady
+# flow, although search is idle for a while at the end of each write
 _CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
 
 _WAITING_MAX: Final = 20_000
 """Records that wait for a later boundary; more are a backlog."""
 
-# The collector looks at what is new after so many objects, 700 if nothing is said; the records
-# of a batch are many times as many, all in use and in no cycle.
+# The garbage collector runs after this many new objects, by default 700; a batch creates many times
+# as many, all in use and without cycles.
 _OBJECTS_UNTIL_COLLECTION: Final = 200_000
 
 _sinks: dict[tuple[Store, StoreAddresses], Sink] = {}
@@ -92,18 +92,18 @@ class BatchWriter:
     """Writes record batches of change topics into one store.
 
     Attributes:
-        store: Where to.
+        store: The store.
         plans: The views of that store.
         addresses: Where the store answers.
-        ledger: Where what cannot be written waits.
-        held: What waits already, by view.
-        reach: Of tables, how far a batch and those before it have all there is.
-        derives: Whether views are made from these, so that a boundary is not readable before.
-        tenure: The driver's right to write.
-        mark: The driver's mark in the folder of the tables; None where no one else could be.
-        turn: Of tables, the turn of the batch.
-        beside: Whether what is written is no batch, but what versions lack that no batch has yet:
-            of tables nothing is published then.
+        ledger: Where the quarantine is.
+        held: Quarantined keys, by view.
+        reach: For tables, the position through which they are complete after this batch.
+        derives: Whether derived views read these, so that a boundary is readable only with them.
+        mark: The driver's mark in the folder of the tables; None if no other machine can write
+            there.
+        turn: For tables, the number of the batch in the order of batches.
+        beside: Whether this is no batch, but the replay of versions that no batch has yet: it
+            publishes no tables.
     """
 
     store: Store
@@ -119,7 +119,7 @@ class BatchWriter:
     beside: bool = False
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Makes the views' places in the store; the batches say nothing."""
+        """Prepares the store for the views; the batches are ignored."""
         for _ in batches:
             pass
         try:
@@ -149,7 +149,7 @@ class BatchWriter:
             self._sink,
             self.held,
             changes_per_write=_CHANGES_PER_WRITE[self.store],
-            overlapped=self.store is Store.SEARCH,  # which needs most of the time for itself
+            overlapped=self.store is Store.SEARCH,  # most of the time is its own
         )
         runs = (run for batch in batches for run in _by_topic(batch))
         try:
@@ -169,11 +169,11 @@ class BatchWriter:
         return delivery.counts
 
     def _set_apart(self, delivery: TaskApplier) -> None:
-        """Keeps what waits; a mirror that has too much of it is paused, and no other view.
+        """Quarantines records; pauses a mirror that has too many of them, and no other view.
 
         Raises:
             ViewOverfullError: A mirror was paused; without it the batch can be written again.
-            QuarantineError: The records cannot be kept.
+            QuarantineError: The records cannot be stored.
         """
         try:
             quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
@@ -193,10 +193,10 @@ class BatchWriter:
     def _write_group(
         self, published: Published, delivery: TaskApplier, runs: Iterable[Run]
     ) -> None:
-        """Writes up to a boundary, and publishes the tables as they stand there.
+        """Writes up to a boundary, and publishes the tables at that boundary.
 
-        What lies beyond waits for the next batch. Whoever is killed has published nothing that is
-        not there; records that wait are kept before the batch counts as done.
+        Later records wait for the next batch, and are stored before this batch counts as done. A
+        process that is killed meanwhile has published only versions that exist.
         """
         topics = frozenset(topic for plan in self.plans for topic in plan.topics)
         kept = published.beyond()
@@ -211,7 +211,7 @@ class BatchWriter:
         if sum(len(records) for _, records in division.beyond) <= _WAITING_MAX:
             published.keep_beyond(division.settled, division.beyond)
             return
-        # so much is a backlog: it is taken at once, and no boundary comes before its end
+        # so many are a backlog: they are written at once, and the next boundary is at their end
         published.keep_beyond(division.ahead)
         _take(delivery, division.beyond)
 
@@ -238,7 +238,7 @@ def kept_sink(store: Store, addresses: StoreAddresses) -> Sink:
 
 def _take(delivery: TaskApplier, runs: Iterable[Run]) -> None:
     for topic, records in runs:
-        delivery.take(topic, records)  # those of a topic that no view reads are passed over
+        delivery.take(topic, records)  # records of a topic that no view reads are skipped
     delivery.finish()
 
 
@@ -253,7 +253,7 @@ def _collecting_rarely() -> Iterator[None]:
 
 
 def crossing(error: Exception) -> FaultError:
-    """Returns what crosses to the driver: never a foreign error's text, which may show a value."""
+    """Returns the error for the driver, without a foreign error's text, which may show a value."""
     if isinstance(error, CdcError | ProjectionError):
         return FaultError(error)
     return FaultError(QueryFailedError("a batch cannot be written", detail=kind_and_place(error)))

@@ -1,7 +1,7 @@
-"""Records that a query wants and its topics have no more: told apart from what may pass by itself.
+"""Detects records that a query needs and its topics no longer have, as opposed to passing faults.
 
-Spark ends such a query with one of many messages that name neither what it wanted nor what there
-is; started again it ends the same way. So the two sides are compared here instead.
+Spark ends such a query with one of many messages that name neither the wanted offset nor the
+existing ones, and after a restart it fails the same way. This module therefore compares the two.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
 
 _HINT: Final = (
-    "headwater source status says whether capture is whole; if it is not, headwater source repair"
-    " has the tables read anew. Then remove the source's folder of checkpoints: its views are"
-    " filled anew. A longer topic_retention_hours keeps it from happening again"
+    "headwater source status reports whether capture is complete; if it is not, headwater source"
+    " repair reads the tables again. Then remove the source's folder of checkpoints: its views are"
+    " filled again. A longer topic_retention_hours prevents this"
 )
 
 
 def find(config: JobConfig, query: str) -> RecordsLostError | None:
-    """Returns the error of a query whose next records are gone; None if they are there.
+    """Returns the error of a query whose next records are gone; None if they exist.
 
-    A broker that does not answer tells nothing: None as well.
+    Also None if the broker does not answer.
     """
     wanted = committed(config.checkpoint(query))
     try:
@@ -42,12 +42,12 @@ def find(config: JobConfig, query: str) -> RecordsLostError | None:
 def lost(
     query: str, wanted: Mapping[Place, int], ends: Mapping[Place, tuple[int, int]]
 ) -> RecordsLostError | None:
-    """Compares what a query wants next with what its topics have.
+    """Compares the next offsets of a query with those that its topics have.
 
     Args:
         query: Its name.
-        wanted: Offset that it wants next, by topic and partition.
-        ends: First offset, and offset after the last record, of every partition that there is.
+        wanted: Its next offset, by topic and partition.
+        ends: First offset, and offset after the last record, of every existing partition.
     """
     facts = [
         fact for place, offset in sorted(wanted.items()) if (fact := _fact(place, offset, ends))
@@ -64,15 +64,15 @@ def lost(
 def made_anew(
     query: str, wanted: Iterable[str], known: Mapping[str, str], now: Mapping[str, str]
 ) -> RecordsLostError | None:
-    """Tells a topic that was deleted and made again from the one that a query stands in.
+    """Returns an error if a topic was deleted and recreated since a query began to read it.
 
-    Its offsets may fit the new topic by chance: what lies below them would be passed over.
+    Its offsets may fit the new topic by chance; the records below them would then be skipped.
 
     Args:
         query: Its name.
-        wanted: Topics in which it stands.
+        wanted: Topics that it reads.
         known: Kafka's own ids of the topics when the query began with them.
-        now: Those that they have.
+        now: Their present ids.
     """
     facts = [
         f"topic {topic} was made anew, {known[topic]} before, {now[topic]} now"
@@ -82,7 +82,7 @@ def made_anew(
     if not facts:
         return None
     return RecordsLostError(
-        f"query {query} stands in a topic that was made anew",
+        f"query {query} has read a topic that was recreated since",
         detail="; ".join(facts),
         hint=_HINT,
     )

@@ -1,4 +1,4 @@
-"""The job: one Spark driver that keeps all views of a source in all their stores."""
+"""The job: one Spark driver that maintains all views of a source in all their stores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 def begin(config: JobConfig) -> SparkSession:
-    """Starts Spark; `run` joins it. The status file says so if it cannot be started.
+    """Starts Spark; `run` joins it. The status file reports a failed start.
 
     Raises:
         ClusterError: The cluster cannot be used.
@@ -62,14 +62,14 @@ def begin(config: JobConfig) -> SparkSession:
 
 
 def run(spec: JobSpec) -> int:
-    """Keeps the views until told to stop by SIGTERM or SIGINT, or until a query is given up.
+    """Maintains the views until SIGTERM or SIGINT, or until a query fails for good.
 
     Returns:
-        0 after SIGTERM, 130 after SIGINT, 1 if a query was given up; the status file says why.
+        0 after SIGTERM, 130 after SIGINT, 1 if a query failed; the status file says why.
 
     Raises:
-        WriterLockedError: Another driver keeps the views of this home, or has left behind what
-            might still write.
+        WriterLockedError: Another driver maintains the views of this home, or a process that it
+            left behind might still write.
         ClusterError: The cluster cannot be used.
     """
     with taken(spec.config.home, spec.config.source if spec.config.shares_home else None) as tenure:
@@ -134,7 +134,7 @@ class _Job:
         self._executors = cluster.ExecutorWatch(session)
 
     def _take_turn(self, session: SparkSession) -> None:
-        """Keeps the views until there is a reason to end, or until they have to be bound anew."""
+        """Maintains the views until there is a reason to end, or until they must be bound again."""
         spec = self._patiently(self._tables.bind)
         if spec is None:
             return
@@ -169,7 +169,7 @@ class _Job:
         return None
 
     def _watch(self, turn: Turn) -> None:
-        """Tells how the queries are, until there is a reason to end the turn."""
+        """Writes the status of the queries, until there is a reason to end the generation."""
         while not self._stop.wait(_STATUS_S):
             self._error = turn.fault
             if self._error is not None:

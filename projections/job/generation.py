@@ -1,7 +1,7 @@
-"""Turn: all that runs as long as the views are bound to their tables as these are.
+"""Generation: everything that runs while the views are bound to their tables as these are now.
 
-When a table changes, the turn ends, the views are bound anew, and the next turn begins where this
-one has come: what a batch was at is taken again. Session and process stay.
+When a table changes, the generation ends, the views are bound again, and the next one begins at the
+same offsets; an unfinished batch is repeated. Session and process stay.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Turn:
-    """Queries of one binding, and what tends their views beside them.
+    """The queries of one binding, and the background tasks beside them.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job, its views bound.
-        tables: Tells when they have to be bound anew.
-        progress: Figures of the queries, by name, which outlive the turn.
-        epoch: The job's memory of its cache; None without one.
+        tables: Detects that they have to be bound again.
+        progress: Figures of the queries, by name, which outlive the generation.
+        epoch: The identity of the cache; None without a cache.
     """
 
     def __init__(
@@ -110,20 +110,20 @@ class Turn:
 
     @property
     def fault(self) -> Fault | None:
-        """Why a query or what tends its views is given up; None if none is."""
+        """Why a query or a background task has failed; None if none has."""
         faults = [query.fault for query in self.queries.values()]
         faults += [attendant.fault for attendant in self.attendants]
         return next((fault for fault in faults if fault), None)
 
     @property
     def attendants(self) -> tuple[Attendant, ...]:
-        """What tends the views beside the queries."""
+        """The background tasks beside the queries."""
         beside = self._beside
         return beside if self._deriver is None else (*beside, *self._deriver.companions)
 
     @property
     def _beside(self) -> tuple[Attendant, ...]:
-        """Those that the turn itself starts and stops; the deriver has some of its own."""
+        """The background tasks that the generation starts and stops itself."""
         own = (self._publisher, self._showcase, self._caretaker, self._takeover)
         tended = (*own, self._rebuilds)
         return tended if self._deriver is None else (*tended, self._deriver)
@@ -134,7 +134,7 @@ class Turn:
         return all(query.query is not None for query in self.queries.values())
 
     def start(self) -> None:
-        """Starts everything; each query is tended in a thread of its own."""
+        """Starts everything; each query has its own supervising thread."""
         self._try_again()
         for attendant in self._beside:
             attendant.start()
@@ -146,7 +146,7 @@ class Turn:
             thread.start()
 
     def end(self) -> None:
-        """Stops everything that `start` started; what was begun is begun again in the next turn."""
+        """Stops everything that `start` started; the next generation repeats unfinished work."""
         self._ending.set()
         for attendant in self._beside:
             attendant.stop()
@@ -154,23 +154,25 @@ class Turn:
             query.stop()
 
     def wait(self) -> None:
-        """Waits until all of an ended turn is at rest, so that another may begin."""
+        """Waits until an ended generation has stopped, so that another may begin."""
         for thread in (*self._threads, *self._beside):
             thread.join(_END_S)
-        # one that was just being started when it was told to stop
+        # a query that was just starting when it had to stop
         for query in self.queries.values():
             query.stop()
         for guard in self._guards.values():
             guard.close()
 
     def _try_again(self) -> None:
-        """Has what waits for other columns than the views had tried with those that they have."""
+        """Retries records that were quarantined because of columns that the views now have."""
         try:
             with quarantine_table.connect(self.spec.config.ledger) as connection:
                 views = [plan.name for plan in self.spec.plans]
                 quarantine_table.shaped_anew(connection, self.spec.config.source, views)
         except ProjectionError as error:
-            _log.warning("what waits is not tried again yet", code=error.code, what=error.message)
+            _log.warning(
+                "quarantined records are not retried yet", code=error.code, what=error.message
+            )
 
     def _add(self, name: str, start: Callable[[], Any]) -> None:
         progress = self._progress.setdefault(str(name), QueryProgress())
@@ -206,7 +208,7 @@ class Turn:
         return () if intake is None else intake.plans
 
     def _taken(self, spec: JobSpec) -> None:
-        """Goes on with a version that batches of all its stores have."""
+        """Continues with a version that batches of all its stores include."""
         self.spec = spec
         for store in spec.plans[0].to:
             with spec.writing():
@@ -217,12 +219,12 @@ class Turn:
         return start_archive(self._batches, self.spec, self._progress[ARCHIVE].archived)
 
     def _retry_first(self, store: Store) -> None:
-        """Makes room in a full quarantine before the next batch needs it."""
+        """Frees capacity in a full quarantine before the next batch needs it."""
         try:
             with quarantine_table.connect(self.spec.config.ledger) as connection:
                 self._caretaker.retry(connection, store)
         except (CdcError, ProjectionError) as error:
-            _log.warning("nothing is tried again yet", code=error.code, what=error.message)
+            _log.warning("nothing is retried yet", code=error.code, what=error.message)
 
     def _committed(self, store: Store) -> Offsets | None:
         supervised = self.queries.get(store)

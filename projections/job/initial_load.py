@@ -1,8 +1,8 @@
-"""First load: large tables come into a new view's table straight from the source.
+"""Initial load: large tables are loaded into a new view's table directly from the source.
 
-A view is loaded so if it is a mirror of a table with a key, has no expectations and no table yet,
-and a whole read of its source table is under way or done, whose position the rows get. Whatever
-stands against it, the view is filled by the stream as any other: this is only faster.
+That applies to a mirror of a table with a key, without expectations and without a Delta table,
+while a snapshot of its source table is under way or done; the rows get the snapshot's position. If
+anything prevents it, the stream fills the view like any other: the load is only faster.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 BEGIN_WAIT_S: Final = 15.0
-"""How long a read that is asked for may take to begin."""
+"""How long a requested read may take to begin, seconds."""
 
 _POLL_S: Final = 0.25
 _log = structlog.get_logger(__name__)
 
 
 def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict[str, int]:
-    """Loads those views of a job that are new and large; returns their rows, by name.
+    """Loads the new and large views of a job; returns their row counts by name.
 
     Args:
         spec: The job.
-        stopped: Tells to begin with no further one.
+        stopped: Returns whether to begin no further load.
     """
     found = {}
     for plan in _large(spec, [plan for plan in spec.plans_in(Store.TABLE) if _new(spec, plan)]):
@@ -91,7 +91,7 @@ def _load(config: JobConfig, plan: ViewPlan, stopped: Callable[[], bool]) -> int
     with session.connect(config.source_dsn) as connection:
         read = _read(connection, config, plan, stopped)
     if read is None or read.read_lsn is None or (read.rows_expected or 0) < config.load_rows_min:
-        return None  # the stream makes short work of it, too
+        return None  # the stream is fast enough
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
     root, hiding = config.addresses.tables, config.hiding
     return bulk_load.load(Load(plan, version, config.source_dsn, root, hiding.rules, hiding.salt))
@@ -103,7 +103,7 @@ def _read(
     plan: ViewPlan,
     stopped: Callable[[], bool],
 ) -> Read | None:
-    """Returns the newest whole read of the view's table, once it has begun."""
+    """Returns the newest snapshot of the view's table, once it has begun."""
     deadline = time.monotonic() + BEGIN_WAIT_S
     while not stopped():
         epoch = reads.epoch_of(connection, config.source, 1)

@@ -17,7 +17,7 @@ def record_columns(records: DataFrame) -> DataFrame:
     """Returns of a topic's records what `BatchWriter` reads.
 
     Args:
-        records: As Spark's reader of topics gives them, with headers.
+        records: The rows of Spark's Kafka reader, with headers.
     """
     old_key = fn.when(fn.size("headers") > 1, _header(OLD_KEY_HEADER))
     return records.select(

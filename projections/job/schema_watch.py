@@ -1,4 +1,4 @@
-"""Sight of the tables of a job's views: whether they are still what the views were bound to."""
+"""Detects changes of the tables that a job's views are bound to."""
 
 from __future__ import annotations
 
@@ -26,16 +26,12 @@ _log = structlog.get_logger(__name__)
 
 
 class TableWatch:
-    """Binds the views of a job to their tables, and sees when that has to be done anew.
+    """Binds the views of a job to their tables, and detects when they have to be bound again.
 
-    A change of a table commits before any row of the new shape can be in Kafka. So whoever looks
-    after the records of a batch are known, and before they are applied, knows of every change that
-    they come after. While the source does not answer, nothing is seen: a record whose columns are
-    others is then refused by itself, and whatever could be mistaken is corrected by the read that
-    the change asks for.
-
-    Args:
-        spec: The job.
+    A change of a table commits before any row of the new shape can reach Kafka. A look after the
+    records of a batch are known, and before they are applied, therefore sees every change that
+    precedes them. While the source does not answer, nothing is detected: a record with other
+    columns is then refused, and the read that the change requests corrects any misread value.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -70,17 +66,17 @@ class TableWatch:
 
     @property
     def coming(self) -> bool:
-        """Whether versions have come since that no query has had yet; as of the last look."""
+        """Whether there are versions that no query has adopted, as of the last look."""
         return self._coming
 
     def met(self) -> JobSpec | None:
-        """Binds versions that have come, beside views that stay as they are.
+        """Binds new versions, while the other views stay as they are.
 
-        They count as bound from here on: a batch that is begun later may have them.
+        They count as bound from here on: a later batch may include them.
 
         Returns:
-            The job with them; None if something else is not as it was: then all views have to be
-            bound anew.
+            The job with them; None if something else changed, so that all views have to be bound
+            again.
 
         Raises:
             PlanError: A version does not fit its table.
@@ -99,13 +95,13 @@ class TableWatch:
             return None if self._changed else bound
 
     def give_up(self) -> None:
-        """Has all views bound anew, whatever is seen."""
+        """Requests that all views are bound again."""
         self._changed = True
 
     def _bind(self, connection: psycopg.Connection[Any]) -> JobSpec:
         spec = self._spec
         self._observe(connection, always=True)
-        # whatever is noted between the two is in what is bound and not in the mark: it is seen
+        # a change between the two is bound but not in the mark, so the next look detects it
         versions = registry.mark(connection, spec.config.source, self._views)
         derived = self._derived(connection)
         bound = registry.bind_kept(
@@ -117,7 +113,7 @@ class TableWatch:
         )
         names = [plan.name for plan in bound.plans] + [view.name for view in bound.paused]
         self._names = names
-        # one of a view that is not declared is no one's to take over
+        # the job does not adopt versions of undeclared views
         self._known = versions.joining.union(names)
         self._mark = (*bound.mark, versions.among(self._known))
         others = tuple(plan for plan in spec.plans if plan.events and plan.name not in names)
@@ -130,7 +126,7 @@ class TableWatch:
         )
 
     def _derived(self, connection: psycopg.Connection[Any]) -> tuple[DerivedView, ...]:
-        """Views made from others, which the deriver looks for anew at each boundary."""
+        """Returns the derived views; the deriver determines them again at each boundary."""
         spec = self._spec
         reads = self._reads(connection)
         found = versions_derived.places(
@@ -145,7 +141,7 @@ class TableWatch:
         return versions_derived.read(connection, self._spec.config.source, names)
 
     def look(self) -> bool:
-        """Tells whether the views have to be bound anew."""
+        """Returns whether the views have to be bound again."""
         if not self._spec.views or self._changed:
             return self._changed
         with self._lock:
@@ -155,10 +151,10 @@ class TableWatch:
                 source = self._spec.config.source
                 versions = registry.mark(connection, source, self._views)
                 shapes = view_schemas.mark(connection, source, self._names)
-                # what no one has read so far says of its rows only what they are
+                # a version may read a table that no view has read so far
                 others = not self._reads(connection) <= self._read
                 if others or (*shapes, versions.among(self._known)) != self._mark:
-                    self._changed = True  # and never back: another may have seen it meanwhile
+                    self._changed = True  # and never back: another thread may have seen it
                 self._coming = not versions.joining <= self._known
             except (psycopg.Error, CdcError) as error:
                 self._close()
@@ -171,7 +167,7 @@ class TableWatch:
             self._close()
 
     def _observe(self, connection: psycopg.Connection[Any], *, always: bool) -> None:
-        """Looks for changes that the source does not note by itself."""
+        """Looks for changes that the source does not record itself."""
         if not view_schemas.ready(connection) or (trigger.active(connection) and not always):
             return
         looked_at = history.position(connection)

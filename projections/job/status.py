@@ -1,4 +1,4 @@
-"""What the job says of itself: figures of its last batches, and the status file."""
+"""What the job reports about itself: figures of its last batches, and the status file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTED: Final = ("records", "applied", "quarantined", "filtered")
 
 
 class JobState(StrEnum):
-    """What the job is at; written by the job itself."""
+    """The job's state; written by the job itself."""
 
     STARTING = "starting"  # until every query runs
     READY = "ready"  # from then on, also while a query is started again
@@ -63,9 +63,9 @@ class QueryProgress:
         records: Records in them.
         error: Why the query is not running, if it failed.
         running: Whether it runs.
-        phases_ms: Where the time of its last batch went, in Spark's own words.
-        phases_of: The batch that they are of.
-        views: By view, what became of its records in those batches: `records` is the sum of
+        phases_ms: Time of each phase of its last batch, with Spark's names.
+        phases_of: The batch of `phases_ms`.
+        views: By view, the outcome of its records in those batches: `records` is the sum of
             `applied`, `quarantined` and `filtered`, in each batch and so in all.
         failed: By view and expectation, rows of those batches that did not meet it.
         recent: Its last batches.
@@ -82,7 +82,7 @@ class QueryProgress:
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
 
     def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the counters of a finished batch."""
+        """Adds the counters of a finished batch."""
         lags = [row for row in rows if row["fresh_changes"]]
         figures = BatchFigures(
             batch_id=batch_id,
@@ -110,7 +110,7 @@ class QueryProgress:
                 of_view[name] = of_view.get(name, 0) + int(rows_failed)
 
     def archived(self, batch_id: int, added: int) -> None:
-        """Takes a finished batch of the archive, with the records that were not there yet."""
+        """Adds a finished batch of the archive, with its count of new records."""
         self.recent.append(
             BatchFigures(batch_id, time.time(), added, added, 0, 0, added, 0, 0, 0, None, None)
         )
@@ -123,7 +123,7 @@ class QueryProgress:
         return bool(self.recent) and self.recent[-1].batch_id != self.phases_of
 
     def time_spent(self, last: StreamingQueryProgress) -> None:
-        """Takes where the time of a batch went; Spark says it some time after the batch."""
+        """Adds the phases of a batch; Spark reports them some time after it."""
         if last.batchId >= self.recent[-1].batch_id:
             self.phases_of = self.recent[-1].batch_id
             self.phases_ms = dict(last.durationMs)
@@ -151,14 +151,13 @@ class QueryProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What the status file says.
+    """The content of the status file.
 
     Attributes:
-        state: What the job is at.
+        state: The job's state.
         error: Why it ended, if it failed.
         queries: Figures of its queries, by name.
-        paused: Views that stand still, and why.
-        attendants: How each part beside the queries is, by name.
+        paused: Paused views, and why.
     """
 
     state: JobState

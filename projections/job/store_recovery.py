@@ -1,15 +1,13 @@
-"""Recovery of the cache's views: those that the cache has lost, or laid out in another way.
+"""Recovery of views that the cache has lost or lays out differently, and of indexes in search.
 
-They are treated as views that come late: their tables are read anew as a whole, and until that read
-is in them they claim no position. What the cache still has stays readable meanwhile; what is gone
-at the source leaves it once the read has come, by the sweep that follows every whole read.
+Views of the cache are treated like a backfill: their tables are read again completely, and until
+that read is applied they claim no position. Rows that the cache still has stay readable meanwhile;
+rows that are gone at the source are removed by the sweep that follows every snapshot.
 
-Places of views in search: made before the queries start, so that none holds up the others.
-
-The engine may refuse a view's index for good: an analyzer that it has not, a field that it keeps
-for itself, an index that bears the name of the view. Such a view stands still in search until that
-is corrected and the job started again; in its other stores it goes on, and so do all other views.
-What it lacks by then is read anew.
+Indexes of search are created before the queries start, so that none delays the others. The engine
+may refuse an index for good: an unknown analyzer, a reserved field, an index with the view's name.
+Such a view is paused in search until that is corrected and the job restarted. It continues in its
+other stores, as do all other views; the rows that it then lacks are read again.
 """
 
 from __future__ import annotations
@@ -44,15 +42,15 @@ _log = structlog.get_logger(__name__)
 
 
 def epoch_of(config: JobConfig) -> CacheEpoch:
-    """Returns the memory of a job's cache, which lies beside the query's checkpoint."""
+    """Returns the recorded identity of a job's cache, kept beside the query's checkpoint."""
     file = config.checkpoint(Store.CACHE).with_suffix(".epoch")
     return CacheEpoch(config.cache_url, config.addresses.cache_prefix, file)
 
 
 def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
-    """Has those views read anew that need it; a cache that does not answer is looked at later.
+    """Requests reads for the views that need one; a cache that does not answer is checked later.
 
-    Every step may be taken again: the memory of the cache is renewed last.
+    Every step may be repeated: the identity of the cache is renewed last.
 
     Raises:
         CdcError: The source does not answer.
@@ -66,7 +64,7 @@ def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
         if not again:
             return spec
         _log.warning(
-            "views of the cache are read anew",
+            "views of the cache are read again",
             views=[plan.name for plan in again],
             why=reason or "they are laid out in another way",
         )
@@ -80,13 +78,13 @@ def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
             epoch.mark(again)
             _rid(spec)
     except SinkError as error:
-        epoch.lost.clear()  # whoever reaches it next finds the same
+        epoch.lost.clear()  # the next look finds the same
         _log.warning("the cache is not looked at yet", code=error.code, what=error.message)
     return spec
 
 
 def _rid(spec: JobSpec) -> None:
-    """Removes what lies beside the rows of views that have nothing there any more."""
+    """Removes sorted sets and counters of views that no longer declare any."""
     sink = CacheSink(spec.config.addresses.cache_url, spec.config.addresses.cache_prefix)
     try:
         for plan in spec.plans_in(Store.CACHE):
@@ -97,15 +95,12 @@ def _rid(spec: JobSpec) -> None:
 
 
 def prepared(spec: JobSpec) -> JobSpec:
-    """Makes the places of the views in search; leaves out those that the engine refuses.
+    """Creates the indexes of the views in search; leaves out those that the engine refuses.
 
     A store that does not answer is left to its query, which waits for it.
 
-    Args:
-        spec: The job, its views bound.
-
     Returns:
-        The job, in which a view whose place is refused stands still in search.
+        The job, with refused views paused in search.
     """
     plans = spec.plans_in(Store.SEARCH)
     if not plans:
@@ -132,7 +127,7 @@ def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
             elif error is not None:
                 found[plan.name] = Fault.of(error)
                 _log.warning(
-                    "a view stands still in search",
+                    "a view is paused in search",
                     view=plan.name,
                     code=error.code,
                     what=error.message,
@@ -150,7 +145,7 @@ def _tried(sink: Sink, plan: ViewPlan) -> IndexRefusedError | PlanError | IndexL
 
 
 def _without(spec: JobSpec, refused: dict[str, Fault]) -> JobSpec:
-    """The job with views that stand still in search."""
+    """Returns the job with some views paused in search."""
     here = frozenset({Store.SEARCH})
     paused = tuple(
         PausedView(plan.name, here, tuple(plan.topics), refused[plan.name])

@@ -1,4 +1,4 @@
-"""The streaming queries: one for each store, and one that archives what the connector wrote."""
+"""The streaming queries: one for each store, and one that archives the source's topics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a query takes its work.
+    """When a query starts a batch, and how large one is.
 
     Attributes:
         every_ms: Shortest time between the starts of two batches.
@@ -67,14 +67,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a batch passes before it is written.
+    """The checks that a batch passes before it is written.
 
     Attributes:
-        guard: Knows what waits of the store, and keeps retries apart from batches.
-        intake: The store's views: those that a batch has.
-        tables: Tells whether the views have to be bound to their tables anew.
-        reach: Tells, from the offsets at which a batch ends, how far it has all there is.
-        epoch: Of the cache: notices that it has forgotten what was written.
+        guard: Knows the quarantined keys of the store, and keeps retries apart from batches.
+        intake: The store's views.
+        tables: Detects that the views have to be bound again.
+        reach: Returns the position through which the tables are complete at a batch's end.
+        epoch: Of the cache: detects that it has lost data.
     """
 
     guard: StoreGuard
@@ -84,7 +84,7 @@ class Gate:
     epoch: CacheEpoch | None = None
 
     def beat(self) -> None:
-        """Lets a store notice what it has lost, before a batch and after it."""
+        """Checks a store for lost data, before a batch and after it."""
         if self.epoch is not None:
             try:
                 self.epoch.beat()
@@ -92,8 +92,8 @@ class Gate:
                 raise FaultError(error) from None
 
 
-# A batch costs about 0.2 s of a core whatever it holds, so each store is asked no more often
-# than its freshness needs; one of the tables costs about as much again for every few of them.
+# A batch costs about 0.2 s of a core whatever it holds, so each store gets one no more often than
+# its freshness needs; a batch of the tables costs about as much again for every few of them.
 _PACES: Final[dict[str, Pace]] = {
     Store.CACHE: Pace(500, 40_000),
     Store.SEARCH: Pace(1_000, 60_000),
@@ -101,11 +101,11 @@ _PACES: Final[dict[str, Pace]] = {
 }
 _ARCHIVE_OFFSETS_MAX: Final = 200_000
 _TABLES_MS: Final = 250
-"""By how much each table puts the next batch off."""
+"""Delay of the next batch for each table."""
 
 _TABLES_MS_MAX: Final = 3_000
 
-_CHANGED: Final = UnknownShapeError("tables have changed: the views are bound to them anew")
+_CHANGED: Final = UnknownShapeError("tables have changed: the job binds the views again")
 
 _CONSUMER: Final = {
     "kafka.default.api.timeout.ms": "20000",
@@ -118,7 +118,7 @@ _CONSUMER: Final = {
 
 
 def pace(spec: JobSpec, query: str) -> Pace:
-    """Returns how a query takes its work; that of the tables rests longer the more there are."""
+    """Returns a query's pace; the tables' query pauses longer the more tables there are."""
     if query == ARCHIVE:
         return Pace(round(spec.config.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
     usual = _PACES[query]
@@ -138,14 +138,14 @@ def start_query(
     """Starts the query of a store.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job.
         store: The store; some view must live there.
-        gate: What a batch passes before it is written.
+        gate: The checks before a write.
         on_batch: Called with a batch's id and its counters once the batch is in the store.
 
     Raises:
-        JobError: The store's checkpoint is not to be gone on with.
+        JobError: The query cannot continue from the store's checkpoint.
         BrokerError: The broker does not answer.
     """
     writer = replace(_writer(spec, store), derives=bool(spec.derived))
@@ -158,8 +158,8 @@ def start_query(
     def write(batch: DataFrame, batch_id: int) -> None:
         try:
             with gate.guard.writing():
-                # which records the batch has is fixed by now: what they follow has happened, and
-                # no version is dropped any more before it is written
+                # the batch's records are fixed by now, so every earlier change of a table is
+                # visible, and no version is dropped before the batch is written
                 if gate.tables.look():
                     raise FaultError(_CHANGED)
                 ends = spark_checkpoint.batch_end(spec.config.checkpoint(store), batch_id)
@@ -187,13 +187,13 @@ def start_archive(
     """Starts the query that adds every record of the source's topics to the archive.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job.
         on_batch: Called with a batch's id and its new records once they are in the archive.
 
     Raises:
         CheckpointForeignError: The checkpoint is another query's.
-        RecordsLostError: It is damaged, and what follows it is gone.
+        RecordsLostError: It is damaged, and the records after it are gone.
     """
     place = spec.config.checkpoint(ARCHIVE)
     spark_checkpoint.check(place)
@@ -213,7 +213,7 @@ def start_archive(
     def write(batch: DataFrame, batch_id: int) -> None:
         ends = spark_checkpoint.batch_end(spec.config.checkpoint(ARCHIVE), batch_id)
         if {topic for topic, _ in ends} - identities.keys():
-            # a query whose topic is made anew while it runs ends, and is started again
+            # a query whose topic is recreated while it runs ends and restarts
             identities.update(_identities(spec.config, ends))
         aware = replace(archiver, ends=ends, identities=identities)
         rows = batch.mapInArrow(aware.write, ADDED_DDL).collect()
@@ -231,7 +231,7 @@ def _identities(config: JobConfig, ends: Offsets) -> dict[str, str]:
 
 
 def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
-    """Makes the places of a store's views, in a worker process, which is then warm."""
+    """Prepares a store for its views, in a worker process, which is then warm."""
     writer = _writer(spec, store)
     session.range(1, numPartitions=1).mapInArrow(writer.prepare, COUNTERS_DDL).collect()
 
@@ -256,7 +256,7 @@ def committed_offsets(query: StreamingQuery) -> Offsets:
 
 
 def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[dict[str, Any]]:
-    """Writes a batch, knowing what waits; whatever is set apart is known to the next one."""
+    """Writes a batch with the known quarantined keys; the next batch knows those that it adds."""
     try:
         aware = replace(writer, held=guard.held())
     except ProjectionError as error:
@@ -273,12 +273,12 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
 
 
 def _starting(spec: JobSpec, store: Store) -> str:
-    """Where a query begins that has no checkpoint; sets one aside that it cannot go on with.
+    """Returns where a query begins; sets aside a checkpoint that it cannot continue from.
 
     Raises:
         CheckpointForeignError: The checkpoint is another query's.
-        CheckpointTornError: No batch of it can be read, nor all that went before.
-        RecordsLostError: What it wants next is gone, or its topics are not those it stands in.
+        CheckpointTornError: No batch of it can be read, and the topics lack earlier records.
+        RecordsLostError: Its next records are gone, or its topics were recreated.
         BrokerError: The broker does not answer.
     """
     wanted, place = spec.topics_in(store), spec.config.checkpoint(store)
@@ -303,7 +303,7 @@ def _starting(spec: JobSpec, store: Store) -> str:
 
 
 def _check_known(damaged: Path, at: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> None:
-    """Refuses to start over where no one knows what was had of records that are gone.
+    """Refuses to start over where records are gone and nothing shows whether they were read.
 
     Raises:
         CheckpointTornError: No batch can be read, and a topic does not begin with its first record.
@@ -313,7 +313,7 @@ def _check_known(damaged: Path, at: Offsets, bounds: Mapping[Place, tuple[int, i
             "a query's checkpoint is damaged, and its topics do not have all their records",
             detail=str(damaged),
             hint="remove the query's folder of checkpoints and the .json file of that name beside "
-            "it: its views are filled anew",
+            "it: its views are filled again",
         )
     _log.warning("a checkpoint is damaged, the query begins another", file=str(damaged))
 
@@ -333,7 +333,7 @@ def _records(
 
 
 def of_topics(reader: Any, config: JobConfig, query: str) -> Any:
-    """Has a reader of Spark's, of streams or of batches, read topics as a query does."""
+    """Configures a Spark reader, streaming or batch, to read topics as a query does."""
     reader = (
         reader.option("kafka.bootstrap.servers", config.bootstrap)
         .option("failOnDataLoss", "true")

@@ -1,8 +1,8 @@
-"""Binding of views to their tables as these are now, and what to do when a table has changed.
+"""Binds views to their tables as these are now, and decides what to do when a table has changed.
 
-A view keeps the columns that it was given until it is decided what becomes of a change. Deciding
-stores the new columns, asks for what has to be read again and notes the outcome, in one
-transaction: whoever does it first does it for all, and a crash leaves nothing half decided.
+A view keeps its columns until the effect of a change is decided. The decision stores the new
+columns, requests the reads that are needed and records the outcome, in one transaction: the first
+caller that decides does so for all, and a crash leaves nothing half decided.
 """
 
 from __future__ import annotations
@@ -90,11 +90,9 @@ def bind(
     if not view_schemas.ready(connection):
         tables = {table for view in views for table in _tables_of(view)}
         return Binding(plan_views(views, catalog.describe(connection, tables, hiding.rules)))
-    with alone(connection, source, decides=decides), connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        binder = Binder(connection, source, views, decides=decides, hiding=hiding)
+    with _binder(connection, source, views, decides=decides, hiding=hiding) as binder:
         bound = [binder.bind(view) for view in views]
-        # of the same sight: what has happened since then differs from it
+        # in the same transaction: any later change differs from the mark
         mark = view_schemas.mark(connection, source, [view.name for view in views])
     plans = tuple(each for each in bound if not isinstance(each, PausedView))
     paused = tuple(each for each in bound if isinstance(each, PausedView))
@@ -103,17 +101,17 @@ def bind(
 
 @dataclass(frozen=True, slots=True)
 class NotedChange:
-    """What changed of a captured table, and what became of it.
+    """A change of a captured table, and its outcome.
 
     Attributes:
-        id: Number of the note.
+        id: Its number.
         table: The table, by the name that it is declared with.
         change: What changed.
-        command: Tag of the command; `LOOKED` where it was only found by looking.
+        command: Tag of the command; `LOOKED` if only a look at the table detected it.
         lsn: Rows from here on have the new shape.
-        seen_after: Where it was only found by looking: it lies between here and `lsn`.
-        noted_at: When.
-        outcomes: What became of it, by view.
+        seen_after: If a look detected it: it occurred between here and `lsn`.
+        noted_at: When it was recorded.
+        outcomes: The outcome, by view.
     """
 
     id: int
@@ -158,15 +156,14 @@ def resume(
     *,
     hiding: Hiding = NOTHING_HIDDEN,
 ) -> ViewPlan:
-    """Gives a view the columns that its table has now; the table is read again as a whole.
+    """Gives a view the columns that its table has now; the table is read again completely.
 
     Raises:
-        ViewPausedError: It has them and is not paused, or cannot go on like this.
+        ViewPausedError: It has them and is not paused, or cannot continue like this.
         PlanError: It does not fit its table.
     """
-    with alone(connection, source, decides=True), connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return Binder(connection, source, [view], decides=True, hiding=hiding).resume(view)
+    with _binder(connection, source, [view], decides=True, hiding=hiding) as binder:
+        return binder.resume(view)
 
 
 def standing(
@@ -176,14 +173,13 @@ def standing(
     *,
     hiding: Hiding = NOTHING_HIDDEN,
 ) -> ViewPlan:
-    """Binds a paused view to the columns that it stands still with.
+    """Binds a paused view to the columns that it was paused with.
 
     Raises:
         PlanError: It was never bound.
     """
-    with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return Binder(connection, source, [view], decides=False, hiding=hiding).standing(view)
+    with _binder(connection, source, [view], decides=False, hiding=hiding) as binder:
+        return binder.standing(view)
 
 
 def read_unlogged(
@@ -193,23 +189,37 @@ def read_unlogged(
     *,
     hiding: Hiding = NOTHING_HIDDEN,
 ) -> bool:
-    """Has the table of a view read whose rows have values that no record of the log has.
+    """Requests a read of a view's table if rows have values that no record of the log has.
 
-    A change of a table can give all its rows another value at once, without a record for any. The
-    views that were there had the table read then; if that is done, what it sent is in the log.
+    A change of a table can give all its rows another value at once, without a record for any. Views
+    that existed then requested a read of the table; if that read is done, its rows are in the log.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         view: A view that was bound.
-        hiding: What of the source's columns does not leave it as it is.
+        hiding: Columns that do not leave the source unchanged.
 
     Returns:
-        Whether a read was asked for, which the view then waits for.
+        Whether a read was requested, which the view then waits for.
     """
-    with alone(connection, source, decides=True), connection.transaction():
+    with _binder(connection, source, [view], decides=True, hiding=hiding) as binder:
+        return binder.read_unlogged(view)
+
+
+@contextmanager
+def _binder(
+    connection: psycopg.Connection[Any],
+    source: str,
+    views: list[View],
+    *,
+    decides: bool,
+    hiding: Hiding,
+) -> Iterator[Binder]:
+    """Opens one transaction for a binder; only one caller decides at a time."""
+    with alone(connection, source, decides=decides), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return Binder(connection, source, [view], decides=True, hiding=hiding).read_unlogged(view)
+        yield Binder(connection, source, views, decides=decides, hiding=hiding)
 
 
 @contextmanager
@@ -288,7 +298,7 @@ class Binder:
         return self._plan(view, known, stored)
 
     def standing(self, view: View) -> ViewPlan:
-        """Binds a paused view to the columns that it stands still with."""
+        """Binds a paused view to the columns that it was paused with."""
         stored, known = self._stored.get(view.name), self._histories.get(view.table)
         if not isinstance(view, MirrorView) or stored is None or known is None:
             raise PlanError(f"view {view.name} was never bound to its table")

@@ -1,7 +1,7 @@
-"""Impact: what views would make of changes of their tables, before it is decided.
+"""Impact: how views would react to changes of their tables, before they happen.
 
-The views decide as they always do, on what has happened or on what a migration would do, and all of
-that is rolled back. So what is told is what would come, not what someone thinks would.
+The views decide as they always do, on a recorded change or on a migration's effect, and everything
+is rolled back. The report therefore states actual decisions, not predictions.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ViewImpact:
-    """What becomes of a view.
+    """The effect on a view.
 
     Attributes:
-        view: Its name; of another version than the first, its place.
-        changes: What happens to its table, in words; of nothing else than a fault, empty.
+        view: Its name; its physical name if it is not the first version.
+        changes: The changes of its table, in words; empty if there is only a fault.
         outcome: What the view does.
         reads: Whether the whole table is read again for it.
-        fault: Why it stands still; None if it does not.
+        fault: Why it is paused; None if it is not.
     """
 
     view: str

@@ -43,7 +43,7 @@ class LedgerAddress:
     Attributes:
         dsn: The source database.
         source: Name of the source.
-        rows_max: Records of one view that may wait in one store.
+        rows_max: Most quarantined records of one view in one store.
     """
 
     dsn: str = field(repr=False)

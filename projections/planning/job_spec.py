@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PausedView:
-    """A view that stands still in all its stores.
+    """A view that is paused in some or all of its stores.
 
     Attributes:
         name: Its name.
         to: The stores.
         topics: Topics that it would read.
-        fault: Why, and what lets it go on.
+        fault: Why, and how to resume it.
     """
 
     name: str
@@ -44,23 +44,21 @@ class JobSpec:
     """A job and its views, bound to the source's tables as these are now.
 
     Attributes:
-        config: What it is configured with, which no binding changes.
+        config: The configuration, which no binding changes.
         plans: Its views.
         views: Views of one table or of events, as they are declared: the job binds them and their
-            other versions anew whenever tables or versions change. Without them it keeps to its
+            other versions again whenever tables or versions change. Without them it keeps its
             plans.
-        derived: Versions of derived views, under their places, each after those that it reads.
+        derived: Versions of derived views, under their physical names, each after its inputs.
         declared_derived: Those views as they are declared: the job looks for their versions at
-            every boundary. Without them it keeps to `derived`.
-        paused: Views that stand still.
-        awaited: What views that came late wait for, by view and store: the least number of the
-            snapshot of the whole table that the rows of each topic come with; see `backfill`.
-        joining: Versions that were filled from the archive and that no query has had yet: the
-            offset up to which each has all records of a partition.
-        mark: The driver's mark in the folder of the tables, which executors look for; none where
-            they are the driver's own process.
-        tenure: The right to write, which a driver has while it is the only one; None of those who
-            only read.
+            every boundary. Without them it keeps `derived`.
+        paused: Paused views.
+        awaited: Reads that backfilled views wait for, by view and store: for each topic the number
+            of the snapshot that has its rows, or of a later one; see `backfill`.
+        joining: Versions that the archive filled and that no query has adopted yet: the offset up
+            to which each has all records of a partition.
+        mark: The driver's mark in the folder of the tables, which executors check; None where they
+            are the driver's own process.
         cross_reads: What derived views over several sources mean to this source.
     """
 
@@ -100,5 +98,5 @@ class JobSpec:
 
 
 def writing(tenure: Tenure | None) -> AbstractContextManager[None]:
-    """Keeps other drivers out while something is written; without a tenure there are none."""
+    """Keeps other drivers out during a write; does nothing for a process that is no driver."""
     return nullcontext() if tenure is None else tenure.writing()

@@ -1,18 +1,18 @@
-"""Rows of whatever age, carried over to the columns that a view has.
+"""Upcasts rows of any age to the columns that a view has.
 
-A record has the columns that its table had when the row was written. Which those were is known from
-the history of the table; columns are followed by their number, so a renamed one is carried over, a
-new one gets what Postgres itself gives to old rows, and one that was dropped is left out. What only
-Postgres knows is left to the read that such a change asks for; what no one knows is refused.
+A record has the columns that its table had when the row was written. The history of the table has
+these; columns are matched by their number, so a renamed column keeps its values, a new one gets
+what Postgres itself gives to old rows, and a dropped one is left out. Values that only Postgres
+knows come with the read that such a change requests; unknown columns are refused.
 
-A history keeps what rows were, not only what they are. Of those, an older row tells all there is to
-know: what a column had under another type, and that one which came later was not there yet.
+A history stores former rows, not only the present ones. An older row is complete for that purpose:
+it has the values of a column under its former type, and lacks columns that were added later.
 
-Values that a column had under another type, in the type that it has now.
+Values of a column under a former type, converted to the present type.
 
-When a column gets another type, Postgres makes the values of its rows anew, by an expression that
-may be anything. What a row had before is what the log says it had; a history keeps it where the new
-type holds it exactly, by the text that Postgres writes for it, and has NULL where it does not.
+When the type of a column changes, Postgres computes the values of its rows by an arbitrary
+expression. The former value of a row is the one in the log; a history keeps it if the new type
+holds it exactly, by the text that Postgres writes for it, and has NULL otherwise.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Fitting:
 
     Args:
         schema: The plan's columns.
-        shapes: How they came about.
+        shapes: The history of their table.
     """
 
     def __init__(self, schema: TableSchema, shapes: TableShapes) -> None:
@@ -312,8 +312,8 @@ def retyped(value: Any, type_name: str, column: Column) -> Any:
     """Returns a value that a column had under another type, as it travels in its present one.
 
     Args:
-        value: In the form in which it travelled then.
-        type_name: Postgres' own name of the type that it had.
+        value: The value in the form of the record.
+        type_name: Postgres' own name of its former type.
         column: The column as it is now.
 
     Returns:

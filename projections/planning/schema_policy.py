@@ -63,7 +63,7 @@ def as_seen(
     knows what else there was, others may have got values in the same command.
 
     Args:
-        changes: What happened to the table.
+        changes: The changes of the table.
         table: The table.
         unread: Numbers of the columns.
     """

@@ -91,8 +91,8 @@ class Nested:
     Attributes:
         many: Whether they are lists.
         columns: Parts of a struct, or of each struct in the list.
-        inner: What parts are made of that are nested themselves, by name.
-        value: Of a list of plain values, what each is; with neither, a map.
+        inner: Types of parts that are nested themselves, by name.
+        value: For a list of plain values, their type; with neither, it is a map.
     """
 
     many: bool
@@ -248,12 +248,12 @@ def plan_views(
     Args:
         views: Declared views of one source.
         schemas: The captured tables of that source, from its catalog.
-        histories: How they came to be what they are, as far as that is known.
+        histories: Their schema histories, as far as known.
         topics: Names of the source's topics; default: as Debezium names them.
 
     Raises:
-        PlanError: A table is missing, a key column is missing or is not the table's key, a
-            column's name is reserved, or an event type is unknown.
+        PlanError: A table is missing, a key column is missing or is not the table's key, a column's
+            name is reserved, or an event type is unknown.
     """
     known = histories or {}
     return tuple(

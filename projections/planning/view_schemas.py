@@ -158,7 +158,7 @@ def write(connection: psycopg.Connection[Any], source: str, shape: ViewShape) ->
 
 
 def pause(connection: psycopg.Connection[Any], source: str, view: str, fault: Fault) -> None:
-    """Has a view stand still, unless it does."""
+    """Pauses a view, unless it is paused."""
     connection.execute(_PAUSE, (Jsonb(asdict(fault)), source, view))
 
 
@@ -187,7 +187,7 @@ def mark(
     Args:
         connection: To the source.
         source: Its name.
-        kept: Places of versions that count although they are just joining.
+        kept: Physical names of versions that count although they are joining.
     """
     row = connection.execute(_MARK, (source, list(kept))).fetchone()
     return tuple(row) if row else ()

@@ -6,6 +6,6 @@ batch is cut), `published_versions.Published` (the published versions), `positio
 database), `read_barrier` (wait for a position, measure lag), `stable_table` (one path for engines
 that read Delta themselves), `batch_fence`.
 Invariants: `applied_through` is a proof and no estimate. A published version is complete in every
-table before it is named, and its files stay as long as readers may be told of it.
+table before it is named, and its files stay as long as readers may use it.
 Tests: tests/unit/projections/publishing, tests/integration/projections/publishing.
 """

@@ -1,10 +1,10 @@
-"""BatchTurn: the tables are written by one task at a time, and never by one that comes too late.
+"""BatchTurn: one task at a time writes the tables, and never a task of an earlier batch.
 
-A cluster that loses a worker has its tasks done again elsewhere, and the first ones may be at work
-still, or wake up later. What each view's table has cannot be harmed by that: every row is guarded
-by its version. What lies beyond a boundary is one file, and an old one in its place would lose what
-waits there. So each batch has a number; a task works under a lock, and one of an earlier batch is
-refused.
+A cluster that loses a worker repeats its tasks elsewhere, while the first ones may still be
+running, or continue later. The tables are safe from that, since every row is guarded by its
+version. The records beyond a boundary are one file, however, and an old file in its place would
+lose them. Each batch therefore has a number; a task works under a lock, and a task of an earlier
+batch is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BatchTurn:
     """Whose turn it is to write the tables of a source.
 
     Args:
-        folder: Where their published versions are; see `Published.folder`.
+        folder: Folder of their published versions; see `Published.folder`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class BatchTurn:
         """Keeps all other tasks from the tables while the block runs.
 
         Args:
-            number: The turn of the task's batch.
+            number: The number of the task's batch.
 
         Raises:
             BatchSupersededError: A later turn has begun.

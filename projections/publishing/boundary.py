@@ -1,15 +1,15 @@
-"""Boundary: where the tables of a group can be read together, with no transaction half in them.
+"""Boundary: where the tables of a group can be read together, without a partial transaction.
 
-The table job takes records in batches that end anywhere: amid a transaction, or with one topic
-ahead of another. `Frontier` tells up to which position a batch and those before it have all there
-is. What belongs to later transactions is told by the records: each names the commit before its own
-transaction. Commits are in one order, so with any commit that is known and not beyond the position,
-a transaction that comes after that one or a later one lies beyond it, and every other one has
-committed by then. What lies beyond is applied last, and just before that the tables stand exactly
-at that commit.
+The table job reads records in batches that end anywhere: within a transaction, or with one topic
+ahead of another. `Frontier` determines the position through which a batch and its predecessors are
+complete. Records of later transactions are recognised by their own data: each names the commit
+before its own transaction. Commits have one order. For any known commit at or before the position,
+a transaction that names that commit or a later one is beyond it, and every other one has committed
+by then. Records beyond it are applied last, and just before that the tables are exactly at that
+commit.
 
 The very first transaction of a connector names no commit before it; every commit that is named
-comes after it, or is its own. A row that was read has in it what had committed when it was read.
+comes after it, or is its own. A row of a snapshot contains what had committed when it was read.
 """
 
 from __future__ import annotations

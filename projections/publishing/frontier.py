@@ -5,8 +5,8 @@ the slot only after Kafka has acknowledged every record up to there, so all of t
 those offsets; a query that has finished a batch reaching them has applied everything up to that
 position. The order of the two samples is what makes it true.
 
-One position proves nothing: the one at which the slot was made, which stands until the connector
-has begun to stream. So a position counts only once the slot has been seen to move.
+One position proves nothing: the one at which the slot was created, which stays until the connector
+has begun to stream. A position therefore counts only once the slot has moved.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Each source publishes its tables at boundaries of its own. A derived view over several sources is
 computed by the job of one of them: at each boundary of that source, from the newest boundary that
-each other source has published. So its version has a vector: a boundary of every source. Nothing is
-locked for it. The files of a published version stay for an hour, and `published_versions.promised`
-keeps those that a published view of any source is made from.
+each other source has published. Its version therefore has a vector: a boundary of every source. It
+takes no lock. The files of a published version stay for an hour, and `published_versions.promised`
+keeps the inputs of every published view of any source.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Published versions: which version of each view's table belongs to which boundary.
 
-A table's newest version may have half a transaction. Which versions of a source's tables make one
-state of it is written beside them, a file for each boundary: a caller that reads the tables at
-those versions sees whole transactions, of all views at the same position. A file appears whole or
-not at all, is changed once at most, when derived views have come there, and goes when the tables no
-longer keep what it names.
+A table's newest version may contain half a transaction. The versions of a source's tables that form
+one state are recorded beside them, one file for each boundary: a caller that reads the tables at
+those versions sees whole transactions, of all views at the same position. A file is written
+atomically, is changed at most once, when derived views have reached the boundary, and is removed
+when the tables no longer keep the versions that it names.
 
-A view can have several tables, each in a place of its own: the first is named as the view, those of
-later versions of the view have a dot in their names. Which of them readers get under the view's
-name is written beside the boundaries, for all views of the source in one file, so that several
-views are switched in one step.
+A view can have several tables with different physical names: the first is named like the view,
+those of later versions of the view have a dot in their names. One file beside the boundaries
+records, for all views of the source, which of them readers get under the view's name, so that
+several views are switched in one step.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ class Switch(msgspec.Struct, frozen=True):
     """A change of where views are read.
 
     Attributes:
-        at_us: When, microseconds since 1970, UTC.
-        was: Where each of them was read before.
+        at_us: Its time, microseconds since 1970, UTC.
+        was: The former physical names.
     """
 
     at_us: int
@@ -143,9 +143,9 @@ class Current(msgspec.Struct, frozen=True):
     """Where the views of a source are read.
 
     Attributes:
-        places: By view; one that is not among them is read in the place of its own name, one that
-            was withdrawn in none, whatever is still published of it.
-        switches: What made it so, the newest last, as far back as versions can be read.
+        places: Physical names by view; a view without an entry is read under its own name, a
+            retired one nowhere, even if it is still published.
+        switches: The cutovers that led here, the newest last, as far back as versions can be read.
     """
 
     places: dict[str, str] = {}
@@ -161,11 +161,11 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class Beyond(msgspec.Struct, frozen=True):
-    """What lies beyond a boundary.
+    """Records beyond a boundary.
 
     Attributes:
-        ahead: What the tables have of it.
-        waiting: Records that wait for a later boundary, by topic.
+        ahead: Those that the tables have.
+        waiting: Those that wait for a later boundary, by topic.
     """
 
     ahead: Ahead = Ahead()
@@ -183,11 +183,7 @@ def stable_path(tables: Path, view: str) -> Path:
 
 
 def sources(tables: Path) -> list[Published]:
-    """Returns the published versions of each source that has begun to publish any.
-
-    Args:
-        tables: Folder of the tables.
-    """
+    """Returns the published versions of each source that has begun to publish any."""
     folders = sorted((tables / _FOLDER).glob("*")) if tables.is_dir() else []
     return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
 
@@ -211,10 +207,6 @@ def promised(tables: Path, view: str) -> list[int]:
 
     Those are what readers get now, what is about to be made readable, and what the views that are
     made from this one compare with next.
-
-    Args:
-        tables: Folder of the tables.
-        view: Name of the view.
     """
     found: set[int] = set()
     for group in sources(tables):
@@ -229,12 +221,7 @@ def promised(tables: Path, view: str) -> list[int]:
 
 
 class Published:
-    """The published versions of one source.
-
-    Args:
-        tables: Folder of the tables.
-        source: Name of the source.
-    """
+    """The published versions of one source."""
 
     def __init__(self, tables: Path, source: str) -> None:
         self._folder = tables / _FOLDER / source
@@ -272,8 +259,8 @@ class Published:
         """Makes a version readable, with the views that are made from its own.
 
         Args:
-            version: A version that was not.
-            derived: Those views' tables.
+            version: A version that was not complete.
+            derived: The derived views' tables.
             others: Boundaries of other sources that they were computed at.
         """
         views = version.views | dict(derived)
@@ -315,7 +302,7 @@ class Published:
         """Returns places that readers get, or will next, as they were at an earlier boundary.
 
         Args:
-            places: Those that are looked at.
+            places: The physical names.
             epoch: Incarnation of the source.
             lsn: The boundary, in bytes.
         """
@@ -345,18 +332,18 @@ class Published:
         return current.places if at_us is None else current.at(at_us)
 
     def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
-        """Has views read in other places from now on, all of them in one step.
+        """Changes the physical names under which views are read, all in one step.
 
-        A caller that reads before it sees all views where they were, and a caller that reads after
-        it, all where they are. A process that is killed amid it has switched all or none.
+        A caller that reads before it sees all former versions, and a caller that reads after it all
+        new ones. A process that is killed meanwhile has switched all or none.
 
         Args:
-            places: The places, by view.
-            backwards: Also where a place is at an earlier boundary than the one it takes over from.
+            places: The physical names, by view.
+            backwards: Also if a version is at an earlier boundary than the one that it replaces.
 
         Raises:
-            PlaceUnpublishedError: A place has nothing that can be read.
-            PlaceBehindError: Readers of a view would see it as it was before.
+            PlaceUnpublishedError: A version has nothing that can be read.
+            PlaceBehindError: Readers of a view would see an earlier state.
         """
         if self.latest() is None:  # the source may be none of ours: nothing is written then
             raise PlaceUnpublishedError(
@@ -386,7 +373,7 @@ class Published:
         """Has a view read nowhere from now on, nor as of an earlier time: its tables go.
 
         Args:
-            view: The view; it can be shown again by a switch.
+            view: The view; a cutover can activate it again.
         """
         if not self._names():
             return
@@ -401,9 +388,6 @@ class Published:
 
     def refuse_behind(self, places: Mapping[str, str]) -> None:
         """Refuses what `switch` would refuse; changes nothing.
-
-        Args:
-            places: The places, by view.
 
         Raises:
             PlaceUnpublishedError: A place has nothing that can be read.
@@ -452,7 +436,7 @@ class Published:
                     )
 
     def beyond(self) -> Beyond:
-        """Returns what lies beyond the newest boundary."""
+        """Returns the records beyond the newest boundary."""
         path = self._folder / _BEYOND
         return (
             msgspec.msgpack.decode(path.read_bytes(), type=Beyond) if path.is_file() else Beyond()
@@ -468,11 +452,11 @@ class Published:
         return found
 
     def keep_beyond(self, ahead: Ahead, waiting: Iterable[Run] = ()) -> None:
-        """Keeps what lies beyond the boundary, whole or not at all.
+        """Stores the records beyond the boundary, atomically.
 
         Args:
-            ahead: What the tables have beyond it, or are about to have.
-            waiting: Records that they are to have later.
+            ahead: Those that the tables have beyond it, or are about to have.
+            waiting: Those that a later batch writes.
         """
         runs = [(topic, [Record._make(each) for each in records]) for topic, records in waiting]
         kept = Beyond(ahead, [(topic, records) for topic, records in runs if records])

@@ -1,13 +1,13 @@
 """ReadBarrier: waits until a view has a given write.
 
-All that it needs is in the source: how far each view is in each store, and how far the log was
-read. So a caller that reads a view needs neither Kafka nor the job, and the error names the stage
-that is behind.
+The source has everything that this needs: the position of each view in each store, and the position
+up to which the log was read. A reader of a view therefore needs neither Kafka nor the job, and the
+error names the stage that is behind.
 
-Lag: how long it takes until what is committed now is there, in each view and store.
+Lag: how long a commit takes to reach each view and store.
 
-It is waited for, not reckoned: figures of how far each part is freeze when one of them hangs, and
-grow while nothing is written. A view that is not up to date in time is reported with its stage.
+It is measured end to end, not computed from the parts' own reports: these freeze when a part hangs,
+and grow while nothing is written. A view that is not up to date in time is reported with its stage.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BehindError(NotCaughtUpError):
     """A view did not reach the position that a reader waits for in time.
 
     Attributes:
-        late: Of each store, which stage is behind, and by how much.
+        late: For each store, the stage that is behind, and by how much.
     """
 
     code: ClassVar[str] = "HW-P033"
@@ -102,8 +102,8 @@ class ReadBarrier:
     Attributes:
         source: Name of the source.
         view: The view.
-        stores: Where it lives.
-        inputs: The views that it is made from; empty for those of a table.
+        stores: The stores that keep it.
+        inputs: Its inputs, if it is a derived view.
     """
 
     source: str
@@ -183,10 +183,10 @@ class Seen:
     """What the source says at one look.
 
     Attributes:
-        connection: By which more is asked.
+        connection: For further queries.
         capture: How the source is captured.
-        positions: How far each view is in each store.
-        wanted: The position that is waited for.
+        positions: The position of each view in each store.
+        wanted: The position to reach.
     """
 
     connection: psycopg.Connection[Any]
@@ -200,7 +200,7 @@ class Seen:
         return found is not None and found.applied_through >= self.wanted
 
     def paused(self, views: Sequence[str]) -> str | None:
-        """Returns the code of what lets one of some views stand still."""
+        """Returns the error code of the first paused view among some."""
         rows = self.connection.execute(_PAUSED, (list(views),)).fetchall()
         return next((str(code) for (code,) in rows if code is not None), None)
 
@@ -279,7 +279,7 @@ def measure(
 
     Args:
         connection: To the source, in autocommit.
-        token: What is waited for, taken just now.
+        token: A position, taken just now.
         views: The views, all of one source.
         timeout_s: How long at most, in seconds.
 

@@ -1,18 +1,18 @@
-"""StableTable: one path for a view's rows, whichever table has them and a caller that reads them.
+"""StableTable: one path for a view's rows, independent of its versions, for readers of Delta.
 
-A view's table is written batch by batch, so its newest version may have half a transaction, and a
-later version of the view has a table of its own. Readers that know nothing of either get a Delta
-table whose log is written here: each of its commits makes it equal to a published version of the
-table that is current. A commit is there or it is not, so a switch from one table to another is one
-step, and a caller that reads meanwhile reads what was there when he opened it.
+A view's table is written batch by batch, so its newest version may contain half a transaction, and
+a later version of the view has another table. Readers that know neither get a Delta table whose log
+is written here: each of its commits makes it equal to a published version of the active version's
+table. A commit is atomic, so a cutover is one step, and a caller keeps reading the version that it
+opened.
 
-Its data files are hard links to those of the view's tables. Of the ways in which a log can name
-files that lie elsewhere, no other is read by all readers. An absolute path and one that begins with
-`..` are read by DataFusion; pyarrow, pandas and Polars look for them below the
-table's own folder and fail. An absolute path would also end with the folder's name: a home that is
-moved, or mounted elsewhere in a container, keeps its links. A link costs no space and some
-microseconds, and a file stays for those who still read it when the view's table has let it go.
-Where a filesystem has no links, files are copied.
+Its data files are hard links to those of the view's tables. No other way in which a log can name
+files elsewhere works with all readers. DataFusion reads an absolute path and one that begins with
+`..`; pyarrow, pandas and Polars look for them below the table's own folder and fail. An absolute
+path would also depend on the folder's name: a home that is moved, or mounted elsewhere in a
+container, keeps its links. A link costs no space and some microseconds, and a file stays for
+present readers when the view's table has removed it. Where a filesystem has no links, files are
+copied.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class _Newest(msgspec.Struct, frozen=True):
     """The newest commit of the stable table.
 
     Attributes:
-        number: Its number; -1 of a table without any.
-        shown: What our newest commit shows; None if there is none.
+        number: Its number; -1 for a table without any.
+        shown: What our newest commit publishes; None if there is none.
         ours: Whether that is the newest one.
-        torn: Whether the file of the next one is there, and cannot be read.
+        torn: Whether the file of the next one exists and cannot be read.
     """
 
     number: int = -1
@@ -123,10 +123,6 @@ class StableTable:
     Several processes may write it; each of their commits is made under a lock, for which what is to
     be shown is looked up. A process that is killed amid a commit leaves links that no one names and
     the next cleaning removes.
-
-    Args:
-        tables: Folder of the views' tables.
-        view: Name of the view.
     """
 
     def __init__(self, tables: Path, view: str) -> None:
@@ -268,7 +264,7 @@ class StableTable:
         return hashlib.sha256(content).hexdigest()[:16]
 
     def _going_on(self, newest: _Newest, shown: Shown) -> list[Action] | None:
-        """What was said in the same table since; None where that is not enough."""
+        """Returns the actions in the same table since; None where that is not enough."""
         before = newest.shown
         if before is None or not newest.whole or before.place != shown.place:
             return None
@@ -488,7 +484,7 @@ def _form(wanted: Action, stored: Action) -> Action:
 def _said(
     place: str, added: Iterable[Action], removed: Iterable[Action], *, changed: bool
 ) -> list[Action]:
-    """What is said of files of a place in the stable table's log."""
+    """Returns the actions for files of a version in the stable table's log."""
     lines = [_removed(_placed(place, remove), changed=changed) for remove in removed]
     return lines + [{"add": {**_placed(place, add), "dataChange": changed}} for add in added]
 

@@ -149,7 +149,7 @@ class ChangeReactorRunner:
         self._pause.set()
 
     def _put_back(self) -> None:
-        """Hands back what waits for the dependency, so that nothing is in hand during a pause."""
+        """Returns changes that wait for the dependency, so that a pause holds none."""
         while self._held:
             self._held.popleft().put_back()
 

@@ -2,10 +2,9 @@
 
 Purpose: `delta` (the warehouse), `opensearch` (search) and `valkey` (cache) implement the port
 `projections.changes.sink.Sink`.
-Entry points: `factory.open_sink`, `memory.MemorySink` (for tests), `identity` (a store that was
-replaced is noticed), `capacity`.
+Entry points: `factory.open_sink`, `identity` (detects a store that was replaced), `capacity`.
 Invariants: the engines know nothing of each other. Each guards every key by the version that it
-stores with it, and remembers deletes.
+stores with it, and records deletes.
 A new store: a member of `definition.views.Store`, a folder here, a line in `factory`, a subclass
 of `tests.oracles.sink_contract.SinkContract`.
 Tests: tests/unit/projections/stores, tests/integration/projections/stores.

@@ -43,8 +43,8 @@ def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dic
 
     Args:
         addresses: Where the stores are.
-        place: Of the version.
-        stores: Those that are asked.
+        place: The version's physical name.
+        stores: The stores to ask.
     """
     found = {}
     for store in sorted(stores):
@@ -59,13 +59,13 @@ def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dic
 def cache_room(url: str, prefix: str, place: str) -> Room | None:
     """Tells what the rows of a version take of the cache's memory, by a sample of them.
 
-    Lookups, counters and leaderboards are not among it, nor deletes that are remembered: it is
-    less than the whole.
+    Lookups, counters and leaderboards are not among it, nor deletes that are remembered: it is less
+    than the whole.
 
     Args:
-        url: Of the server.
+        url: The server's URL.
         prefix: Namespace of the project.
-        place: Of the version.
+        place: The version's physical name.
 
     Returns:
         It; None if no row of it was found.
@@ -101,8 +101,8 @@ def search_room(url: str, place: str) -> Room | None:
     """Tells what a version takes of the disk of search, with its replicas.
 
     Args:
-        url: Of the engine.
-        place: Of the version.
+        url: The engine's URL.
+        place: The version's physical name.
 
     Returns:
         It; None if there is no index of it.

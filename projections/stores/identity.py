@@ -1,8 +1,9 @@
-"""Marks: whether a view's rows are still in the place of a store that its query has put them in.
+"""Marks: whether a store still has the rows of a view that its query wrote.
 
-An index can be deleted or restored from a backup by anybody. The query that fills it goes on where
-its checkpoint is, and what it wrote before would be missing for good. So the mark of each place is
-kept beside the checkpoint, and a place that bears another one counts as new: see `backfill`.
+Anyone can delete an index or restore it from a backup. The query that fills it would continue at
+its checkpoint, and earlier rows would be missing for good. The identity mark of each index is
+therefore recorded beside the checkpoint, and an index with another mark counts as new: see
+`backfill`.
 """
 
 from __future__ import annotations

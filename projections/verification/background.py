@@ -1,11 +1,11 @@
-"""Verification in the background: view after view, for good, in a small share of the time.
+"""Background verification: one view after another, continuously, in a small share of the time.
 
-A pass over a view is cut into steps of some thousand rows, with pauses between them as the budget
-asks. The view that was not looked at for the longest time comes next, so whoever starts this again
-goes on where it ended; one that could not be looked at has had its turn, and holds up no one. What
-it finds lies in the source; a view that differs is logged, with counts and never a value. What the
-tables of derived views should be only Spark can tell: the job is asked for one at a time, and is
-given the same share of the time.
+A pass over a view consists of steps of some thousand rows, with pauses between them as the budget
+demands. The view that was verified least recently comes next, so a restart continues where the last
+run ended. A view that could not be verified counts as visited and delays no other. The results are
+stored in the source; a view that differs is logged, with counts and never a value. Only Spark can
+compute the expected tables of derived views: the job is asked for one at a time, with the same
+share of the time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BackgroundVerification:
 
     Args:
         bound: Returns the job, with its views as they are bound now.
-        budget: Share of the time that it may work.
+        budget: Greatest share of the time that it may work.
         stop: Ends it.
         deadline_s: Longest wait for a view to come to a position, seconds.
     """

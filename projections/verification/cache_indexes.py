@@ -1,13 +1,13 @@
 """Verification of the structures beside rows in the cache, under writes.
 
-A row and its part in lookups and leaderboards are written at once, so a part is judged by the rule
-of its row: the same version at both readings, and what the source had in between.
+A row and its entries in lookups and leaderboards are written together, so an entry is judged by the
+rule of its row: the same version at both readings, and the source's row in between.
 
-A counter has no version. Instead the server is asked to watch it, from before the source is read
-until the view has applied all that the source showed: had any row that counts in it changed, the
-counter had been touched, though it may say the same again. One that was not is the count of the
-rows that were read. So the source is read once more for the counters that differ, some of them at a
-time; one that never holds still is moving.
+A counter has no version. Instead the server watches it, from before the source is read until the
+view has applied all that the source showed: a change of any counted row would have touched the
+counter, even back to the same value. An untouched counter must equal the count of the rows that
+were read. The source is therefore read once more for the counters that differ, some of them at a
+time; one that is always touched is moving.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BesidePass:
     Args:
         plan: The view.
         addresses: Where the cache is.
-        reach: Of its source.
+        reach: Waits for positions of its source.
     """
 
     def __init__(self, plan: ViewPlan, addresses: StoreAddresses, reach: PositionWaiter) -> None:
@@ -94,9 +94,9 @@ class BesidePass:
         """Compares with the cache, in steps.
 
         Args:
-            truth: Of the rows; None where they have no key.
+            truth: The source's rows; None where they have no key.
             again: Reads all rows once more.
-            end: Tells, after that, what the view has to have applied.
+            end: Returns, after that, what the view has to have applied.
         """
         addresses, plan = self._addresses, self._plan
         with closing(Memberships(addresses.cache_url, addresses.cache_prefix, plan)) as memberships:

@@ -23,7 +23,7 @@ class ComparedStores:
     """The stores in which a view is compared.
 
     Args:
-        sinks: Of each.
+        sinks: Sinks of those that were not left out yet.
         left_out: Receives a store that is left out, and why. Without it, that is raised.
 
     Attributes:

@@ -1,10 +1,9 @@
-"""Checks: derived views that the running job is asked to verify, and what it answers.
+"""Checks: requests to the running job to verify derived views, and its answers.
 
-What the table of a derived view should hold takes Spark to compute, and the job has a session that
-is warm. A caller writes a request for each view, as a file beside the checkpoints; the job answers
-with another file and removes the request. A request whose job has ended is withdrawn by its caller,
-which then compares the view in a session of its own; one whose caller has ended is answered, and
-removed when it is old.
+Computing the expected table of a derived view takes Spark, and the job has a warm session. A caller
+writes a request for each view, as a file beside the checkpoints; the job answers with another file
+and removes the request. If the job has ended, the caller cancels its request and compares the view
+in its own session; if the caller has ended, the request is answered, and removed when it is old.
 """
 
 from __future__ import annotations
@@ -70,11 +69,7 @@ class CheckAnswer(msgspec.Struct, frozen=True):
 
 
 class Checks:
-    """The requests to one job, and its answers.
-
-    Args:
-        config: The job's configuration.
-    """
+    """The requests to one job, and its answers."""
 
     def __init__(self, config: JobConfig) -> None:
         self._folder = config.checkpoint(Store.TABLE).parent / _FOLDER
@@ -107,7 +102,7 @@ class Checks:
         return [found for path in paths if (found := _read(path, CheckRequest)) is not None]
 
     def answer(self, check: CheckRequest, answer: CheckAnswer) -> None:
-        """Answers a request and removes it, unless it was withdrawn."""
+        """Answers a request and removes it, unless it was cancelled."""
         if (self._folder / (check.id + _REQUEST)).exists():
             self._write(check.id + _ANSWER, answer)
             (self._folder / (check.id + _REQUEST)).unlink(missing_ok=True)

@@ -1,11 +1,11 @@
 """The key filter: the keys of a view to compare again, in bounded memory.
 
-Of each row only its key and a hash are kept, in parts by the key's own hash: both sides of a key
-lie in the part of one number, and of those one pair is in memory at a time. A hundred million rows
-take some megabytes of it.
+It stores only the key and a hash of each row, partitioned by the key's own hash: both sides of a
+key are in partitions of the same number, and one such pair is in memory at a time. A hundred
+million rows take some megabytes of it.
 
-The hashes are those of this process, of 64 bits (SipHash, keyed anew in each process): of 10^19
-rows that differ one is passed over. What passes for different is looked at.
+The hashes are those of this process, of 64 bits (SipHash, with a new key in each process): one in
+10^19 differing rows is missed. Rows whose hashes differ are compared.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ _LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", 
 
 
 class ComparedRows:
-    """The rows of one side: of the source, or of a store. It is to be closed.
-
-    Args:
-        key: Columns that identify a row.
-    """
+    """The rows of one side: of the source, or of a store. It is to be closed."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
         self.rows = 0

@@ -1,17 +1,17 @@
-"""Views of tables without a key: what cannot be told apart is counted, between two positions.
+"""Views of tables without a key: equal rows are counted, between two positions.
 
-Rows of such a table are inserted and never changed, and each has in a view the version of its
+Rows of such a table are inserted and never changed, and in a view each has the version of its
 insert. Take the end of the log, A, and wait until all transactions have ended that had written to
-the table by then; take a snapshot S; take the end of the log again, B. S sees every row whose
-insert lies before A, and none whose insert lies behind B. So once the view has applied everything
-up to B, counting equal rows as often as they are there:
+the table by then; take a snapshot S; take the end of the log again, B. S sees every row inserted
+before A, and none inserted after B. Once the view has applied everything up to B, equal rows are
+counted as often as they occur:
 
 - what the view has up to A is in S; the rest is extra,
 - what S has is in the view up to B; the rest is missing,
-- what lies between, and is not in S, is in motion.
+- a row between A and B that is not in S is in motion.
 
-A read of the whole table gives all rows new versions. One that has begun since A leaves nothing to
-say this time.
+A read of the whole table gives all rows new versions. If one has begun since A, there is no result
+this time.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class KeylessPass:
         connection: From `source_rows.session_of`; it is in a transaction while rows are read.
         other: Another session with the source, in autocommit.
         plan: The view.
-        reach: Of its source.
+        reach: Waits for positions of its source.
         throttle: Of the verification.
         resting: Nothing is written, and all is applied.
 
     Attributes:
         position: What the view is compared through, once all is read.
         rows: Rows that it should have.
-        withheld: Rows that it is not to have.
-        void: Whether nothing could be said of some store this time.
+        withheld: Rows that it does not admit.
+        void: Whether there is no result for some store this time.
     """
 
     def __init__(  # noqa: PLR0913  # what a pass is made of

@@ -109,11 +109,11 @@ class Rounds:
 
     Args:
         plan: The view; its rows have keys.
-        truth: What it should have.
+        truth: The rows that it should have.
         stores: Its stores; those that fail are left out.
-        reach: Of its source.
-        throttle: Of the verification.
-        waiting: Tells which keys wait in quarantine, of a store.
+        reach: Waits for positions of its source.
+        throttle: The verification's throttle.
+        waiting: Returns the quarantined keys of a store.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # what rounds are made of
@@ -269,7 +269,7 @@ def judge(
         first: What the view had before the source was read.
         row: What the source has; None without a row.
         second: What the view had once it had applied all that the source showed.
-        seen: Whether step 2 was carried out; else only what is equal is known.
+        seen: Whether step 2 was carried out; otherwise only equality is known.
     """
     if first.version != second.version:
         same = _is(first, row) or _is(second, row)

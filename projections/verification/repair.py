@@ -6,10 +6,10 @@ every change that the read has not seen. So a row that is missing, stale or alte
 one whose delete is missing is deleted, and a change that comes meanwhile wins as always. Nothing is
 written to a store past the job, and it makes no difference who else repairs.
 
-One damage has no such cure: two rows of one key in a table. What a merge does to one it does to the
-other. There the older one is taken out first, in one commit and under the lock that every writer of
-the view takes. That decides nothing: both are rows of the same key, the newer one by its version is
-what a merge had left, and the read that follows has the last word.
+A read does not repair one kind of damage: two rows of one key in a table, since a merge treats both
+alike. There the older one is removed first, in one commit and under the lock that every writer of
+the view takes. That loses nothing: both are rows of the same key, the newer version is the one that
+a merge had left, and the following read decides.
 
 Rows of a derived view are in no table of the source. The job is asked to compute the whole of it at
 its next boundary, and to give all its rows to the other stores.
@@ -58,15 +58,15 @@ _BY_THEMSELVES = (KeyVerdict.QUARANTINED, KeyVerdict.MOVING, KeyVerdict.ENDED)
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What became of the keys of a view in one store.
+    """The result of a repair of a view in one store.
 
     Attributes:
         view: The view.
         store: The store.
         asked: Keys that were wrong.
         cured: Those of them that are right now.
-        left: Those that are still wrong, as far as they are kept by name.
-        moving: Those that changed whenever they were looked at.
+        left: Those that are still wrong, as far as they are known by name.
+        moving: Those that changed whenever they were compared.
     """
 
     view: str
@@ -86,8 +86,8 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
     """Refuses a report whose view cannot be repaired row by row.
 
     Raises:
-        RepairRefusedError: Its rows have no keys by which they could be read again, or nothing of
-            what is wrong is a row; or it is made from others, and no job runs that could.
+        RepairRefusedError: Its rows have no keys by which they could be read again, or no wrong row
+            is left; or it is a derived view, and no job runs that could compute it.
     """
     if any(view.name == report.view for view in spec.derived):
         if not job_runs(spec.config):

@@ -1,11 +1,11 @@
-"""Renewals: derived views that a caller wants made whole once more.
+"""Renewals: requests to compute derived views completely once more.
 
-Nothing reads again what has not changed: a row that was damaged in the table of such a view, or in
-what a store has of it, stays so until an input of it changes. So whoever found that asks for the
-view, and the job, which alone writes there, computes the whole of it at its next boundary and gives
-all rows to the stores. What is asked for is a file beside the checkpoints, one for each view. A
-place is struck off only after it is done, so a job that is killed amid it does it again, and a view
-that is asked for twice is made twice at most.
+Unchanged rows are not read again: a damaged row in the table of such a view, or in a store's copy,
+stays damaged until an input of it changes. A caller that detects that requests a renewal, and the
+job, the only writer there, computes the whole view at its next boundary and writes all rows to the
+stores. A request is a file beside the checkpoints, one for each view. A store is struck off the
+request only after it is written, so a job that is killed meanwhile repeats it, and a view that is
+requested twice is computed at most twice.
 """
 
 from __future__ import annotations
@@ -64,11 +64,7 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Renewals:
-    """What is asked for of one job.
-
-    Args:
-        config: The job's configuration.
-    """
+    """What is asked for of one job."""
 
     def __init__(self, config: JobConfig) -> None:
         self._folder = config.checkpoint(Store.TABLE).parent / _RENEWALS
@@ -78,7 +74,7 @@ class Renewals:
 
         Args:
             view: The view.
-            stores: Where it is wrong.
+            stores: Stores in which it is wrong.
         """
         with self._alone():
             before = self.of_view(view)
@@ -103,7 +99,7 @@ class Renewals:
         Args:
             view: The view.
             store: The store.
-            number: Boundary that is to be made or given, as the version of rows.
+            number: Boundary to compute or to deliver, as the version of rows.
         """
         found = self.of_view(view)
         if found is None or store not in found.waiting:
@@ -116,9 +112,9 @@ class Renewals:
         """Strikes a place off, unless the view was asked for again meanwhile.
 
         Args:
-            renewal: As `due` gave it.
-            store: Where it is done.
-            number: Boundary that was made or given there.
+            renewal: The result of `due`.
+            store: Store in which it is done.
+            number: Boundary that was computed or delivered there.
         """
         with self._alone():
             found = self.of_view(renewal.view)

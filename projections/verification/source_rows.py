@@ -65,8 +65,8 @@ class RowChunk(NamedTuple):
     """Some rows, in the order of their keys.
 
     Attributes:
-        part: Those that the view should have.
-        last: Key of the last that was read; None if there was none.
+        part: Rows that the view should have.
+        last: Key of the last row that was read; None if there was none.
     """
 
     part: RowPart
@@ -79,7 +79,7 @@ def session_of(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection
 
     Args:
         dsn: The source database.
-        salt: What columns are hashed with; None if none is.
+        salt: Salt of hashed columns; None without any.
 
     Raises:
         VerificationError: The source cannot be read.
@@ -225,9 +225,9 @@ class _Form:
     """Makes documents of a mirror's rows.
 
     Attributes:
-        schema: What is read, under the names that the table has.
+        schema: The columns to read, under the names that the table has.
         key: Its key.
-        types: Of events that are read; None of a table.
+        types: Types of events to read; None for a table.
     """
 
     types: list[str] | None = None

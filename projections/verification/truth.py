@@ -80,8 +80,8 @@ class SourceTruth:
     Args:
         connection: From `source_rows.session_of`.
         plan: The view; its rows have keys.
-        reach: Of its source.
-        throttle: Of the verification.
+        reach: Waits for positions of its source.
+        throttle: The verification's throttle.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class TableTruth:
     Args:
         tables: Folder of the tables.
         plan: The view.
-        published: Tells what is published now.
+        published: Returns the published version.
     """
 
     withheld = 0

@@ -91,7 +91,7 @@ class JobVerification:
 
     Args:
         spec: The job.
-        throttle: How much of the time it may work.
+        throttle: Limits the share of the time that it may work.
         deadline_s: Longest wait for a view to come to a position, seconds.
         resting: See `verify`.
         uncompared: See `verify`.

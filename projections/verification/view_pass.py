@@ -43,13 +43,13 @@ class ViewPass:
 
     Args:
         plan: The view.
-        stores: In which it is compared; those that fail are left out.
-        reach: Of its source.
-        throttle: Of the verification.
+        stores: Its compared stores; those that fail are left out.
+        reach: Waits for positions of its source.
+        throttle: The verification's throttle.
         addresses: Where the stores are.
 
     Attributes:
-        outcomes: What was found, by store.
+        outcomes: The results, by store.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class ViewPass:
         """Compares rows by their keys.
 
         Args:
-            truth: What the view should have.
-            waiting: Tells which keys wait in quarantine, of a store.
+            truth: The rows that the view should have.
+            waiting: Returns the quarantined keys of a store.
 
         Raises:
             VerificationError: The source cannot be read, or the view does not come to where it was
@@ -195,7 +195,7 @@ def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[RecheckOutc
     Args:
         plan: The history.
         tables: Folder of the tables.
-        known: Texts of keys that were found to be wrong already.
+        known: Texts of keys that were already found to differ.
 
     Raises:
         SinkUnavailableError: A table cannot be read.

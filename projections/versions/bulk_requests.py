@@ -1,12 +1,12 @@
-"""Requests of a rebuild: what the job's Spark is to do for a version, as files beside checkpoints.
+"""Requests of a rebuild to the job's Spark, as files beside the checkpoints.
 
-A command that fills a version asks for one piece of work at a time: the newest record of each key
-found, or a part of these written. The job does it and answers with files. Each piece is done again
-where one of both was killed, and comes to the same: see `projections.job.rebuilding`.
+A command that fills a version asks for one piece of work at a time: to find the newest record of
+each key, or to write a part of these. The job does it and answers with files. If either process is
+killed, the piece is repeated with the same result; see `projections.job.rebuilding`.
 
-A request counts while its file is there and the command that made it holds the lock of the version.
-The job looks whether it still counts before it writes anything, with the table locked. So a command
-that withdraws its request and has had the table's lock once knows that nothing of it comes later.
+A request counts while its file exists and the command that made it holds the lock of the version.
+The job checks that before it writes anything, with the table locked. Once a command has cancelled
+its request and then held the table's lock, no write of that request can follow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 ATTEMPTS_MAX: Final = 2
-"""How often a piece is begun that no job comes to the end of: it may be what ends the job."""
+"""How often an unfinished piece is begun: it may be what ends the job."""
 
 _FOLDER: Final = ".rebuilds"
 _JOB: Final = "job"
@@ -43,13 +43,7 @@ _REQUESTS: Final = "*.request"
 
 @dataclass(frozen=True, slots=True)
 class BulkFill:
-    """A part that is to be written.
-
-    Attributes:
-        scan: The archive.
-        plan: The version.
-        part: The records.
-    """
+    """A part that is to be written."""
 
     scan: ArchiveScan
     plan: ViewPlan
@@ -58,12 +52,7 @@ class BulkFill:
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """One piece of work.
-
-    Attributes:
-        id: What tells it from every other.
-        work: What is to be done.
-    """
+    """One piece of work."""
 
     id: str
     work: BulkFold | BulkFill
@@ -84,15 +73,15 @@ class BulkProgress(msgspec.Struct, frozen=True):
 
 
 class BulkAnswer(msgspec.Struct, frozen=True):
-    """What came of a request.
+    """The result of a request.
 
     Attributes:
         id: The request.
-        fault: Why it was not done; None if it was.
-        fault_code: Code of the error that it was not done for, if it has one.
-        files: Where the files of a fold are, in the folder of the request.
-        upserted: Of a part, rows that were written.
-        deleted: Deletes that were remembered.
+        fault: Why it failed; None if it succeeded.
+        fault_code: Code of the error, if it has one.
+        files: Names of a fold's files, in the folder of the request.
+        upserted: Rows that were written.
+        deleted: Deletes that were recorded.
         left: Numbers of the records that were not written, as 64-bit integers of this machine.
     """
 
@@ -106,7 +95,7 @@ class BulkAnswer(msgspec.Struct, frozen=True):
 
 
 class BulkServer(msgspec.Struct, frozen=True):
-    """What the job says of itself while it takes requests.
+    """The job, while it takes requests.
 
     Attributes:
         slots: How many tasks its Spark runs at once.
@@ -116,17 +105,13 @@ class BulkServer(msgspec.Struct, frozen=True):
 
 
 class BulkRequests:
-    """What is asked of one job, and what it answers.
-
-    Args:
-        config: The job's configuration.
-    """
+    """The requests to one job, and its answers."""
 
     def __init__(self, config: JobConfig) -> None:
         self._root = config.checkpoint(Store.TABLE).parent / _FOLDER
 
     def asking(self, place: str) -> WriterLock:
-        """The lock that the command holds which fills a version, as long as it asks."""
+        """The lock that a command holds while it fills a version."""
         return WriterLock(self._root / f"{place}.lock", wait=False)
 
     def serving(self) -> WriterLock:
@@ -134,21 +119,21 @@ class BulkRequests:
         return WriterLock(self._root / f".{_JOB}.lock", wait=False)
 
     def serve(self, server: BulkServer) -> None:
-        """Says what the job is that has the lock."""
+        """Publishes what the job that holds the lock can do."""
         self._write(self._root / f".{_JOB}.json", msgspec.json.encode(server))
 
     def server(self) -> BulkServer | None:
-        """Returns what the job says that takes requests at this moment; None if there is none."""
+        """Returns the job that takes requests at this moment; None if there is none."""
         if not self._root.is_dir() or not _held(self.serving()):
             return None
         found: BulkServer | None = self._read(self._root / f".{_JOB}.json", BulkServer)
         return found
 
     def ask(self, place: str, work: BulkFold | BulkFill) -> str:
-        """Asks for a piece of work; what was asked for the version before is withdrawn.
+        """Makes a request; cancels the version's earlier one.
 
         Returns:
-            What tells the request from every other.
+            The request's number.
         """
         self.withdraw(place)
         made = BulkRequest(secrets.token_hex(8), work)
@@ -156,52 +141,52 @@ class BulkRequests:
         return made.id
 
     def withdraw(self, place: str) -> None:
-        """Takes back what is asked for a version, and what was answered."""
+        """Cancels a version's request, and removes its answer."""
         for path in self._folder(place).glob(_REQUESTS):
             path.unlink(missing_ok=True)  # first: it counts no more
         shutil.rmtree(self._folder(place), ignore_errors=True)
 
     def forget(self, place: str) -> None:
-        """Removes all that there is of a version that was dropped."""
+        """Removes all files of a dropped version."""
         self.withdraw(place)
         (self._root / f"{place}.lock").unlink(missing_ok=True)
 
     def open(self) -> list[tuple[str, str]]:
-        """Returns the requests that are there: the version, and what tells the request."""
+        """Returns the open requests: the version, and the request's number."""
         found = sorted(self._root.glob(f"*/{_REQUESTS}")) if self._root.is_dir() else []
         return [(path.parent.name, path.name.partition(".")[0]) for path in found]
 
     def read(self, place: str, id_: str) -> BulkRequest:
-        """Returns what is asked for.
+        """Returns a request.
 
         Raises:
-            Exception: It was withdrawn, another release has written it, or it is torn.
+            Exception: It was cancelled, another release wrote it, or it is torn.
         """
-        # who can write here can write the checkpoints and the functions of the views as well
+        # a writer of this folder can write the checkpoints and the views' functions as well
         found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
         return found
 
     def there(self, place: str, id_: str) -> bool:
-        """Whether a request is neither withdrawn nor closed."""
+        """Whether a request is neither cancelled nor closed."""
         return self._request(place, id_).exists()
 
     def counts(self, place: str, id_: str) -> bool:
-        """Whether a request still counts: it is there, and so is the command that made it."""
+        """Whether a request still counts: it exists, and so does the command that made it."""
         return self.there(place, id_) and self.asked(place)
 
     def close(self, place: str, id_: str) -> None:
-        """Removes a request that was answered, or that counts no more."""
+        """Removes a request that was answered, or no longer counts."""
         self._request(place, id_).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Removes what commands have left behind that were killed."""
+        """Removes the requests of killed commands."""
         for folder in self._root.iterdir() if self._root.is_dir() else ():
             if folder.is_dir():
                 with suppress(WriterLockedError), self.asking(folder.name):
                     self.withdraw(folder.name)  # with the lock, so that no command asks meanwhile
 
     def asked(self, place: str) -> bool:
-        """Whether a command is there that asks for a version."""
+        """Whether a command that fills a version is running."""
         return _held(self.asking(place))
 
     def folder(self, place: str, id_: str) -> Path:
@@ -214,11 +199,11 @@ class BulkRequests:
         return BulkProgress(id_) if found is None or found.id != id_ else found
 
     def note(self, place: str, progress: BulkProgress) -> None:
-        """Says how far a request is."""
+        """Records the progress of a request."""
         self._write(self._folder(place) / "progress", msgspec.json.encode(progress), new=False)
 
     def answer(self, place: str, answer: BulkAnswer) -> None:
-        """Answers a request, unless it was withdrawn with its folder."""
+        """Answers a request, unless it was cancelled and its folder removed."""
         self._write(self._folder(place) / "answer", msgspec.json.encode(answer), new=False)
 
     def answered(self, place: str, id_: str) -> BulkAnswer | None:
@@ -241,7 +226,7 @@ class BulkRequests:
 
     @staticmethod
     def _write(path: Path, data: bytes, *, new: bool = True) -> None:
-        """Writes a file whole; without `new`, only where its folder still is."""
+        """Writes a file atomically; without `new`, only if its folder still exists."""
         if new:
             path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,18 +1,17 @@
-"""Two versions of a view, compared before readers are moved from one to the other.
+"""Compares two versions of a view before readers are moved from one to the other.
 
-The rows of both are those of one boundary, the last that was published: whatever differs is not for
-want of time. What the changed definition explains is told apart from what it does not: columns that
-only one of them has or that have another type by now, and rows that only one of the two definitions
-lets in. Nothing else may differ where the definitions differ in nothing else.
+Both are read at one boundary, the last published one, so timing explains no difference. The
+comparison separates what the changed definition explains from what it does not: columns that only
+one version has, or that changed their type, and rows that only one of the two definitions admits.
+Where the definitions agree, the rows must agree too.
 
-Rows are matched by the columns that identify them in both. A history has several rows of a key: if
-only one of the two is one, or what begins a state differs, what each key is now is compared, and
-the states before that are explained. Versions that have nothing in common are not compared, which
-is said; only whoever asks for it is moved from one of them to the other.
+Rows are matched by the columns that identify them in both. A history has several rows per key. If
+only one version is a history, or the start of a state is defined differently, the comparison uses
+the current row of each key and counts earlier states as explained. Versions without anything in
+common are not compared; the result says so, and a cutover then needs an explicit option.
 
-A view that stands still because its table has changed is compared as it stands: columns that the
-change gave another type, another name or took away are set apart, and rows that were written since
-differ.
+A view that is paused because its table changed is compared in its present state: columns whose type
+or name the change altered, or that it dropped, are excluded, and rows written since then differ.
 """
 
 from __future__ import annotations
@@ -67,19 +66,19 @@ _TYPE: Final = "type"
 
 _EARLIER: Final = "earlier states, which its definition makes otherwise"
 _OWN: Final = frozenset({ROW_ID_COLUMN, *BOOKKEEPING})
-"""Columns that are of use to Headwater alone."""
+"""Columns that only Headwater uses."""
 
 
 @dataclass(slots=True)
 class VersionDifference:
-    """How a version differs from the one that readers see.
+    """How a version differs from the active one.
 
     Attributes:
-        found: What no definition explains: rows that only one has, and other values.
+        found: Differences that no definition explains: rows that only one has, and other values.
         at: The boundary at which both were read; empty if they were not compared.
         store: Where they were read; None if they were not compared.
-        explained: By what the definition says, how many rows or columns that explains.
-        stands_since: Since when the version that readers see stands still; None if it does not.
+        explained: Number of rows or columns that each difference of the definitions explains.
+        stands_since: When the active version was paused; None if it is not paused.
         incomparable: Why they were not compared; None if they were.
     """
 
@@ -92,7 +91,7 @@ class VersionDifference:
 
     @property
     def same(self) -> bool:
-        """Whether there is nothing but what is explained."""
+        """Whether the definitions explain every difference."""
         return self.incomparable is None and self.found.same
 
 
@@ -105,19 +104,20 @@ def compare_versions(  # noqa: PLR0913  # two versions, and what is known of bot
     *,
     still: bool = False,
 ) -> VersionDifference:
-    """Compares a version with the one that readers see.
+    """Compares a version with the active one.
 
-    Where both have a table they are compared there, at its last published boundary. Otherwise they
-    are compared in a store that both have; batches of that store wait meanwhile. So they do where
-    the rows of a history have times of their own: what a key is now is not in its table alone.
+    Two versions with Delta tables are compared there, at the last published boundary. Otherwise
+    they are compared in a store that both have, while batches of that store wait. The same holds
+    for a history whose rows have their own times, since its table alone does not show the current
+    row of a key.
 
     Args:
         connection: To the source, in autocommit.
         config: The job's configuration.
-        old: The version that readers see.
+        old: The active version.
         new: The other one.
         change: How its definition differs.
-        still: The version that readers see stands still, since its table has changed.
+        still: Whether the active version is paused because its table changed.
 
     Raises:
         VersionBehindError: They have not been published at one boundary yet.
@@ -141,14 +141,7 @@ def compare_versions(  # noqa: PLR0913  # two versions, and what is known of bot
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two versions, and what they have in common.
-
-    Attributes:
-        old: The version that readers see.
-        new: The other one.
-        change: How its definition differs.
-        still: Whether the first stands still.
-    """
+    """Two versions, and what they have in common."""
 
     old: ViewPlan
     new: ViewPlan
@@ -175,7 +168,7 @@ class _Pair:
 
     @cached_property
     def retyped(self) -> dict[str, str]:
-        """Columns that have another type by now, for a reason that is known, by their names."""
+        """Columns whose type changed for a known reason, with that reason."""
         was, now = self.old.schema.by_name, self.new.schema.by_name
         return {
             name: f"column {name}: {column.type_name} to {now[name].type_name}"
@@ -193,9 +186,9 @@ class _Pair:
 
     @property
     def of_now(self) -> bool:
-        """Whether what each key is now is compared, and no state before that.
+        """Whether only the current row of each key is compared, without earlier states.
 
-        What a history lets in decides when the states end that it has.
+        The rows that a history admits decide when its states end.
         """
         old, new = self.old, self.new
         if old.history is None and new.history is None:
@@ -205,13 +198,13 @@ class _Pair:
 
     @property
     def by_sequence(self) -> bool:
-        """Whether what a key is now is not told by its current state."""
+        """Whether the current state in the history table is not the current row of its key."""
         made = (plan.history for plan in (self.old, self.new))
         return self.of_now and any(each is not None and each.sequence_by for each in made)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Columns by which rows are matched; empty where whole rows are."""
+        """Columns by which rows are matched; empty where whole rows are compared."""
         old, new = self.old, self.new
         if old.keys == new.keys:
             states = old.history is not None and not self.of_now
@@ -221,16 +214,11 @@ class _Pair:
 
 
 class _Sieve:
-    """Tells which rows of a version the definition of the other one does not let in.
-
-    Args:
-        own: The version.
-        other: The other one.
-        change: How their definitions differ.
+    """Filters the rows of a version that the definition of the other one does not admit.
 
     Attributes:
-        reads: Columns that it looks at; without any, all rows are let in.
-        said: By why rows are not let in, how many.
+        reads: Columns that decide; without any, all rows are admitted.
+        said: Number of rows that were kept out, by reason.
     """
 
     def __init__(self, own: ViewPlan, other: ViewPlan, change: DefinitionChange) -> None:
@@ -240,7 +228,7 @@ class _Sieve:
         self._inspection = other.inspection()
         wanted: set[str] = set()
         by_name = own.schema.by_name
-        # where a column that decides is not here, no one can tell
+        # without the deciding columns the filter cannot decide
         decides = self._inspection.columns <= by_name.keys()
         self._inspects = bool(change.rows and decides and own.expectations != other.expectations)
         if self._inspects:
@@ -252,15 +240,11 @@ class _Sieve:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the columns that it looks at; without any, all rows are let in."""
+        """Names of the columns that decide; without any, all rows are admitted."""
         return tuple(column.name for column in self.columns)
 
     def keeps_out(self, row: Mapping[str, Any]) -> str | None:
-        """Says why the other version does not let a row in; None if it does.
-
-        Args:
-            row: The exact values of the columns that are looked at.
-        """
+        """Returns why the other version does not admit a row; None if it does."""
         kind = row.get(_TYPE) if self._types is not None else None
         if self._types is not None and kind is not None and kind not in self._types:
             return f"rows of {kind}, which {self._other.name} does not take"
@@ -278,7 +262,7 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
         raise VersionBehindError(
             f"{new.name} and {old.name} have not been published at one boundary yet",
             detail=f"{one and one.applied_through} and {other and other.applied_through}",
-            hint="the job brings them there: headwater status; then try again",
+            hint="the job publishes them: headwater status; then retry",
         )
     before = _Passing(tables / old.name, one.version, old, _Sieve(old, new, pair.change), pair)
     after = _Passing(tables / new.name, other.version, new, _Sieve(new, old, pair.change), pair)
@@ -288,7 +272,7 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
         after.side(),
         pair.keys,
         examples_max=EXAMPLES,
-        # by which record a value came to be known says nothing of the value
+        # the record that delivered a value says nothing about the value
         left_out={*pair.retyped, *_OWN, *of_states, *old.times_of_delivery, *new.times_of_delivery},
     )
     since = str(one.applied_through) if pair.still else None
@@ -297,10 +281,10 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
 
 
 class _Passing:
-    """Takes out of the rows of a version's table what the other one does not have by definition.
+    """Removes the rows of a version's table that the other one lacks by definition.
 
-    A large table is read several times, a part of its keys at a time; what is taken out is counted
-    the first time.
+    A large table is read several times, one range of keys at a time; removed rows are counted the
+    first time.
     """
 
     def __init__(self, path: Path, version: int, own: ViewPlan, sieve: _Sieve, pair: _Pair) -> None:
@@ -346,7 +330,7 @@ def _rows(path: Path, version: int) -> int:
 
 
 def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
-    """Compares the documents of both; each store has those."""
+    """Compares the documents of both; every store has documents."""
     old, new = pair.old, pair.new
     found = TableDifference(pair.keys)
     names = tuple(old.schema.by_name), tuple(new.schema.by_name)
@@ -404,7 +388,7 @@ def _match(
         differing = [*compress(columns, (one != other for one, other in pairs))]
         found.changed += 1
         found.by_column.update(differing)
-        # what they were is looked up afterwards, of these few
+        # the old values of these few rows are read afterwards
         values: dict[str, tuple[object, object]] = {
             name: (None, document.get(name)) for name in differing
         }
@@ -415,7 +399,7 @@ def _match(
 
 
 def _show_changed(found: TableDifference, documents: Iterator[Mapping[str, Any]]) -> None:
-    """Puts into the examples of rows that have changed what they were."""
+    """Adds the old values to the examples of changed rows."""
     wanted = {each.key[0]: place for place, each in enumerate(found.examples_changed)}
     while wanted and (document := next(documents, None)) is not None:
         place = wanted.pop(_key(document, found.keys), None)
@@ -431,7 +415,7 @@ def _match_whole(
     before: Iterator[Mapping[str, Any]],
     after: Iterator[Mapping[str, Any]],
 ) -> None:
-    """Matches rows that nothing identifies, each as often as it is there."""
+    """Matches rows without identifying columns, each as often as it occurs."""
     left = Counter(_hashes(each, columns) for each in before)
     for document in after:
         hashed = _hashes(document, columns)
@@ -444,7 +428,7 @@ def _match_whole(
 
 
 def _set_apart(compared: VersionDifference, pair: _Pair) -> None:
-    """Takes what definition and table explain out of the columns that only one of them has."""
+    """Moves explained columns that only one version has to `explained`."""
     found, change = compared.found, pair.change
     compared.explained |= dict.fromkeys(pair.retyped.values(), 1)
     explained = set(change.columns)
@@ -466,7 +450,7 @@ def _key(document: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _hashes(document: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """What tells a row's values from others, column by column; small, as there is one of each."""
+    """Returns one hash per column of a row; compact, since one is kept for each row."""
     return array("q", [hash(orjson.dumps(document.get(name))) for name in names]).tobytes()
 
 

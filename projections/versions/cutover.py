@@ -1,13 +1,12 @@
-"""Switch: readers of a view are moved to another version, in all stores, and back the same way.
+"""Cutover: moves readers of a view to another version in all stores, and back.
 
-Each store has one word that says which version readers of a view see (`showing`). All change in one
-step each, while no batch is being written there, so the version that readers leave and the one that
-they come to have the same changes at that moment. What is to be done is noted first, by view: if
-whoever does it dies, or a store ceases to answer, the job or the next command does the rest.
-Meanwhile some stores show the old version and some the new one; both are kept, so no one reads
-anything that is not whole.
+Each store has one pointer to the active version of a view (`routing`). A cutover changes every
+pointer in one step, while no batch is written to that store, so the old and the new version have
+the same changes at that moment. The intention is recorded first: if the command is killed, or a
+store stops answering, the job or the next command completes the cutover. Meanwhile some stores show
+the old version and some the new one. Both are maintained, so readers always see a complete version.
 
-Whether a version of a view has less than the one that readers see: they are not moved there.
+A version that is behind the active one in any store is refused.
 """
 
 from __future__ import annotations
@@ -51,15 +50,16 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _ONE_SWITCH: Final = timedelta(seconds=1)
-"""Less than between two switches; earlier releases noted the two states of one a moment apart."""
+"""Shorter than the time between two cutovers; earlier releases recorded the two states of one
+cutover at slightly different times."""
 _log = structlog.get_logger(__name__)
 
 
 def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> None:
     """Moves readers of a view to another version, in all stores.
 
-    All stores are asked before anything changes. Readers who are on their way to another version
-    already come to this one instead, in the stores that do not answer as soon as they do.
+    All stores are asked before anything changes. If a cutover to another version is unfinished,
+    this one replaces it; stores that do not answer follow as soon as they do.
 
     Args:
         connection: To the source, in autocommit; it holds the lock of the view's versions.
@@ -67,11 +67,11 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
         target: The version.
 
     Raises:
-        VersionBehindError: It is not where the version that readers see is; nothing has changed.
+        VersionBehindError: It is behind the active version; nothing has changed.
         VersionBusyError: A batch takes too long; nothing has changed.
         SinkError: A store does not answer; nothing has changed.
-        SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
-            rest.
+        SwitchUnfinishedError: It is recorded, and unfinished in some stores: the job or the next
+            command completes it.
     """
     under_way = _under_way(connection, config, target.view) is not None
     asked = _ask(config, target)
@@ -79,37 +79,31 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
         _refuse_away(target, asked)
     here = stores_of(target) - asked.away.keys()
     with (
-        session.connect(config.source_dsn) as noting,  # a turn's own session notes all at its end
+        session.connect(config.source_dsn) as noting,  # the lock's session commits only at its end
         store_lock.alone(connection, config.source, _turns(target, here)),
     ):
         for each in registry.of_view(connection, config.source, target.view):
             seen = each.state is VersionState.CURRENT or each.switching
             if seen and each.place != target.place:
                 refuse_behind(connection, config, each, target, here)
-        if not under_way:  # they may have been waited for since
+        if not under_way:  # the stores may have stopped answering during the wait
             _refuse_away(target, _ask(config, target))
         registry.note_switching(noting, config.source, target.place)
         _complete(connection, config, target, here, asked.away)
 
 
 def back(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
-    """Moves readers of a view back to the version that they saw before; returns it.
+    """Moves readers of a view back to the version that was active before; returns it.
 
-    Readers who are on their way to a later version, or to one that they never saw, stay with the
-    one that they see; a way back that was begun is gone to its end.
-
-    Args:
-        connection: To the source, in autocommit; it holds the lock of the view's versions.
-        config: The job's configuration.
-        view: The view.
+    If a cutover is unfinished, it is undone; an unfinished rollback is completed.
 
     Raises:
         VersionUnknownError: There is none, or it was dropped.
-        VersionBehindError: It is not where the one that readers see is; nothing has changed.
+        VersionBehindError: It is behind the active version; nothing has changed.
         VersionBusyError: A batch takes too long; nothing has changed.
         SinkError: A store does not answer; nothing has changed.
-        SwitchUnfinishedError: It is noted, and not done in all stores: whoever comes next does the
-            rest.
+        SwitchUnfinishedError: It is recorded, and unfinished in some stores: the job or the next
+            command completes it.
     """
     target = before(connection, config, view)
     if target.switching:
@@ -120,32 +114,27 @@ def back(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
 
 
 def finish(connection: Connection, config: JobConfig, view: str) -> ViewVersion | None:
-    """Does what is left of a switch of a view that was begun; returns what readers see by it.
-
-    Args:
-        connection: To the source, in autocommit; it holds the lock of the view's versions.
-        config: The job's configuration.
-        view: The view.
+    """Completes an unfinished cutover of a view; returns the version that it makes active.
 
     Raises:
         VersionBusyError: A batch takes too long.
-        SwitchUnfinishedError: A store does not answer: whoever comes next does the rest.
+        SwitchUnfinishedError: A store does not answer: the job or the next command completes it.
     """
     target = _under_way(connection, config, view)
     if target is None:
         return None
     asked = _ask(config, target)
-    # no more batches wait than have to, as it may be tried again and again
+    # lock as few stores as possible, since this may be repeated often
     with store_lock.alone(connection, config.source, _turns(target, asked.lacking)):
         _complete(connection, config, target, asked.lacking, asked.away)
     return target
 
 
 def resume(connection: Connection, config: JobConfig) -> None:
-    """Finishes switches that someone began and did not end; none while they are at it.
+    """Completes unfinished cutovers, except those whose command is still running.
 
     Raises:
-        SwitchUnfinishedError: A store of one does not answer; the others are finished.
+        SwitchUnfinishedError: A store of one does not answer; the others are complete.
     """
     unfinished: SwitchUnfinishedError | None = None
     for view in _to_finish(connection, config):
@@ -161,7 +150,10 @@ def resume(connection: Connection, config: JobConfig) -> None:
 
 
 def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
-    """Views whose switch can be finished; one that is declared again has to be made first."""
+    """Returns the views whose cutover can be completed.
+
+    A view that is declared again first has to be filled.
+    """
     moving = [v for v in registry.read(connection, config.source) if v.switching]
     if not moving:
         return []
@@ -169,13 +161,13 @@ def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
     return sorted(
         each.view
         for each in moving
-        # of one that is made from others its table is looked at, which is not long in coming
+        # a derived version is checked by its table, which appears soon
         if each.derived or all((each.place, store) in there for store in stores_of(each))
     )
 
 
 def assert_shown(connection: Connection, config: JobConfig) -> None:
-    """Shows readers of each store what they are to see, where the store has forgotten it.
+    """Restores the pointer to the active version in stores that lost it.
 
     Raises:
         SinkError: A store cannot be reached.
@@ -185,14 +177,14 @@ def assert_shown(connection: Connection, config: JobConfig) -> None:
         return
     turns = frozenset[str]().union(*(_turns(each, stores_of(each)) for each in later))
     with store_lock.alone(connection, config.source, turns):
-        # no one is moving readers at this moment, and what is noted is what they are to see
+        # no cutover runs under these locks, so the recorded versions are the active ones
         for version in _later(connection, config):
             for store in in_order(stores_of(version)):
                 show(config, store, version)
 
 
 def _later(connection: Connection, config: JobConfig) -> list[ViewVersion]:
-    """Versions that readers see and that are not the first; none of views whose are being moved."""
+    """Returns active versions other than the first, except of views with an unfinished cutover."""
     versions = registry.read(connection, config.source)
     moved = {each.view for each in versions if each.switching}
     current = [each for each in versions if each.state is VersionState.CURRENT]
@@ -200,18 +192,13 @@ def _later(connection: Connection, config: JobConfig) -> list[ViewVersion]:
 
 
 def _under_way(connection: Connection, config: JobConfig, view: str) -> ViewVersion | None:
-    """The version of a view that readers are being moved to."""
+    """Returns the target of a view's unfinished cutover."""
     versions = registry.of_view(connection, config.source, view)
     return next((each for each in versions if each.switching), None)
 
 
 def before(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
-    """Returns the version that readers saw before the one that they see, or are on their way to.
-
-    Args:
-        connection: To the source, in autocommit.
-        config: The job's configuration.
-        view: The view.
+    """Returns the version that was active before the present one, or before the unfinished cutover.
 
     Raises:
         VersionUnknownError: There is none, or it was dropped.
@@ -220,10 +207,11 @@ def before(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
 
 
 def _before(versions: Iterable[ViewVersion], view: str) -> ViewVersion:
-    """The version that readers saw before.
+    """Returns the previously active version.
 
-    The version that readers leave and the one that they come to change their states at one time. So
-    what was left last is what they saw before, unless it was left earlier: then that was dropped.
+    A cutover changes the states of both its versions at one time. The former version that changed
+    last is therefore the previous one, unless it changed before the current one did: then the
+    previous one was dropped.
     """
     known = list(versions)
     current = next((each for each in known if each.state is VersionState.CURRENT), None)
@@ -254,9 +242,9 @@ def _changed_at(version: ViewVersion) -> datetime:
 
 
 def _turns(version: ViewVersion, stores: Iterable[Store]) -> frozenset[str]:
-    """Whose turns have to be waited for while readers of a version are moved in some stores.
+    """Returns the store locks that a cutover needs.
 
-    Tables of views made from others need no turn: all that is read of them is published at once.
+    Tables of derived views need none: everything that readers see of them is published at once.
     """
     if version.derived:
         return frozenset(store_lock.of_derived(each) for each in stores if each is not Store.TABLE)
@@ -265,11 +253,11 @@ def _turns(version: ViewVersion, stores: Iterable[Store]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the stores of a version say when they are asked what readers see.
+    """What the stores of a version answer.
 
     Attributes:
-        lacking: Those that answer, and show another version.
-        away: Those that do not answer, and why.
+        lacking: Stores that answer, and show another version.
+        away: Stores that do not answer, and why.
     """
 
     lacking: frozenset[Store]
@@ -289,7 +277,7 @@ def _ask(config: JobConfig, target: ViewVersion) -> _Asked:
 
 
 def _refuse_away(target: ViewVersion, asked: _Asked) -> None:
-    """Refuses a switch of which a part would have to wait; nothing has changed so far.
+    """Refuses a cutover that could not be completed at once; nothing has changed so far.
 
     Raises:
         SinkError: A store does not answer.
@@ -311,17 +299,17 @@ def _complete(
     stores: Collection[Store],
     away: Mapping[Store, ProjectionError],
 ) -> None:
-    """Shows readers of some stores a version that is noted; once all do, notes that they see it.
+    """Makes a recorded version active in some stores; once it is active in all, records that.
 
     Args:
-        connection: It has the stores' turns.
+        connection: It holds the locks of the stores.
         config: The job's configuration.
         target: The version.
         stores: The stores.
-        away: Those for which it is left to be done, and why.
+        away: Stores in which it remains to be done, and why.
 
     Raises:
-        SwitchUnfinishedError: Some is left.
+        SwitchUnfinishedError: Some store is left.
     """
     left = dict(away)
     for store in in_order(stores):
@@ -329,7 +317,7 @@ def _complete(
             show(config, store, target)
         except SinkError as error:
             left[store] = error
-        except StableTableError as error:  # a version that is behind is shown nowhere else, either
+        except StableTableError as error:  # a version that is behind becomes active nowhere
             left[store] = error
             break
     if left:
@@ -362,17 +350,17 @@ def refuse_behind(
     target: ViewVersion,
     stores: Collection[Store] | None = None,
 ) -> None:
-    """Refuses a version that has less than the one that readers see.
+    """Refuses a version that lacks changes which the active version has.
 
     Args:
         connection: To the source, in autocommit.
         config: The job's configuration.
-        current: What readers see.
+        current: The active version.
         target: The version.
         stores: Where; None for all stores that it is kept in.
 
     Raises:
-        VersionBehindError: It has, in a store.
+        VersionBehindError: It lacks some, in a store.
     """
     stores = stores_of(target) if stores is None else stores
     if target.derived:
@@ -396,18 +384,18 @@ def refuse_behind(
         raise VersionBehindError(
             f"version {target.number} of view {target.view} is behind",
             detail="; ".join(behind),
-            hint=f"it stands still since its table has changed: headwater view resume {target.view}"
+            hint=f"it is paused since its table changed: headwater view resume {target.view}"
             if still
-            else "the job brings it there: headwater status; then try again",
+            else "the job applies what it lacks: headwater status; then retry",
         )
 
 
 def _refuse_derived_behind(
     config: JobConfig, current: ViewVersion, target: ViewVersion, stores: Collection[Store]
 ) -> None:
-    """Refuses a version that is not where it is published, or is published earlier.
+    """Refuses a derived version that is not published, or is published at an earlier boundary.
 
-    What another store has of the present one is what is published, or older.
+    Another store has the published state of the active version, or an older one.
     """
     published = Published(config.addresses.tables, config.source)
     latest = published.latest()
@@ -429,12 +417,12 @@ def _refuse_derived_behind(
         raise VersionBehindError(
             f"version {target.number} of view {target.view} is behind",
             detail="; ".join(behind),
-            hint="the job brings it there: headwater view status; then try again",
+            hint="the job applies what it lacks: headwater view status; then retry",
         )
 
 
 def _next_behind(published: Published, target: ViewVersion) -> list[str]:
-    """Says how the tables' own switch would refuse a version: it is behind in what comes next."""
+    """Returns why the tables' own cutover would refuse a version that is behind in the next one."""
     try:
         published.refuse_behind({target.view: target.place})
     except PlaceBehindError as error:

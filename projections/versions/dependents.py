@@ -1,10 +1,9 @@
-"""Succession: what views made from one read, now and once readers see another version of it.
+"""Dependents: what derived views read from a view, now and after a cutover to another version.
 
-A version may lack a column that a view made from it reads, or have it in another type. Then readers
-get the version, and that view stands still with what it had. What is needed to tell that before
-anybody is moved is gathered here: columns alone, no row is read. Whether the queries fit them is
-for Spark to say (`projections.job.batch.check_dependents`), which is asked only where columns
-differ.
+A version may lack a column that a derived view reads, or have it in another type. Readers would
+then get the version, and the derived view would be paused with its present rows. This module
+collects what is needed to tell that before a cutover: columns only, no rows. Where columns differ,
+Spark decides whether the queries fit them (`projections.job.batch.check_dependents`).
 """
 
 from __future__ import annotations
@@ -46,21 +45,20 @@ if TYPE_CHECKING:
 
 _OWN_COLUMNS = frozenset({VERSION_COLUMN, *BOOKKEEPING})
 _PLANNED = "planned"
-"""Of no version: a view is bound in a place that nothing has been decided about."""
+"""Suffix of a physical name that no version has, to bind a view without a recorded decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """Views made from one, and the columns of what they read.
+    """The derived views that read a view, and the columns of their inputs.
 
     Attributes:
-        views: Those that are made from it, or from one of these, each after what it reads and as
-            readers see it, under its own name; before them the view itself where only its query
-            tells which columns it will have.
-        now: By view that they read, its columns as Delta writes them, which is Spark's own form; of
-            one that was never published, none.
-        then: The same, once readers see the other version; without the view itself if it is among
-            `views`.
+        views: The derived views that read it directly or indirectly, each after its inputs, by
+            their active versions and under their own names; preceded by the view itself if only its
+            query determines its columns.
+        now: The columns of each input as Delta writes them, which is Spark's own form; without
+            inputs that were never published.
+        then: The same after the cutover; without the view itself if it is among `views`.
     """
 
     views: tuple[DerivedView, ...]
@@ -69,21 +67,16 @@ class Succession:
 
     @property
     def alike(self) -> bool:
-        """Whether nothing that they read has other columns then."""
+        """Whether the columns of all inputs stay the same."""
         return not self.views or self.now == self.then
 
 
 NOBODY = Succession((), {}, {})
-"""Of a view that no other is made from."""
+"""The dependents of a view that no other view reads."""
 
 
 def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Succession:
-    """Returns what views made from one would read if readers saw a version that is built.
-
-    Args:
-        connection: To the source, in autocommit.
-        spec: The job.
-        target: The version.
+    """Returns what derived views would read after a cutover to a version that is built.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
@@ -100,15 +93,11 @@ def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Su
 
 
 def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Succession:
-    """Returns what views made from one would read if readers saw it as it is declared now.
-
-    Args:
-        connection: To the source, in autocommit.
-        spec: The job.
-        view: The view as it is declared now.
+    """Returns what derived views would read after a cutover to a view as it is declared now.
 
     Returns:
-        It; of a view that does not fit its table, `NOBODY`: no version of it comes to be.
+        The dependents; `NOBODY` if the view does not fit its table, since no version of it can
+        exist.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
@@ -128,13 +117,13 @@ def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Succession:
 
 
 def columns_of(plan: ViewPlan) -> Columns:
-    """Returns what is read of the table of a view that is bound, as Delta writes columns."""
+    """Returns the columns of a bound view's table, as Delta writes them."""
     table = table_schema(plan) if plan.history is None else HistoryForm(plan).states_schema
     return _columns(Schema.from_arrow(table))
 
 
 def columns_elsewhere(spec: JobSpec) -> dict[str, Columns]:
-    """Returns the columns of views of other sources, as readers see them.
+    """Returns the columns of the active versions of views of other sources.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
@@ -153,7 +142,7 @@ def _of_query(
     versions = registry.of_view(connection, config.source, view.name)
     place = registry.current_places(connection, config.source).get(view.name)
     current = next((each for each in versions if each.place == place), None)
-    # of a function that cannot be kept, another one may be followed in place
+    # a function that cannot be stored may be replaced in place
     if current is not None and (view.function is None or part_told(view.text) is not None):
         change = registry.changed(connection, current, view)
         if change.kind is not DefinitionChangeKind.REBUILD:
@@ -163,9 +152,9 @@ def _of_query(
 
 
 def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[DerivedView, ...]:
-    """Views made from one, or from one of these, by the queries whose rows readers see.
+    """Returns the derived views that read a view directly or indirectly, by their active versions.
 
-    Those that the job of another source maintains, by the queries that are declared.
+    Those that the job of another source maintains are taken as they are declared.
     """
     places = registry.current_places(connection, spec.config.source)
     known = versions_derived.places(
@@ -184,7 +173,7 @@ def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[Derive
 def _now(
     connection: Connection, config: JobConfig, view: str, reading: tuple[DerivedView, ...]
 ) -> dict[str, Columns]:
-    """Columns of all that some views read but what they make themselves, as readers see it."""
+    """Returns the columns of the active version of every input from outside `reading`."""
     places, latest = dict(registry.current_places(connection, config.source)), dict(_latest(config))
     for name, (place, at) in shown_elsewhere(config.addresses.tables, config.source).items():
         places[name], latest[place] = place, at

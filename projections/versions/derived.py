@@ -1,8 +1,8 @@
-"""Versions of views that are made from others: which the job makes, and in what order.
+"""Versions of derived views: which ones the job computes, and in what order.
 
-Such a version is filled from no archive: the job makes the whole of it, at the next boundary, from
-the tables of the views that it reads, and keeps it from then on at every boundary with the others.
-What follows a view reads the version that readers see, and is made anew when they are moved.
+No archive fills such a version. The job computes it completely at the next boundary from the tables
+of its inputs, and then maintains it at every boundary with the others. Views that read another view
+read its active version, and are computed again when readers are moved.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SELECT DISTINCT jsonb_array_elements_text(definition -> 'inputs') FROM headwater
 
 @dataclass(frozen=True, slots=True)
 class KeptDerived:
-    """A version of a view that is made from others, as the job keeps it.
+    """A version of a derived view that the job maintains.
 
     Attributes:
-        view: The view, under the version's place.
-        joining: Whether it waits to be made for the first time.
+        view: The view, under the version's physical name.
+        joining: Whether it still has to be computed for the first time.
     """
 
     view: DerivedView
@@ -49,17 +49,17 @@ class KeptDerived:
 def kept(
     connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
 ) -> list[KeptDerived]:
-    """Returns what the job keeps: of each declared view its versions, each after what it reads.
+    """Returns what the job maintains: the versions of each declared view, after their inputs.
 
-    Of a view, those that readers do not see come before the one that they do: so in no other store
-    that one is ever ahead. A view without versions is kept as it is declared; a version whose
-    definition cannot be read, not at all.
+    Inactive versions of a view precede the active one, so the active one is never ahead in another
+    store. A view without versions is kept as it is declared. A version whose definition cannot be
+    read is left out.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         declared: The views as they are declared.
-        functions: Where what was kept of functions is.
+        functions: The folder of stored functions.
     """
     by_view: dict[str, list[ViewVersion]] = {}
     for version in registry.read(connection, source):
@@ -76,7 +76,7 @@ def kept(
     views = {name: [each.view for each in versions] for name, versions in found.items()}
     try:
         names = in_order(views)
-    except RebuildRefusedError:  # followed in place: those of the circle stand still
+    except RebuildRefusedError:  # followed in place: the views of the cycle are paused
         names = list(views)
     return [each for name in names for each in found[name]]
 
@@ -84,7 +84,7 @@ def kept(
 def places(
     connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
 ) -> tuple[DerivedView, ...]:
-    """Returns the views that `kept` does, under their places."""
+    """Returns the views of `kept`, under their physical names."""
     if not declared:
         return ()
     return tuple(each.view for each in kept(connection, source, declared, functions))
@@ -108,7 +108,7 @@ def _kept(
 
 
 def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset[str]:
-    """Returns what versions of some views read that the job keeps."""
+    """Returns what the maintained versions of some views read."""
     if not registry.ready(connection):
         return frozenset()
     rows = connection.execute(_READ, (source, list(views))).fetchall()
@@ -118,11 +118,8 @@ def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset
 def in_order(views: Mapping[str, Iterable[DerivedView]]) -> list[str]:
     """Returns names of views, each after those that a version of it reads.
 
-    Args:
-        views: By name, the versions that are kept.
-
     Raises:
-        RebuildRefusedError: Each of some reads the next one.
+        RebuildRefusedError: Their inputs form a cycle.
     """
     reads = {
         name: {each for version in versions for each in version.inputs if each in views}

@@ -1,7 +1,7 @@
-"""Rebuild of a view that is made from others: the job makes a version of it beside the present one.
+"""Rebuild of a derived view: the job computes another version of it beside the active one.
 
-There is nothing to replay: what it is made from is there in tables, at each boundary. So what is
-done here is to say what will be, to note the version, and to compare it with what readers see.
+Nothing is replayed, since the tables of its inputs exist at each boundary. This module plans the
+rebuild, records the version, and compares it with the active one.
 """
 
 from __future__ import annotations
@@ -37,19 +37,14 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _ROWS_PER_S: Final = 100_000
-"""What a small machine takes of the rows that a query reads, where no one has measured it."""
+"""Rows that a query reads per second on a small machine, where nothing was measured."""
 
 
 def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> RebuildPlan:
-    """Tells what a rebuild of a view will do; changes nothing.
-
-    Args:
-        connection: To the source, in autocommit.
-        spec: The job.
-        view: The view as it is declared now.
+    """Returns what a rebuild of a view will do; changes nothing.
 
     Raises:
-        RebuildRefusedError: It would be made from itself, by way of other versions that are kept.
+        RebuildRefusedError: It would read itself through other kept versions.
     """
     known = versions_derived.kept(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
@@ -78,7 +73,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
 
 
 def _rows(config: JobConfig, view: DerivedView) -> int:
-    """About how many rows the tables have that a view reads."""
+    """Returns about how many rows a view's input tables have."""
     tables = config.addresses.tables
     published = Published(tables, config.source)
     latest = published.latest()
@@ -93,16 +88,10 @@ def _rows(config: JobConfig, view: DerivedView) -> int:
 def compare(
     connection: Connection, config: JobConfig, current: ViewVersion, target: ViewVersion
 ) -> VersionDifference:
-    """Compares a version with the one that readers see, as both are published at one boundary.
+    """Compares a version with the active one, both published at one boundary.
 
-    That a query gives columns which the other one does not, or of another type, is explained by it;
-    that rows which both have differ in a column of both is not.
-
-    Args:
-        connection: To the source, in autocommit.
-        config: The job's configuration.
-        current: The version that readers see.
-        target: The other one.
+    Columns that only one query returns, or that have another type, are explained by the queries.
+    Rows that both have must agree in every common column.
 
     Raises:
         VersionBehindError: They have not been published at one boundary yet.
@@ -123,7 +112,7 @@ def _bound(config: JobConfig, latest: PublishedVersion | None, version: ViewVers
     if at is None or not isinstance(view, DerivedView):
         raise VersionBehindError(
             f"version {version.number} of view {version.view} is not published yet",
-            hint="the job makes it at the next boundary: headwater view status; then try again",
+            hint="the job computes it at the next boundary: headwater view status; then retry",
         )
     try:
         plan = plan_at(config, view, at.version)
@@ -131,5 +120,5 @@ def _bound(config: JobConfig, latest: PublishedVersion | None, version: ViewVers
         raise SinkUnavailableError(
             f"table {version.place} cannot be read", detail=type(error).__name__
         ) from None
-    # its table is there even where no reader asks for it
+    # it has a table even if the view does not declare one
     return replace(plan, to=plan.to | {Store.TABLE})

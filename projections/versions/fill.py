@@ -1,9 +1,8 @@
-"""Filling: what a replay is told that fills a version, whatever it is filled from.
+"""Filling: the inputs and the bookkeeping of a replay that fills a version.
 
-Laps: what the archive gets while a version is filled from it is replayed too, lap after lap.
-
-Each lap takes what came during the one before, so it is shorter, and held to the same share of the
-time. The last of it is left to the job, which takes a version over as fast as it reads anything.
+Records that the archive receives during a replay are replayed in catch-up rounds. Each round covers
+what arrived during the one before, so it is shorter, and the same share of the time limits it. The
+job reads the last records itself, as fast as it reads anything.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 AT_ONCE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
-"""Changes that are written at once, each as many as its store takes best."""
+"""Changes per write, the best number for each store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ class Filling:
     """How a version is filled.
 
     Attributes:
-        share: Of the time, how much it takes at most, above 0 to 1.
+        share: Greatest share of the time that it takes, above 0 to 1.
         stopped: Set to pause it.
-        progress: Is told how far it is, about twice a second.
-        waits: Is told, every few seconds, what a version waits for that is filled; and before that,
-            which lap begins.
+        progress: Receives the progress, about twice a second.
+        waits: Receives a sentence when a catch-up round begins and, every few seconds, what a
+            filled version waits for.
     """
 
     share: float = 1.0
@@ -61,14 +60,14 @@ class Filling:
 
 
 def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[ReplayTarget]:
-    """Returns what a replay fills: the places of a version, one in each store."""
+    """Returns what a replay fills: the version in each of its stores."""
     return [
         ReplayTarget(
-            # an engine goes by the store that a plan names
+            # an engine uses the store that a plan names
             (replace(plan.in_store(store), to=frozenset({store})),),
             partial(open_sink, store, config.addresses),
-            # what waited when it was killed, or came to wait in an earlier lap, still does: an
-            # older row must lend it no values
+            # a key that was quarantined before a crash or in an earlier round stays so: an older
+            # row must not supply values for it
             held=quarantine_table.held(connection, config.source, store),
             set_aside=partial(quarantine_table.write, config.ledger, store),
             changes_per_write=AT_ONCE[store],
@@ -78,19 +77,19 @@ def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[R
 
 
 def note_swept(connection: Connection, plan: ViewPlan, done: Done) -> None:
-    """Notes what a replay has removed, as whole reads allow."""
+    """Records the rows that a replay removed because a snapshot does not have them."""
     stores = sorted(plan.to)
     for swept in done.swept:
         sweeps.note(connection, swept.view, stores[swept.target], swept.sweep, swept.removed)
 
 
 def archived(config: JobConfig, plan: ViewPlan, version: int | None = None) -> Offsets:
-    """Returns how far the archive says that it has had each partition of a view's topics."""
+    """Returns the offsets up to which the archive has the partitions of a view's topics."""
     return coverage.archived(config, frozenset(plan.topics), version)
 
 
 def whole_reads(connection: Connection, config: JobConfig) -> dict[str, Read]:
-    """Returns the newest whole read of each table that is done, by topic."""
+    """Returns the newest finished snapshot of each table, by topic."""
     epoch = reads.epoch_of(connection, config.source, 1)
     return {
         read.topic: read
@@ -100,18 +99,17 @@ def whole_reads(connection: Connection, config: JobConfig) -> dict[str, Read]:
 
 
 FEW: Final = 2_000
-"""So many records are not worth a lap: the job reads them in less time than it needs to begin."""
+"""Fewer records than this need no round: the job reads them faster than a round starts."""
 
 SOON_S: Final = 15.0
-"""What came while a lap of so few seconds lasted is not worth another: as a rule the archive itself
-gets no record sooner."""
+"""A round shorter than this needs no further one: the archive usually receives no record sooner."""
 
 _SHORTER: Final = 0.95
-"""Of the records of a lap, how many the next may have: with more, there is no end to them."""
+"""Greatest size of a round relative to the one before; above it the rounds would never end."""
 
 
-class Laps:
-    """Tells, between replays of one version, whether another lap is worth it."""
+class CatchUpRounds:
+    """Decides, between replays of one version, whether another catch-up round is worthwhile."""
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -119,21 +117,18 @@ class Laps:
         self.outrun = False
 
     def begin(self, left: int | None = None, *, resumed: bool = False) -> None:
-        """A replay begins.
+        """Notes that a replay begins.
 
         Args:
-            left: Of a lap, about how many records it has to take.
-            resumed: It was begun before, no one knows when: what came since can be anything.
+            left: About how many records a catch-up round has to replay.
+            resumed: It was begun at an unknown time, so any number of records may have arrived
+                since.
         """
         self._began = None if resumed else time.monotonic()
         self._left = left
 
     def worth(self, left: int) -> bool:
-        """Tells whether what came since is worth a lap; `outrun` if it is, and would be no end.
-
-        Args:
-            left: About how many records that are.
-        """
+        """Returns whether to begin another round; sets `outrun` if rounds would never end."""
         soon = self._began is not None and time.monotonic() - self._began <= SOON_S
         self.outrun = (
             left > FEW and not soon and self._left is not None and left > _SHORTER * self._left
@@ -142,18 +137,13 @@ class Laps:
 
 
 def left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:
-    """Returns about how many records the archive has by now that a version lacks.
-
-    Args:
-        config: The job's configuration.
-        plan: The version.
-        replayed: How far it is filled.
+    """Returns about how many records the archive has that a version lacks.
 
     Raises:
         BrokerError: The broker does not answer.
         SinkUnavailableError: The archive cannot be read.
-        ArchiveIncompleteError: No one can tell: a topic was recreated meanwhile, or what the
-            archive was like when it was read is forgotten.
+        ArchiveIncompleteError: It cannot be determined: a topic was recreated, or the archive's
+            state at the time of the replay is no longer available.
     """
     topics = frozenset(plan.topics)
     version = None if replayed.archive is None else replayed.archive[0]
@@ -163,8 +153,8 @@ def left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:
         raise ArchiveIncompleteError(
             f"no one knows any more what the archive had at version {version}", detail=error.detail
         ) from None
-    # of a topic that was deleted and made anew, offsets begin again
+    # offsets of a topic that was deleted and recreated begin again
     if any(had.get(place, 0) < end for place, end in replayed.ends.items()):
-        raise ArchiveIncompleteError("a topic was made anew since it was read from the archive")
+        raise ArchiveIncompleteError("a topic was recreated since it was read from the archive")
     now = coverage.archived(config, topics)
     return sum(max(0, end - replayed.ends.get(place, 0)) for place, end in now.items())

@@ -1,4 +1,4 @@
-"""Archive rebuild: a version of a view filled from the archive, and brought up with it in laps."""
+"""Archive rebuild: fills a version from the archive, and updates it in catch-up rounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from projections.archive.scan import newest_version
 from projections.archive.task import Had, ReplayOptions
 from projections.changes import sweeps
 from projections.errors import ArchiveIncompleteError, BulkLostError
-from projections.versions import fill as laps_of
+from projections.versions import fill as fill_rounds
 from projections.versions import handover, job_engine, rebuild, registry
-from projections.versions.fill import Laps, archived, note_swept, targets, whole_reads
+from projections.versions.fill import CatchUpRounds, archived, note_swept, targets, whole_reads
 from projections.versions.fill_way import way_of
 from projections.versions.job_engine import JobEngine
 from projections.versions.rate_estimate import share_of
@@ -44,17 +44,18 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
     *,
     changes: int = 0,
 ) -> None:
-    """Fills the places of a version from the archive; one that was killed goes on where it was.
+    """Fills a version from the archive; an interrupted fill continues where it was.
 
-    What the archive gets meanwhile is replayed too, lap after lap, until little is left to the job.
+    Records that the archive receives meanwhile are replayed in catch-up rounds, until few are left
+    to the job.
 
     Args:
         connection: To the source; it holds the lock of the view's versions.
         spec: The job.
         version: The version.
-        plan: It, bound to its table.
+        plan: The version, bound to its table.
         filling: How.
-        changes: Changes that the archive has for it, which decides who replays them.
+        changes: Changes that the archive has for it; the number decides what replays them.
 
     Raises:
         ReplayStoppedError: It was paused.
@@ -67,7 +68,7 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         if way_of(spec.config, plan, changes).by_job:
             filled.engine = JobEngine(spec.config, plan, filling)
         done = filled.run()
-    done = replace(done, progress=None)  # a lap that came to nothing may have noted that it looked
+    done = replace(done, progress=None)  # a round without records may have noted progress
     registry.note_replayed(connection, spec.config.source, version.place, done)
 
 
@@ -81,21 +82,21 @@ class _ArchiveRebuild:
     engine: JobEngine | None = None
 
     def run(self) -> FillProgress:
-        done, laps = self.version.replayed or FillProgress({}), Laps()
+        done, rounds = self.version.replayed or FillProgress({}), CatchUpRounds()
         while True:
             begun = state_of(done.progress) is not None
             try:
                 if begun or done.archive is None:
-                    laps.begin(resumed=begun)
+                    rounds.begin(resumed=begun)
                     done = self._replayed(done)
                     continue
-                left = laps_of.left(self.spec.config, self.plan, done)
-                if not laps.worth(left):
-                    if laps.outrun:
+                left = fill_rounds.left(self.spec.config, self.plan, done)
+                if not rounds.worth(left):
+                    if rounds.outrun:
                         self.filling.waits(self._outrun(left))
                     return done
                 self.filling.waits(self._begins(done, left))
-                laps.begin(left)
+                rounds.begin(left)
                 at = newest_version(self.spec.config.archive)
                 self.plan = rebuild.bind_again(self.connection, self.spec, self.version)
                 done = self._replayed(done, at)
@@ -111,19 +112,19 @@ class _ArchiveRebuild:
                 done = FillProgress({})
 
     def _replayed(self, before: FillProgress, at: int | None = None) -> FillProgress:
-        """Replays the archive, or of a version that came to an end of it what is new, once.
+        """Replays the archive once; for a version that reached its end before, only newer records.
 
         Args:
-            before: How far it is.
-            at: Of a lap that begins, the version of the archive that it comes to.
+            before: The progress so far.
+            at: For a new catch-up round, the version of the archive that it replays up to.
 
         Returns:
-            How far it is then, as it was noted.
+            The new progress, as it was recorded.
         """
         began, lap = time.monotonic(), before.archive is not None
 
         def so_far() -> FillProgress:
-            if lap:  # of a few records, most is what it takes to begin: that tells no rate
+            if lap:  # a few records tell no rate: most of the time is the start
                 return before
             took_s = time.monotonic() - began
             share = share_of(before, took_s, self.filling.share)
@@ -137,7 +138,7 @@ class _ArchiveRebuild:
         def note_progress(now: Mapping[str, Any]) -> None:
             noted(replace(so_far(), progress=now))
 
-        number = before.laps + 1 if lap else 0
+        number = before.rounds + 1 if lap else 0
         noting = ProgressWriter(before.progress, note_progress, self.filling.progress, number)
         into = targets(self.connection, self.spec.config, self.plan)
         if self.engine is not None and not lap:
@@ -150,7 +151,7 @@ class _ArchiveRebuild:
             progress=None,
             records=before.records if lap else done.records,
             archive=done.archive,
-            laps=before.laps + lap,
+            rounds=before.rounds + lap,
         )
         noted(found)
         return found
@@ -165,7 +166,7 @@ class _ArchiveRebuild:
         return ReplayOptions(
             had=Had(ends, before.archive) if lap else None,
             version=at,
-            # one that goes on was looked at when it began
+            # a resumed replay was checked when it began
             archived={} if lap and noting.resumes else archived(spec.config, plan, at),
             whole=whole_reads(connection, spec.config) if to_sweep else {},
             spans=sweeps.spans(connection, plan),
@@ -178,7 +179,7 @@ class _ArchiveRebuild:
         )
 
     def _go_on_alone(self, error: BulkLostError) -> None:
-        """Has the job write nothing more, so that the next replay goes record by record."""
+        """Stops the job's work, so that the next replay goes record by record."""
         self.engine = None
         version, why = self.version, ": ".join(filter(None, (error.message, error.detail)))
         self.filling.waits(
@@ -187,7 +188,7 @@ class _ArchiveRebuild:
         job_engine.fence(self.spec.config, self.plan, self.filling.stopped)
 
     def _to_sweep(self) -> bool:
-        """Whether a whole read allows something to be removed that was not removed yet."""
+        """Whether a snapshot allows rows to be removed that are still there."""
         whole = reads.whole_reads(self.connection, self.plan.source)
         done = sweeps.done(self.connection)
         pending = (sweeps.pending(self.plan, store, whole, done) for store in self.plan.to)
@@ -196,8 +197,8 @@ class _ArchiveRebuild:
     def _begins(self, done: FillProgress, left: int) -> str:
         version = self.version
         return (
-            f"version {version.number} of view {version.view}, lap {done.laps + 1}: about {left:,}"
-            " records came while it was filled"
+            f"version {version.number} of view {version.view}, catch-up round {done.rounds + 1}:"
+            f" about {left:,} records came while it was filled"
         )
 
     def _outrun(self, left: int) -> str:

@@ -1,4 +1,4 @@
-"""Fill way: who replays the archive into a version, the job's Spark or the command, and why."""
+"""Fill way: whether the job's Spark or the command replays the archive into a version, and why."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from projections.versions.version import FillProgress
 
 SLOTS_MIN: Final = 2
-"""Tasks that the job's Spark has to run at once: one of them is left to live views."""
+"""Tasks that the job's Spark has to run at once, so that one is left for live views."""
 
 
 class FillWay(NamedTuple):
-    """Who replays the archive into a version, and why.
+    """What replays the archive into a version, and why.
 
     Attributes:
         by_job: Whether the job's Spark does it; else the command, record by record.
@@ -36,7 +36,7 @@ class FillWay(NamedTuple):
 
 
 def way_of(config: JobConfig, plan: ViewPlan | None, changes: int) -> FillWay:
-    """Tells who replays the archive into a version.
+    """Decides what replays the archive into a version.
 
     Args:
         config: The job's configuration.
@@ -64,14 +64,14 @@ def way_planned(
     changes: int,
     begun: FillProgress | None,
 ) -> FillWay:
-    """Tells beforehand who will replay the archive into a version; changes nothing.
+    """Predicts what will replay the archive into a version; changes nothing.
 
     Args:
         connection: To the source.
         config: The job's configuration.
         view: The view as it is declared now.
         changes: Changes that the archive has for it.
-        begun: How far a version is filled that was begun; None of none.
+        begun: Progress of an unfinished fill; None if there is none.
     """
     state = None if begun is None else state_of(begun.progress)
     if begun is not None and begun.archive is not None:

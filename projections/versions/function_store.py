@@ -1,11 +1,11 @@
-"""Functions of versions: kept when a version is made, so that it goes on by the one that it had.
+"""Functions of versions: stored when a version is made, so that it continues with its own function.
 
-What a function needs of its module (`projections.definition.derived.function_source`) lies in a
-file of the home folder that is named by its digest. The source database has the digest alone: a row
-of it that someone has altered can name another file that was kept, and cannot run anything else,
-as a file runs only if it is what its name says.
+The parts of the views module that a function needs
+(`projections.definition.derived.function_source`) are stored in a file of the home folder, named by
+its digest. The source database has the digest only. An altered row can therefore name another
+stored file, but cannot run anything else: a file runs only if its content matches its name.
 
-A file is there before the row that names it, and goes when no row does.
+A file is written before the row that names it, and removed once no row names it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _MODULE: Final = "headwater_views"
-"""What a module of views is called while it runs: so is a part of it."""
+"""Module name of the project's views, and of a stored part of them, while it runs."""
 
 _FILE: Final = re.compile(r"[0-9a-f]{64}\.(py|tmp)|\.[0-9a-f]{64}\.py\.[0-9a-f]+\.tmp")
 _LOCK: Final = AdvisoryLock("hashtext('headwater.functions')")
@@ -47,7 +47,7 @@ _NAMED: Final = """
 SELECT DISTINCT definition ->> 'text' FROM headwater.view_versions
  WHERE state <> 'dropped' AND definition ->> 'is' = 'DerivedView'
 """
-_TOLD_ANEW: Final = """
+_RENAMED: Final = """
 UPDATE headwater.view_versions SET definition = jsonb_set(definition, '{text}', to_jsonb(%s::text))
  WHERE source = %s AND view = %s AND state <> 'dropped' AND definition ->> 'text' = %s
    AND definition ->> 'is' = 'DerivedView'
@@ -57,12 +57,12 @@ _running = Lock()
 
 @dataclass(frozen=True, slots=True)
 class KeptFunction:
-    """A function of a version, as it was kept; wherever it is sent, it is found in its file.
+    """A stored function of a version; it finds its file in any process that it is sent to.
 
     Attributes:
         view: Name of the view.
-        folder: Where functions are kept.
-        digest: What tells it from another.
+        folder: The folder of stored functions.
+        digest: Digest of its text.
     """
 
     view: str
@@ -70,10 +70,10 @@ class KeptFunction:
     digest: str
 
     def __call__(self, *inputs: Any) -> Any:
-        """Returns the view, made from a DataFrame of each of its inputs.
+        """Computes the view from one DataFrame for each input.
 
         Raises:
-            FunctionLostError: What was kept of it is gone, or was altered.
+            FunctionLostError: The stored file is gone, or was altered.
         """
         return self.made(*inputs)
 
@@ -82,7 +82,7 @@ class KeptFunction:
         """The function itself.
 
         Raises:
-            FunctionLostError: What was kept of it is gone, or was altered.
+            FunctionLostError: The stored file is gone, or was altered.
         """
         try:
             return _run(self.folder / f"{self.digest}.py", self.digest)
@@ -97,18 +97,18 @@ class KeptFunction:
 
 
 class _LostError(Exception):
-    """It cannot be run; the text says why."""
+    """The function cannot be run; the text says why."""
 
 
 def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> DerivedView:
     """Returns a version of a view with the function that it was made for.
 
-    Of a function of which no one could tell what it needs of its module, that is the declared one.
+    If the parts that the function needs could not be determined, that is the declared function.
 
     Args:
         kept: The view, as it was kept for the version.
         declared: The view as it is declared.
-        folder: Where functions are kept.
+        folder: The folder of stored functions.
     """
     if not is_function(kept):
         return kept
@@ -121,7 +121,7 @@ def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> Der
 
 
 def in_place(declared: DerivedView) -> str:
-    """Says how a view comes to its declared function of which what it was is not kept."""
+    """Says how a view adopts its declared function if the former one is not stored."""
     function = declared.function
     why = function.untold if isinstance(function, ViewFunction) else ""
     said = "its rows are computed in its place when the job starts again"
@@ -137,15 +137,15 @@ def noting(
     *,
     shared: bool = False,
 ) -> Iterator[None]:
-    """Keeps the functions of views, of which versions are noted meanwhile.
+    """Stores the functions of views whose versions are recorded meanwhile.
 
-    What an earlier release has noted of one, by the whole of a module that is still the same, is
-    noted anew. When it is done, what no version names any more is removed.
+    An earlier release identified a function by the whole module; if that module is unchanged, the
+    row is updated to the new digest. At the end, files that no version names are removed.
 
     Args:
-        connection: To the source, in autocommit; what is noted is noted as a whole.
+        connection: To the source, in autocommit; all rows are recorded in one transaction.
         source: Its name.
-        folder: Where functions are kept.
+        folder: The folder of stored functions.
         declared: The views as they are declared.
         shared: Versions of other sources name files of the folder too, so none is removed.
 
@@ -158,18 +158,18 @@ def noting(
                 _keep(folder, view.function)
                 if view.text != view.function.former and registry.ready(connection):
                     told = view.text, source, view.name, view.function.former
-                    connection.execute(_TOLD_ANEW, told)
+                    connection.execute(_RENAMED, told)
         yield
         if not shared:
             _tidy(connection, folder)
 
 
 def tidy(connection: Connection, folder: Path, *, shared: bool = False) -> None:
-    """Removes what was kept of functions that no version names any more.
+    """Removes stored functions that no version names.
 
     Args:
         connection: To the source, in autocommit.
-        folder: Where functions are kept.
+        folder: The folder of stored functions.
         shared: Versions of other sources name files of the folder too, so none is removed.
     """
     if shared:
@@ -180,7 +180,7 @@ def tidy(connection: Connection, folder: Path, *, shared: bool = False) -> None:
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[None]:
-    """Keeps everybody else from the files and from noting what names them."""
+    """Takes the lock of the files and of the rows that name them."""
     with connection.transaction():
         connection.execute(_LOCK.in_transaction)
         yield
@@ -226,14 +226,14 @@ def _read(file: Path, digest: str) -> str:
 
 @lru_cache(maxsize=256)
 def _run(file: Path, digest: str) -> Callable[..., Any]:
-    """Runs what was kept, as a module of views is run, and returns the function."""
+    """Runs a stored part as a views module, and returns the function."""
     code = compile(_read(file, digest), str(file), "exec", dont_inherit=True)
     module = ModuleType(_MODULE)
     with _running:
         before = sys.modules.get(_MODULE)
         sys.modules[_MODULE] = module  # classes look for their module while they are made
         try:
-            exec(code, module.__dict__)  # noqa: S102  # it is what the project's own module said
+            exec(code, module.__dict__)  # noqa: S102  # the text is the project's own module's
         finally:
             if before is None:
                 del sys.modules[_MODULE]

@@ -1,18 +1,15 @@
-"""Joining: a version that was filled from the archive is taken over by the job's queries.
+"""Hand-over: the job's queries adopt a version that the archive has filled.
 
-The archive ends somewhere; a store's query stands elsewhere, nearly always further on. Queries that
-run go on, and what lies in between is taken for the version alone (`spark.takeover`). One that is
-started goes back: what lies in between is taken by the query once more, for all views of those
-topics: nothing comes of it where it has been, as every row is guarded by its version, and the new
-version has it then. A query that is killed before it has come so far begins there again, as the
-version joins until it is everywhere.
+The archive ends at one offset; a store's query is at another, nearly always a later one. Running
+queries continue, and the job replays the gap into the new version alone (`job.tasks.handover`). A
+query that starts goes back instead and reads the gap again for all views of those topics. That is
+harmless, since every row is guarded by its version. If the query is killed before it reaches its
+old position, it goes back again, since the version joins until it is in every store.
 
-Approach: how far the job is with a version that it takes over, for whoever waits for that.
-
-What the job takes for a version alone, beside its batches, it writes down as it goes. Where its
-queries go back for the version instead, their figures grow; and while the table of one that is
-made from others is written, that does. A version that comes nearer in none of these ways, and to no
-other store, stands still.
+`Approach` measures the progress of a hand-over for the command that waits for it. The job writes
+down what it replays for a version alone. Where a query goes back, its counters grow; while the
+table of a derived view is written, the table grows. A version that shows none of these signs, and
+appears in no further store, makes no progress.
 """
 
 from __future__ import annotations
@@ -50,10 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 def checked(spec: JobSpec) -> JobSpec:
-    """Leaves out versions for which it has become too late: records that they lack are gone.
-
-    Args:
-        spec: The job, its views bound.
+    """Leaves out versions that can no longer be adopted: records that they lack are gone.
 
     Raises:
         BrokerError: The broker does not answer.
@@ -70,13 +64,13 @@ def checked(spec: JobSpec) -> JobSpec:
     with session.connect(spec.config.source_dsn) as connection:
         for place in sorted(late):
             error = RecordsLostError(
-                f"version {place} cannot be taken over: records that it lacks are gone",
+                f"the job cannot adopt version {place}: records that it lacks are gone",
                 detail="topics keep less than has passed since it was filled",
-                hint="headwater view rebuild: it goes on with what the archive has by now, and says"
-                " so if it cannot",
+                hint="headwater view rebuild continues with what the archive has by now, or reports"
+                " why it cannot",
             )
             registry.note_fault(connection, spec.config.source, place, Fault.of(error))
-            _log.warning("a version cannot be taken over", version=place, code=error.code)
+            _log.warning("a version cannot be adopted", version=place, code=error.code)
     return replace(
         spec,
         plans=tuple(plan for plan in spec.plans if plan.name not in late),
@@ -85,7 +79,7 @@ def checked(spec: JobSpec) -> JobSpec:
 
 
 def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> bool:
-    """Tells whether records are gone that a version lacks.
+    """Returns whether records that a version lacks are gone.
 
     Args:
         plan: The version.
@@ -100,7 +94,7 @@ def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, in
 
 
 def rewound(spec: JobSpec, store: Store, at: Offsets) -> Offsets:
-    """Returns where a query stands once versions that join are considered.
+    """Returns the offsets from which a query reads once joining versions are considered.
 
     Args:
         spec: The job.
@@ -111,16 +105,16 @@ def rewound(spec: JobSpec, store: Store, at: Offsets) -> Offsets:
     for plan in spec.plans_in(store):
         if (ends := spec.joining.get(plan.name)) is None:
             continue
-        # of a partition that the archive had nothing of, the version has nothing
+        # the version has no records of a partition that the archive did not have
         own = {p: ends.get(p, 0) for p in found if p[0] in plan.topics}
         found |= {partition: min(found[partition], end) for partition, end in own.items()}
     return found
 
 
 def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
-    """Notes which versions have been taken over: those that claim a position in every store.
+    """Records which versions are adopted: those with a position in every store.
 
-    Of one that was dropped, nothing is left that its last batches have said.
+    Positions that the last batches of a dropped version left behind are deleted.
     """
     versions = registry.read(connection, spec.config.source)
     coming = {each.place for each in versions if each.state is VersionState.JOINING}
@@ -139,17 +133,18 @@ def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
 
 
 LOOK_S: Final = 1.0
-"""How often files are looked into, however often it is asked."""
+"""Shortest time between two looks at the files, seconds."""
 
 _FILE: Final = "takeover.json"
 
 
 class HandoverOffsets(NamedTuple):
-    """What a version has of its topics in one store.
+    """A version's progress in one store.
 
     Attributes:
-        offsets: The sum of the offsets up to which it has the partitions: greater with each record.
-        left: About how many records it lacks, when that was looked at.
+        offsets: The sum of the offsets up to which it has the partitions; it grows with each
+            record.
+        left: About how many records it lacked at that time.
     """
 
     offsets: int
@@ -157,7 +152,7 @@ class HandoverOffsets(NamedTuple):
 
 
 def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) -> None:
-    """Writes down what a version has by now; there is one at a time."""
+    """Writes a version's progress to a file; one version at a time is adopted."""
     path = _path(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     stores = {str(store): list(each) for store, each in taken.items()}
@@ -165,7 +160,7 @@ def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) 
 
 
 def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
-    """Returns what was written down of a version last; nothing if that was another one."""
+    """Returns the progress that was written last; empty if it is another version's."""
     said = _read(_path(config))
     if said.get("place") != place:
         return {}
@@ -173,11 +168,11 @@ def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
 
 
 class Approach:
-    """Watches one version come nearer.
+    """Measures the progress of one hand-over.
 
     Args:
         config: The job's configuration.
-        place: The version's place.
+        place: The version's physical name.
     """
 
     def __init__(self, config: JobConfig, place: str) -> None:
@@ -191,15 +186,15 @@ class Approach:
 
     @property
     def still_s(self) -> float:
-        """For how long it has come no nearer, seconds."""
+        """Seconds since the last progress."""
         return time.monotonic() - self._moved_at
 
     def look(self, there: Collection[Store]) -> None:
-        """Looks whether it has come nearer.
+        """Checks for progress.
 
         Args:
-            there: Stores in which it claims a position. What is written to it there is what is
-                written to every view, and brings it no nearer to the others.
+            there: Stores in which the version has a position. Writes there reach every view, so
+                they are no progress towards the other stores.
         """
         if time.monotonic() < self._look_at:
             return
@@ -208,7 +203,7 @@ class Approach:
         self._left = {store: each.left for store, each in taken.items()}
         moved = False
         for store, each in taken.items():
-            # one that begins anew again and again comes no nearer by that
+            # repeated restarts are no progress
             if each.offsets > self._best.get(store, -1):
                 self._best[store] = each.offsets
                 moved = True
@@ -218,7 +213,7 @@ class Approach:
             self._moved_at = time.monotonic()
 
     def said(self) -> str:
-        """What is known of what it lacks, in words; empty if nothing is."""
+        """Returns what the version lacks, in words; empty if that is unknown."""
         return "".join(
             f"; about {left:,} records are left for {store}"
             for store, left in sorted(self._left.items())
@@ -226,7 +221,7 @@ class Approach:
         )
 
     def _records(self, there: Collection[Store]) -> dict[str, int]:
-        """Records of it that the queries of other stores have had since the job started."""
+        """Records of the version that queries of other stores have read since the job started."""
         queries: Mapping[str, Any] = _read(self._config.status_file).get("queries", {})
         return {
             store: query["views"][self._place]["records"]

@@ -1,9 +1,9 @@
-"""JobEngine: a replay's bulk work, done by the Spark of the job that runs beside the command.
+"""JobEngine: the Spark of a running job does the bulk work of a replay.
 
-The command keeps all of the replay: what the archive has, where it goes on, what is left to single
-records. It has the job find the newest records of a mirror's keys and write them to its table. If
-the job cannot, or is gone for a minute, the command goes on by itself, record by record: rows that
-are there already are guarded by their versions.
+The command controls the replay: which records the archive has, where to continue, and which records
+are left to single writes. The job finds the newest records of a mirror's keys and writes them to
+its table. If the job cannot, or is gone for a minute, the command continues alone, record by
+record; rows that exist already are guarded by their versions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from projections.versions.fill import Filling
 
 GONE_S: Final = 60.0
-"""How long the job may take no requests: it may be starting again."""
+"""How long the job may take no requests, seconds: it may be restarting."""
 
 _LOCK_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.2
@@ -63,7 +63,7 @@ class JobEngine:
         self._requests = BulkRequests(config)
 
     def ready(self, plan: ViewPlan) -> bool:
-        """Tells whether the tables of a view are as they were made; see `BulkEngine`."""
+        """Returns whether the tables of a view are still empty; see `BulkEngine`."""
         return Store.TABLE not in plan.to or untouched(self._config.addresses.tables, plan)
 
     def fold(
@@ -98,7 +98,7 @@ class JobEngine:
         return [folder / name for name in answer.files]
 
     def _answer(self, work: BulkFold | BulkFill, done: Done, rows: int) -> BulkAnswer:
-        """Asks, and waits for the answer.
+        """Makes a request and waits for the answer.
 
         Raises:
             BulkLostError: The job cannot do it, or is gone.
@@ -140,15 +140,10 @@ def _lost(fault: str, code: str | None) -> ReplayError:
 
 @contextmanager
 def fenced(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> Iterator[None]:
-    """Keeps what the job was asked for by an earlier command from a table, and lets this one ask.
-
-    Args:
-        config: The job's configuration.
-        plan: The version.
-        stopped: Ends the wait for what the job is writing at this moment.
+    """Keeps an earlier command's requests from a table, and lets this one make requests.
 
     Raises:
-        ReplayStoppedError: It was told to stop.
+        ReplayStoppedError: The caller stopped it.
         WriterLockedError: Another command fills this version.
     """
     requests = BulkRequests(config)
@@ -158,7 +153,7 @@ def fenced(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> Itera
         try:
             asking.acquire()
             break
-        except WriterLockedError:  # the job may be looking whether there is a command
+        except WriterLockedError:  # the job may be checking for a command
             if time.monotonic() > deadline:
                 raise
             stopped.wait(_POLL_S)
@@ -171,10 +166,10 @@ def fenced(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> Itera
 
 
 def fence(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> None:
-    """Withdraws what the job is asked for, and waits until it writes nothing of that any more.
+    """Cancels the version's request, and waits until the job writes nothing more of it.
 
     Raises:
-        ReplayStoppedError: It was told to stop.
+        ReplayStoppedError: The caller stopped it.
     """
     BulkRequests(config).withdraw(plan.name)
     tables = config.addresses.tables

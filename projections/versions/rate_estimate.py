@@ -1,8 +1,8 @@
-"""Rate: how fast a rebuild will be, by those that were measured.
+"""Estimates the rate of a rebuild from measured ones.
 
-What a mirror takes says nothing of a history, of which every change is written, nor of events. So a
-rebuild is reckoned by the newest of the same view, else by the newest of a view of its kind. One
-that was given half of the time was half as fast as it could have been.
+A mirror's rate says nothing about a history, which writes every change, nor about events. The
+estimate therefore uses the newest rebuild of the same view, else the newest of a view of its kind.
+A rebuild that had half of the time was half as fast as it could have been.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from projections.versions.version import FillProgress, ViewVersion
 
 _CHANGES_PER_S: Final = 20_000
-"""What a rebuild takes of a small machine's time where none of its kind was ever measured."""
+"""Rate on a small machine where no rebuild of the kind was measured."""
 _MEASURED_S: Final = 1.0
-"""A replay that took no longer than this was over before its rate could be told from its start."""
+"""A replay that took no longer than this mostly measured its own start."""
 
 
 class Rate(NamedTuple):
-    """How fast a rebuild will be about.
+    """The estimated rate of a rebuild.
 
     Attributes:
         per_s: Changes per second.
-        known_by: By what that is known, or what is assumed, in words.
+        known_by: What the estimate is based on, in words.
     """
 
     per_s: float
@@ -38,12 +38,12 @@ class Rate(NamedTuple):
 
 
 def rate_of(versions: Iterable[ViewVersion], view: AnyView, share: float = 1.0) -> Rate:
-    """Returns how fast a rebuild of a view will be about.
+    """Estimates the rate of a rebuild.
 
     Args:
-        versions: All that were ever made of the source's views.
+        versions: All versions that were ever made of the source's views.
         view: The view as it will be built.
-        share: Of the time, how much the replay takes at most, above 0 to 1.
+        share: Greatest share of the time that the replay may take, above 0 to 1.
     """
     measured = sorted(filter(_measured, versions), key=_made)
     alike = [each for each in measured if _kind_of(each) == _kind(view)]
@@ -64,12 +64,12 @@ def share_of(before: FillProgress, seconds: float, share: float) -> float | None
     """Returns the share of the time that a replay had, which may have been paused.
 
     Args:
-        before: What was noted of it when it was begun or went on.
-        seconds: How long it has gone on since.
-        share: The share that it has had since.
+        before: Its progress when it began or continued.
+        seconds: How long it has run since.
+        share: Its share since.
 
     Returns:
-        It; None if that of before is not known.
+        The share; None if the earlier one is unknown.
     """
     if not before.seconds:
         return share

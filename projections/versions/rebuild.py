@@ -1,9 +1,10 @@
-"""Rebuild: another version of a view, filled from the archive, that the job then keeps beside it.
+"""Rebuild: fills another version of a view, which the job then maintains beside the active one.
 
-The archive is replayed into places that no one reads, by a process of its own, while the job goes
-on. What the archive gets meanwhile is replayed too, in laps. What is left then is in the topics:
-from there the job takes the version over (`joining`), and holds it. Every write is guarded by its
-row's version, so whatever is killed on the way is done again, and nothing comes of doing it twice.
+The command replays the archive into physical names that no reader uses, in its own process, while
+the job continues. Records that the archive receives meanwhile are replayed in catch-up rounds. The
+job then adopts the version (`handover`): it reads the remaining records from the topics and keeps
+the version up to date. Every write is guarded by its row's version, so an interrupted step can be
+repeated without effect.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 STILL_MAX_S: Final = 600.0
-"""How long a version that joins may come no nearer to any store, seconds. A batch can take a
-minute, and a view that is made from others shows nothing while it is computed."""
+"""How long a joining version may make no progress in any store, seconds. A batch can take a
+minute, and a derived view shows no progress while it is computed."""
 
 DISK_SPARE: Final = 1.5
-"""How much more room than the present version has is wanted: files are compacted on the way."""
+"""Free disk needed, as a multiple of the current version's size: files are compacted meanwhile."""
 TOLD_EVERY_S: Final = 5.0
-"""How often it is told what a version waits for that is filled."""
+"""How often the command reports what a filled version waits for, seconds."""
 _POLL_S: Final = 0.2
 _COMING: Final = frozenset({VersionState.BUILDING, VersionState.JOINING})
 
@@ -71,23 +72,23 @@ class RebuildPlan:
 
     Attributes:
         view: The view.
-        differs: What of its definition is not as the current version's; empty if it is the same.
-        source: What it is filled from: `archive`, `source` for a whole read of its table, or
-            `views` for a derived view.
-        changes: Changes to replay; for a read of tables, about how many rows.
-        seconds: About how long that takes.
-        disk_bytes: About how much room it needs beside what is there.
-        disk_free_bytes: How much there is.
-        followers: Views that are made from it: they follow it when readers do.
-        lacking: Why the archive cannot fill it; None if it can, or need not.
-        instead: What to do then; None if there is nothing to be done.
-        stand_still: Followers that would stand still once readers see the version, and why; see
-            `succession`.
-        known_by: By what it is known how long it takes, or what is assumed, in words.
-        stores: By store beside the tables, about what it needs of it, as the present version takes,
-            and what there is.
-        filled_by: Who replays the archive, `job` for the job's Spark or `command`, and why; None
-            of what is not filled from the archive.
+        differs: How its definition differs from the current version's; empty if it does not.
+        source: Where the rows come from: `archive`, `source` (a snapshot of the table), or `views`
+            for a derived view.
+        changes: Changes to replay; for a snapshot, about how many rows.
+        seconds: Estimated duration.
+        disk_bytes: Estimated disk space for the new version.
+        disk_free_bytes: Free disk space.
+        followers: Derived views that read it; they follow when readers are moved.
+        lacking: Why the archive cannot fill it; None if it can, or is not used.
+        instead: What to do in that case; None if nothing can be done.
+        stand_still: Followers that would pause once the version is active, and why; see
+            `dependents`.
+        known_by: What the estimated duration is based on, in words.
+        stores: For each store beside the tables, the capacity that the current version uses and
+            what is free.
+        filled_by: Whether the job's Spark or the command replays the archive, and why; None if the
+            archive is not used.
     """
 
     view: str
@@ -109,17 +110,17 @@ class RebuildPlan:
 def plan_rebuild(
     connection: Connection, spec: JobSpec, view: View, source: str, share: float = 1.0
 ) -> RebuildPlan:
-    """Tells what a rebuild of a view will do; changes nothing.
+    """Returns what a rebuild of a view will do; changes nothing.
 
     Args:
         connection: To the source, in autocommit.
         spec: The job.
         view: The view as it is declared now.
         source: `archive` or `source`.
-        share: Of the time, how much a replay takes at most, above 0 to 1.
+        share: Greatest share of the time that a replay may take, above 0 to 1.
 
     Raises:
-        RebuildRefusedError: The archive cannot be read, or events that are stored cannot.
+        RebuildRefusedError: The archive or the stored events cannot be read.
     """
     refuse_unread(connection, view)
     versions = registry.read(connection, spec.config.source)
@@ -136,7 +137,7 @@ def plan_rebuild(
         changes, lacking = there.records, there.lacking
     archived = source == "archive"
     begun = next((each.replayed for each in own if each.state in _COMING), None)
-    # a read of the table is the job's, which is held to no share
+    # the job reads the table, and no share limits the job
     rate = rate_of(versions, view, 1.0 if source == "source" else share)
     return RebuildPlan(
         view.name,
@@ -156,14 +157,14 @@ def plan_rebuild(
 
 
 def stores_room(config: JobConfig, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
-    """Returns what another version of a view will take of its stores beside the tables."""
+    """Returns the capacity that another version of a view will use in each other store."""
     if current is None:
         return {}
     return rooms(config.addresses, current.place, view.to & current.declared().to)
 
 
 def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
-    """Returns the views that are made from one."""
+    """Returns the derived views that read a view."""
     derived = (*spec.declared_derived, *spec.cross_reads.derived)
     return tuple(each.name for each in derived if view.name in each.inputs)
 
@@ -177,20 +178,20 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
     *,
     held_too: bool = False,
 ) -> ViewVersion:
-    """Makes the version that a rebuild fills, or finds the one that was begun.
+    """Creates the version that a rebuild fills, or returns the one that is being built.
 
     Args:
         connection: To the source; it holds the lock of the view's versions.
         config: The job's configuration.
         view: The view as it is declared now.
-        planned: What will be done.
-        spare_bytes: Room that has to be left.
-        held_too: A version that is built already is found as well.
+        planned: The plan of the rebuild.
+        spare_bytes: Disk space that must stay free.
+        held_too: Also return a version that is already built.
 
     Raises:
-        ArchiveIncompleteError: It is to be filled from the archive, which lacks records.
-        RebuildRefusedError: There is such a version already, another one is being built, or the
-            disk is too small.
+        ArchiveIncompleteError: The archive must fill it and lacks records.
+        RebuildRefusedError: Such a version exists, another one is being built, or the disk is too
+            small.
     """
     own = registry.of_view(connection, config.source, view.name)
     building = [each for each in own if each.state in _COMING]
@@ -226,10 +227,10 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
 
 
 def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: int) -> None:
-    """Refuses a rebuild for which the disk has no room.
+    """Refuses a rebuild that does not fit on the disk.
 
     Raises:
-        RebuildRefusedError: It has none.
+        RebuildRefusedError: The disk lacks the capacity.
     """
     if free_bytes < disk_bytes + spare_bytes:
         raise RebuildRefusedError(
@@ -241,7 +242,7 @@ def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: i
 
 
 def _refuse_full(view: AnyView, stores: Mapping[str, Room]) -> None:
-    """Refuses a version that would fill a store: whoever writes there would have to wait then."""
+    """Refuses a version that would fill a store: all writers to that store would then wait."""
     for store, room in stores.items():
         if room.free_bytes is not None and room.free_bytes < room.taken_bytes:
             raise RebuildRefusedError(
@@ -276,11 +277,11 @@ def _bound(connection: Connection, config: JobConfig, view: View) -> ViewPlan:
 
 
 def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
-    """Binds a version to its table as that is now.
+    """Binds a version to its table again.
 
-    A change of a table commits before any row of the new shape can be in the archive. So whoever
-    looks once it is known up to where the archive is read knows of every change that its records
-    come after.
+    A change of a table commits before any row of the new shape can reach the archive. Binding after
+    the end of the archive is known therefore sees every change of the table that its records depend
+    on.
     """
     view = cast("View", version.declared(spec.views))
     if view_schemas.ready(connection) and not trigger.active(connection):
@@ -290,7 +291,7 @@ def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> V
 
 
 def prepare(config: JobConfig, plan: ViewPlan) -> None:
-    """Makes the places of a version in its stores.
+    """Creates the tables, indexes and keys of a version in its stores.
 
     Raises:
         SinkError: A store refuses or cannot be reached.
@@ -301,7 +302,7 @@ def prepare(config: JobConfig, plan: ViewPlan) -> None:
 
 
 def join(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
-    """Has the job take a version over that is filled."""
+    """Lets the job adopt a filled version."""
     before = [VersionState.BUILDING]
     registry.move(connection, config.source, version.place, VersionState.JOINING, before)
 
@@ -315,12 +316,12 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
     running: Callable[[], bool],
     told: Callable[[str], None] = lambda _: None,
 ) -> ViewVersion:
-    """Waits until the job holds a version, as long as it comes nearer; tells now and then how far.
+    """Waits until the job has adopted a version, while it makes progress; reports the progress.
 
     Raises:
-        RebuildStoppedError: It was told to stop, the job does not run, or the version stands still:
-            it goes on by itself.
-        RebuildRefusedError: The job cannot take it over.
+        RebuildStoppedError: The caller stopped it, the job does not run, or the version makes no
+            progress; the job continues without the caller.
+        RebuildRefusedError: The job cannot adopt it.
     """
     began = time.monotonic()
     approach, tell_at = Approach(config, version.place), began + TOLD_EVERY_S
@@ -362,7 +363,7 @@ def chosen(
     number: int | None,
     states: Collection[VersionState],
 ) -> ViewVersion:
-    """Returns a version of a view, or the newest of some states.
+    """Returns a version by its number, or without one the newest in some states.
 
     Raises:
         VersionUnknownError: There is none.
@@ -402,22 +403,17 @@ def chosen(
 
 
 def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
-    """Removes a version that readers do not see from every store, and what is known of it.
-
-    Args:
-        connection: To the source; it holds the lock of the view's versions.
-        config: The job's configuration.
-        version: The version.
+    """Removes a version that readers do not see from every store, with all its state.
 
     Raises:
-        VersionUnknownError: It is the one that readers see, or may be.
-        SinkError: A store cannot be reached: give the command again.
+        VersionUnknownError: Readers see it, or may see it.
+        SinkError: A store cannot be reached; repeat the command.
     """
     own = registry.of_view(connection, config.source, version.view)
-    if any(each.switching for each in own):  # a store may show any of them that does not answer
+    if any(each.switching for each in own):  # a store that does not answer may show any of them
         raise VersionUnknownError(
             f"readers of view {version.view} are on their way to another version",
-            hint="the job brings them there: headwater view list --versions; then try again",
+            hint="the job moves them: headwater view list --versions; then retry",
         )
     if version.state is VersionState.CURRENT:
         raise VersionUnknownError(
@@ -426,12 +422,12 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
         )
     stores = routing.stores_of(version)
     turns = {store_lock.of_derived(store) for store in stores} if version.derived else stores
-    # the job sees that before its next batch, and writes nothing there any more
+    # the job checks this before its next batch and then writes nothing more there
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
     registry.move(connection, config.source, version.place, VersionState.DROPPED, before)
     plan = routing.place_of(version.place, stores)
     with store_lock.alone(connection, config.source, turns):
-        pass  # whatever was being written there has been written
+        pass  # a batch that was writing there has finished
     for store in sorted(stores):
         with closing(routing.showing(store, config)) as sink:
             sink.drop(plan)
@@ -445,7 +441,7 @@ def _same(version: ViewVersion, view: AnyView) -> bool:
 
 
 def numbered(connection: Connection, config: JobConfig, view: str, number: int) -> ViewVersion:
-    """Returns a version by its number, whatever became of it.
+    """Returns a version by its number, in any state.
 
     Raises:
         VersionUnknownError: There never was one.
@@ -457,9 +453,9 @@ def numbered(connection: Connection, config: JobConfig, view: str, number: int) 
 
 
 def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
-    """Returns about how much room a version takes; what other stores have of it is of that order.
+    """Returns the approximate size of a version; other stores take about as much.
 
-    That is the size of its table; of one that has none, that of the table that it is made from.
+    That is the size of its Delta table; without one, the size of its source table.
     """
     found = parquet_bytes(config, version)
     if found or version is None or version.derived:
@@ -471,7 +467,7 @@ def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
 
 
 def parquet_bytes(config: JobConfig, version: ViewVersion | None) -> int:
-    """Returns how much room the tables of a version take; none of one that has none."""
+    """Returns the size of a version's Delta tables; 0 if it has none."""
     if version is None:
         return 0
     names = (version.place, f"{version.place}.deleted", f"{version.place}.changes")

@@ -1,13 +1,12 @@
-"""Versions of a view: one that readers see, and others that are kept beside it.
+"""The registry of versions: one of a view is active, others are kept beside it.
 
-A view whose definition changes gets another version: a view of its own in every store, under the
-name `<view>.v<number>`, which is its *place*; the first version's place is the view's own name. The
-job keeps all versions that are not dropped, each by the definition that it was made for, so readers
-can be moved to another one and back. What versions there are is noted in the source database, next
-to where each view is: there is one truth of it for the job, for every command and for readers.
+A view whose definition changes gets another version: a separate view in every store under the
+physical name `<view>.v<number>`. The first version's physical name is the view's own name. The job
+maintains every version that is not dropped by the definition that it was made for, so readers can
+be moved to another one and back. The source database records the versions, next to the views'
+positions, as the one truth for the job, for commands and for readers.
 
-A place is never used again, not even after its version was dropped: whatever someone left there
-belongs to no one.
+A physical name is never used again, not even after its version was dropped.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 BUSY_WAIT_S: Final = 2.0
-"""How long someone who comes to the versions of a view waits for someone else: a look at them, a
-drop or a switch are over by then, and a rebuild is not."""
+"""How long a command waits for another one on the same view, seconds: a listing, a drop or a
+cutover ends by then, and a rebuild does not."""
 
 _COLUMNS: Final = """
 view, version, place, state, definition, reasons, bounds, replayed, fault, switching, made_at,
@@ -66,7 +65,7 @@ SELECT %(source)s, %(view)s, number, CASE number WHEN 1 THEN %(view)s
          WHERE source = %(source)s AND view = %(view)s) AS next
 RETURNING version
 """
-# now(): what changes in one transaction, as both versions of a switch do, changes at one time
+# now(): both versions of a cutover change in one transaction, and so at one time
 _MOVE: Final = """
 UPDATE headwater.view_versions
    SET state = %(state)s, fault = NULL, switching = false,
@@ -110,7 +109,7 @@ _GONE: Final = "SELECT to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) IS
 
 
 def ready(connection: Connection) -> bool:
-    """Tells whether there is a place for them: there is none before the first capture."""
+    """Returns whether the tables of versions exist: before the first capture they do not."""
     row = connection.execute(_READY).fetchone()
     return bool(row and row[0])
 
@@ -132,26 +131,22 @@ def of_view(connection: Connection, source: str, view: str) -> list[ViewVersion]
 
 
 def dropped(connection: Connection, source: str) -> frozenset[str]:
-    """Returns the places of versions that were dropped."""
+    """Returns the physical names of dropped versions."""
     if not ready(connection):
         return frozenset()
     return frozenset(place for (place,) in connection.execute(_DROPPED, (source,)).fetchall())
 
 
 def register(connection: Connection, source: str, declared: Iterable[AnyView]) -> dict[str, str]:
-    """Notes the definitions of a job that begins.
+    """Records the definitions of a job that starts.
 
-    A view that has no version gets its first one. One that was withdrawn, and is declared again,
-    gets another, to which readers are moved as soon as the job has it. What a view follows as it
-    stands is taken over; for anything else it goes on by the definition that it has.
-
-    Args:
-        connection: To the source, in autocommit.
-        source: Its name.
-        declared: The views as they are declared.
+    A view without a version gets its first one. A view that was retired and is declared again gets
+    another version, to which readers are moved as soon as the job has it. Changes of a definition
+    that the view can follow in place are adopted; after any other change the view continues by its
+    recorded definition.
 
     Returns:
-        By view that has another definition than the declared one, what differs.
+        What differs, for each view whose definition is not the declared one.
     """
     if not ready(connection):
         return {}
@@ -174,7 +169,7 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
 
 
 def changed(connection: Connection, known: ViewVersion, view: AnyView) -> DefinitionChange:
-    """Says how a declared view differs from what a version was made for."""
+    """Returns how a declared view differs from the definition of a version."""
 
     def gone(table: TableName) -> bool:
         row = connection.execute(_GONE, (table.schema, table.name)).fetchone()
@@ -185,13 +180,13 @@ def changed(connection: Connection, known: ViewVersion, view: AnyView) -> Defini
 
 @dataclass(frozen=True, slots=True)
 class KeptView:
-    """A version of a view as the job keeps it.
+    """A version of a view that the job maintains.
 
     Attributes:
-        view: The view, under the version's place.
-        shown: Whether readers see it.
-        joining: Offset after the last record of each partition that it was filled with; None of
-            one that the job's queries have had.
+        view: The view, under the version's physical name.
+        shown: Whether it is the active version.
+        joining: Offset after the last record of each partition that it was filled with; None if the
+            job's queries have adopted it.
     """
 
     view: View
@@ -200,11 +195,11 @@ class KeptView:
 
 
 def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[KeptView]:
-    """Returns what the job keeps: for each declared view its versions, under their places.
+    """Returns what the job maintains: the versions of each declared view, by their physical names.
 
-    Those that readers do not see come before the one that they do. So where a batch is written to
-    one after the other, no one who is moved to another version meanwhile sees an earlier state.
-    A view without versions is kept as it is declared.
+    Inactive versions precede the active one. Where a batch is written to one after the other, a
+    reader who is moved meanwhile therefore sees no earlier state. A view without versions is kept
+    as it is declared.
     """
     by_view: dict[str, list[ViewVersion]] = {}
     for version in read(connection, source):
@@ -237,14 +232,14 @@ def bind_kept(
     decides: bool = False,
     hiding: Hiding,
 ) -> Binding:
-    """Binds every version that the job keeps of the declared views to its table as it is now.
+    """Binds every maintained version of the declared views to its table as it is now.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         declared: Its views as they are declared.
         decides: See `projections.planning.binding.bind`.
-        hiding: What of the source's columns does not leave it as it is.
+        hiding: Columns that do not leave the source unchanged.
 
     Raises:
         PlanError: A version does not fit its table, and never did.
@@ -261,7 +256,7 @@ def bind_kept(
 
 
 def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | None:
-    """Returns the newest version of a view that is kept and was made for a definition."""
+    """Returns the newest kept version of a view with a given definition."""
     wanted = codec.digest(view)
     found = [
         each
@@ -277,7 +272,7 @@ def defined(version: ViewVersion) -> AnyView:
 
 
 def current_places(connection: Connection, source: str) -> dict[str, str]:
-    """Returns the place of the version of each view that readers see."""
+    """Returns the physical name of each view's active version."""
     return {view: each.place for view, each in _current(read(connection, source)).items()}
 
 
@@ -289,7 +284,7 @@ def add(  # noqa: PLR0913, PLR0917  # what a version begins with
     reasons: Sequence[str] = (),
     bounds: Mapping[str, Any] | None = None,
 ) -> int:
-    """Makes a version of a view; returns its number."""
+    """Creates a version of a view; returns its number."""
     values = {
         "source": source,
         "view": view.name,
@@ -309,7 +304,7 @@ def move(
     state: VersionState,
     before: Iterable[VersionState],
 ) -> bool:
-    """Gives a version another state if it has one of the given ones; tells whether it had."""
+    """Changes a version's state if it has one of the given ones; returns whether it did."""
     states = [str(each) for each in before]
     given = {"state": str(state), "source": source, "place": place, "before": states}
     return connection.execute(_MOVE, given).rowcount > 0
@@ -327,31 +322,31 @@ def note_fault(connection: Connection, source: str, place: str, fault: Fault | N
 
 
 def forget(connection: Connection, source: str, place: str) -> None:
-    """Forgets where a dropped version was, and what waited to come there."""
+    """Deletes a dropped version's positions and quarantined records."""
     with connection.transaction():
         for statement in _FORGET:
             connection.execute(statement, {"source": source, "place": place})
 
 
 def note_switching(connection: Connection, source: str, place: str) -> None:
-    """Notes to which version readers of its view are being moved; of that view, to no other."""
+    """Records the version to which readers of its view are being moved, instead of any other."""
     connection.execute(_SWITCHING, {"source": source, "place": place})
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsMark:
-    """What differs as soon as the job has to keep other versions.
+    """A fingerprint that changes as soon as the job has to maintain other versions.
 
     Attributes:
-        definitions: By place of a version that the job keeps, what tells its definition apart.
-        joining: Those that no query may have had yet.
+        definitions: A digest of the definition of each maintained version, by physical name.
+        joining: Versions that no query may have adopted yet.
     """
 
     definitions: Mapping[str, str] = field(default_factory=dict)
     joining: frozenset[str] = frozenset()
 
     def among(self, kept: Collection[str]) -> dict[str, str]:
-        """Returns the definitions, but of versions that join those that are kept."""
+        """Returns the definitions, without joining versions that are not in `kept`."""
         return {
             place: definition
             for place, definition in self.definitions.items()
@@ -360,7 +355,7 @@ class VersionsMark:
 
 
 def mark(connection: Connection, source: str, views: Iterable[str]) -> VersionsMark:
-    """Returns what differs as soon as the job has to keep other versions of some views."""
+    """Returns the fingerprint of some views' versions."""
     if not ready(connection):
         return VersionsMark()
     rows = connection.execute(_MARK, (source, list(views))).fetchall()
@@ -372,20 +367,20 @@ def mark(connection: Connection, source: str, views: Iterable[str]) -> VersionsM
 def alone(
     connection: Connection, source: str, view: str, *, wait_s: float = BUSY_WAIT_S
 ) -> Iterator[None]:
-    """Keeps everybody else from the versions of a view; held by the session.
+    """Takes the lock of a view's versions, held by the session.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         view: The view.
-        wait_s: How long to wait for someone who is at them for a moment only, seconds.
+        wait_s: How long to wait for the lock, seconds.
 
     Raises:
-        VersionBusyError: Somebody is at them, and stays.
+        VersionBusyError: Another session holds it for longer.
     """
     try:
-        with connection.transaction():  # the time-out is its own, the lock is the session's
-            # 0 would be to wait for ever
+        with connection.transaction():  # the time-out is local, the lock is the session's
+            # 0 would wait without limit
             connection.execute(f"SET LOCAL lock_timeout = {max(1, round(wait_s * 1000))}")
             connection.execute(_LOCK.in_session, (source, view))
     except psycopg.errors.LockNotAvailable:

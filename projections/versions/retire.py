@@ -1,9 +1,10 @@
-"""Withdrawal: a view that is declared no more is taken out of every store, with all its versions.
+"""Retirement: removes a view that is no longer declared from every store, with all its versions.
 
-What is no longer declared is kept by no one, and stays as it is: only a person can say that its
-rows are wanted no more. Readers lose the view's name first, then its versions go one by one. All is
-noted before it is done, so a withdrawal that was killed is given again and does the rest. A view
-that is declared under that name later begins with another version: a place is never used again.
+The job does not maintain undeclared views and leaves them as they are: only a person can decide
+that their rows are no longer needed. Readers lose the view's name first; then its versions go one
+by one. Each step is recorded before it is done, so an interrupted retirement is repeated and
+completes. A view that is declared later under that name begins with another version, since a
+physical name is never used again.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ if TYPE_CHECKING:
 
 
 def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVersion, ...]:
-    """Removes all versions of a view from every store, and what is known of them.
+    """Removes all versions of a view from every store, with their state.
 
     Args:
         connection: To the source, in autocommit; it holds the lock of the view's versions.
-        spec: The job, which does not keep the view.
-        view: The view, which is declared no more.
+        spec: The job, which does not maintain the view.
+        view: The view, which is no longer declared.
 
     Returns:
-        Its versions; those among them that were dropped before have left nothing, or the rest.
+        Its versions, including those dropped before.
 
     Raises:
         VersionUnknownError: There never was such a view.
-        VersionError: A version of a view that is declared is made from it.
-        VersionBusyError: A batch takes too long; given again, it does the rest.
-        SinkError: A store does not answer; given again, it does the rest.
+        VersionError: A version of a declared view reads it.
+        VersionBusyError: A batch takes too long; repeating the command completes it.
+        SinkError: A store does not answer; repeating the command completes it.
     """
     versions = [each for each in registry.read(connection, spec.config.source) if each.view == view]
     if not versions:
@@ -58,12 +59,12 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         )
     turns = {*Store, *(store_lock.of_derived(each) for each in Store)}
     with store_lock.alone(connection, spec.config.source, turns):
-        pass  # whatever was being written has been written
+        pass  # a batch that was writing there has finished
     for store in routing.in_order(list(Store)):
         routing.hide(spec.config, store, view)
         with closing(routing.showing(store, spec.config)) as sink:
             for each in versions:
-                # also where it was taken out of the store, which the definition does not say
+                # also from stores that the definition no longer names
                 sink.drop(routing.place_of(each.place, {store}))
     for each in versions:
         BulkRequests(spec.config).forget(each.place)
@@ -73,7 +74,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
 
 
 def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
-    """Refuses to remove what a version of a declared view is made from, by an earlier query."""
+    """Refuses to remove a view that a version of a declared view reads by an earlier query."""
     readers = [
         each.name
         for each in spec.declared_derived

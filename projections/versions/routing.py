@@ -1,7 +1,7 @@
-"""Showing: which version of a view readers of each store see, and how they come to see another.
+"""Routing: which version of a view readers of each store see, and how that changes.
 
-Each store has one word that says it: search an alias, the cache a field of one hash, the tables a
-file that names the current place of every view. Each changes in one step.
+Each store has one pointer: OpenSearch an alias, the cache a field of one hash, the tables a file
+with the current physical name of every view. Each changes in one step.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 
 class Showing(Protocol):
-    """A sink that shows readers of a view one of its versions."""
+    """A sink that keeps the pointer to a view's active version."""
 
     def show(self, plan: ViewPlan) -> None:
-        """Lets readers of the view see this version and no other, in one step."""
+        """Makes this version active, in one step."""
         ...
 
     def shows(self, plan: ViewPlan) -> bool:
-        """Tells whether readers of the view see this version."""
+        """Returns whether this version is active."""
         ...
 
     def hide(self, view: str) -> None:
-        """Takes the view's name from its readers: they see no version of it."""
+        """Removes the view's name: readers see no version of it."""
         ...
 
     def drop(self, plan: ViewPlan) -> None:
-        """Removes the place of a version that readers do not see."""
+        """Removes a version that readers do not see."""
         ...
 
 
 class ShowingSink(Showing, Protocol):
-    """It, with what closes it."""
+    """The same, with its connections."""
 
     def close(self) -> None:
         """Lets go of connections."""
@@ -58,18 +58,18 @@ def stores_of(version: ViewVersion) -> frozenset[Store]:
 
 
 def in_order(stores: Collection[Store]) -> list[Store]:
-    """Stores in the order in which they show a version: the one that may refuse comes first."""
+    """Returns stores in the order of a cutover: the one that may refuse comes first."""
     return [each for each in (Store.TABLE, Store.SEARCH, Store.CACHE) if each in stores]
 
 
 def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
-    """Returns what stands for a place where only its name matters."""
+    """Returns a plan with a physical name only, for calls that need no more."""
     schema = TableSchema(TableName("", ""), (), ())
     return ViewPlan(name, "", "", schema, (), frozenset(stores))
 
 
 def showing(store: Store, config: JobConfig) -> ShowingSink:
-    """Opens a store as what shows versions; see `Showing`."""
+    """Opens a store's sink for the routing of versions."""
     return cast("ShowingSink", open_sink(store, config.addresses))
 
 
@@ -90,7 +90,7 @@ def shows(config: JobConfig, store: Store, target: ViewVersion) -> bool:
 
 
 def show(config: JobConfig, store: Store, target: ViewVersion) -> None:
-    """Lets readers of a store see a version.
+    """Makes a version active in a store.
 
     Raises:
         SinkError: It does not answer, or refuses.
@@ -109,7 +109,7 @@ def show(config: JobConfig, store: Store, target: ViewVersion) -> None:
 
 
 def hide(config: JobConfig, store: Store, view: str) -> None:
-    """Takes a view's name from readers of a store: they see no version of it any more.
+    """Removes a view's name from a store: readers see no version of it any more.
 
     Raises:
         SinkError: It does not answer.

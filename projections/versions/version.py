@@ -34,7 +34,7 @@ class VersionState(StrEnum):
     """
 
     BUILDING = "building"  # filled from the archive; the job does not keep it yet
-    JOINING = "joining"  # filled; the job takes it over where the archive has ended
+    JOINING = "joining"  # filled; the job adopts it from the end of the archive
     HELD = "held"  # kept by the job, read by no one
     CURRENT = "current"  # kept, and what readers see
     FORMER = "former"  # kept, and what readers saw before
@@ -49,17 +49,17 @@ KEPT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FillProgress:
-    """How far a version has been filled from the archive.
+    """How far a version has been filled.
 
     Attributes:
         ends: Offset after the last record of each partition that it has.
-        progress: What the replay goes on with; None once it is done.
-        records: Records that were taken, but for those of laps.
+        progress: State from which an interrupted replay continues; None once it is done.
+        records: Records replayed, without those of catch-up rounds.
         seconds: How long that took.
-        share: Of that time, how much it took at most, above 0 to 1; None where no one noted it.
-        archive: The version of the archive that has no other records than it has, and what tells
-            its files; None until it has come to an end of the archive.
-        laps: How often it was brought up to where the archive was by then.
+        share: Greatest share of that time that the replay could use, above 0 to 1; None if unknown.
+        archive: The version of the archive whose records it has, and a digest of its files; None
+            until it has reached an end of the archive.
+        rounds: Number of catch-up rounds.
     """
 
     ends: Offsets
@@ -68,7 +68,7 @@ class FillProgress:
     seconds: float = 0.0
     share: float | None = None
     archive: tuple[int, str] | None = None
-    laps: int = 0
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,15 @@ class ViewVersion:
     Attributes:
         view: The view.
         number: From 1.
-        place: The name under which it is kept in every store.
-        state: What it is to the view.
-        definition: What it was made for, as `view_definition.encoded` has it.
-        reasons: What of the definition differs from the version before.
-        bounds: What of the log it was filled with; None for all of it.
-        replayed: How far it was filled; None of one that was never filled from the archive.
-        fault: Why it cannot go on; None if it can.
+        place: Its physical name: the name under which every store keeps it.
+        state: Its state.
+        definition: Its definition, as `codec.encoded` returns it.
+        reasons: How the definition differs from the version before.
+        bounds: The part of the log that filled it; None for all of it.
+        replayed: How far it was filled; None if it was never filled from the archive.
+        fault: Why it cannot continue; None if it can.
         switching: Whether readers are being moved to it.
-        made_at: When it was made.
+        made_at: When it was created.
         changed_at: When its state changed last.
     """
 
@@ -105,14 +105,14 @@ class ViewVersion:
 
     @property
     def derived(self) -> bool:
-        """Whether its view is made from others."""
+        """Whether it is a version of a derived view."""
         return isinstance(codec.decoded(self.definition), DerivedView)
 
     def declared(self, among: Iterable[AnyView] = ()) -> AnyView:
-        """Returns the view that the job keeps for it.
+        """Returns the view that the job maintains for it.
 
         Args:
-            among: Declared views: of one of events, its registry is that of its own version.
+            among: Declared views; a view of events uses the registry of its declared version.
 
         Raises:
             DefinitionUnreadableError: Its definition cannot be read.
@@ -132,7 +132,7 @@ def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
         "seconds": replayed.seconds,
         "share": replayed.share,
         "archive": replayed.archive,
-        "laps": replayed.laps,
+        "laps": replayed.rounds,
     }
     return {"ends": ends, "progress": replayed.progress, **said}
 

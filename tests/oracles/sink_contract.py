@@ -23,7 +23,6 @@ from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.views import Store
 from projections.errors import NoStoredRowError
 from projections.planning.view_plan import ViewPlan
-from projections.stores.memory import latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,8 +101,42 @@ _changes = st.lists(
 )
 
 
+def latest(changes: Iterable[RowChange]) -> list[RowChange]:
+    """Returns one change per key, the one with the greatest version.
+
+    Duplicates and order do not matter, with one exception: a change that keeps unchanged values
+    (`RowChange.kept`) must come after the one that has them, as it does in the log.
+
+    Raises:
+        NoStoredRowError: A change keeps values of a row that the same batch deletes before it.
+    """
+    newest: dict[tuple[object, ...], RowChange] = {}
+    for change in changes:
+        seen = newest.get(change.key)
+        if seen is None:
+            newest[change.key] = change
+        elif change.version > seen.version:
+            newest[change.key] = follow(seen, change)
+    return list(newest.values())
+
+
+def follow(older: RowChange, newer: RowChange) -> RowChange:
+    """Returns `newer`, its kept values taken from `older` as far as that has them."""
+    if newer.row is None or not newer.kept:
+        return newer
+    if older.row is None:
+        raise NoStoredRowError(
+            "a change needs values of a deleted row", detail=", ".join(newer.kept)
+        )
+    row = dict(newer.row)
+    for name in newer.kept:
+        row[name] = older.row[name]
+    kept = tuple(name for name in newer.kept if name in older.kept)
+    return RowChange(newer.key, newer.version, row, newer.committed_at_us, kept)
+
+
 class SinkContract:
-    """What every sink does. A subclass gives the fixture `open_sink`, which opens one anew."""
+    """The contract of every sink. A subclass has the fixture `open_sink`, which opens a new one."""
 
     @pytest.fixture
     def sink(self, open_sink: Callable[[], Sink]) -> Iterable[Sink]:

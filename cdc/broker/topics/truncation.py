@@ -31,10 +31,6 @@ def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
 
     A process that is killed meanwhile leaves short segments; the next `headwater up` restores them.
 
-    Args:
-        bootstrap: Kafka's address.
-        topic: The topic.
-
     Raises:
         BrokerUnreachableError: No broker answers.
         TopicRefusedError: The topic cannot be changed.

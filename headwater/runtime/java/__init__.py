@@ -1,7 +1,7 @@
 """The Java side of Headwater, locked: which jars, which bytes, which Java.
 
-Purpose: `python -m headwater.runtime.java fetch` brings the locked jars, `archive` makes the
-job's class archive, `lock` resolves anew.
+Purpose: `python -m headwater.runtime.java fetch` downloads the locked jars, `archive` creates the
+job's class archive, `lock` resolves the versions again.
 Entry points: `jars.ensure`, `lock` (the lock files of `kafka/`, `opensearch/` and `spark/`),
 `java.find_java`, `verified` (a file with the right digest), `progress`.
 Invariants: a jar is used only if its bytes have the locked digest. Nothing is fetched at run time

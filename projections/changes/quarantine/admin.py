@@ -1,4 +1,4 @@
-"""The desk: what a person sees of the quarantine, and what may be said about it."""
+"""The quarantine for operators: list, show, retry and drop."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def drop(connection: Connection, source: str, picked: Picked) -> tuple[int, int]
     """Discards the failed records; the later ones of their keys are applied.
 
     Returns:
-        How many were given up, and how many are to be applied.
+        How many were discarded, and how many are to be applied.
     """
     with told_apart():
         rows = connection.execute(_DROP.encode(), _asked(source, picked)).fetchall()

@@ -1,7 +1,7 @@
-"""Reads that are asked for by the job: of rows that lack a value, or may have lost a change.
+"""Reads that the job requests: of rows that lack a value, or may have lost a change.
 
-A record that cannot be read may have been any change of its key. When someone has it retry in
-vain, the row is read: what it is by then stands for the record too.
+An unreadable record may have been any change of its key. If its retry fails, the row is read: its
+present state then replaces the record too.
 """
 
 from __future__ import annotations

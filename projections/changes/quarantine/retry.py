@@ -37,9 +37,9 @@ def try_again(
 
     Args:
         plan: The view.
-        cases: All that waits of these keys, in the order of the log.
+        cases: All quarantined records of these keys, in the order of the log.
         sink: Opens the store.
-        given_up: Keys of which something was given up; see `Held`.
+        given_up: Keys with a discarded record; see `Held`.
 
     Raises:
         SinkError: The store refuses everything or cannot be reached; nothing is decided.
@@ -71,13 +71,7 @@ def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of i
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
 ) -> list[Case]:
-    """Leaves out records that were kept to lend values, of keys that have something newer by now.
-
-    Such a record is there for a change that waits, of its own key or of the one that its row moved
-    to. What came after it under its own key was applied meanwhile, or given up, and is not among
-    the cases. So to those that are it would be the one right before them, and lend them values that
-    the row had no more; the store's row is the one that has them.
-    """
+    """Leaves out records kept to supply values, if their keys have something newer by now."""
     if plan.append_only or plan.events is not None or plan.history is not None:
         return list(cases)  # none is kept for what another has
     lenders = {

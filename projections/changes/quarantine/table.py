@@ -1,6 +1,6 @@
 """The quarantine table `headwater.quarantine`, as the job uses it.
 
-Halting: a view that has to stand still because of a row is paused, in all its stores.
+Halting: a view that has to pause because of a row is paused in all its stores.
 """
 
 from __future__ import annotations
@@ -163,15 +163,15 @@ UPDATE headwater.quarantine
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A record that waits, as it is retried.
+    """A quarantined record that is retried.
 
     Attributes:
-        view: The view it waits for.
-        key: Under which text its changes wait for each other.
-        topic: Where it lies.
-        record: It.
+        view: Its view.
+        key: The key text under which its changes wait for each other.
+        topic: Its topic.
+        record: The record.
         version: Its position in the log; None if it could not be read.
-        seen_lsn: Where the log ended when it was first seen; its own position is before that.
+        seen_lsn: End of the log when it was first seen; its own position is before that.
     """
 
     view: str
@@ -246,7 +246,7 @@ def write(
 
 
 def held(connection: Connection, source: str, store: Store) -> dict[str, Held]:
-    """Returns which keys of each view of a store wait, or were given up."""
+    """Returns the keys of each view of a store that are quarantined or were discarded."""
     keys: dict[str, set[str]] = defaultdict(set)
     given_up: dict[str, dict[str, int | None]] = defaultdict(dict)
     with told_apart():
@@ -417,12 +417,12 @@ def _digest(record: Record) -> bytes:
 def erase(
     connection: Connection, source: str, topic: str, keys: Iterable[str], through: int
 ) -> int:
-    """Removes all that is kept of keys up to a version, and what the database keeps of it.
+    """Removes all quarantined data of keys up to a version, including dead rows of the database.
 
     Args:
         connection: To the database, in autocommit.
         source: Name of the source.
-        topic: Where the records lie.
+        topic: Topic of the records.
         keys: Their keys.
         through: The version.
 

@@ -28,15 +28,14 @@ _PAUSE_S: Final = 5.0
 
 
 class StoreGuard:
-    """Knows which keys wait, and lets one batch or retry of the store be at work at a time.
+    """Knows the quarantined keys, and admits one batch or retry of the store at a time.
 
-    Only the job itself adds to the ledger. So while the database is away, what was read last is
-    still enough for batches that set nothing apart: at worst a key waits that was given up.
+    Only the job adds to the quarantine. While the database is down, the last known keys therefore
+    suffice for batches that quarantine nothing: at worst a key that was given up stays blocked.
 
     Args:
-        address: Where the ledger is.
+        address: Where the quarantine is.
         store: The store.
-        tenure: The driver's right to write.
     """
 
     def __init__(self, address: LedgerAddress, store: Store, tenure: Tenure | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How views are declared that are made from other views: in SQL, by words, or as a function."""
+"""Declarations of derived views: in SQL, as aggregates and patterns, or as a function."""
 
 from __future__ import annotations
 
@@ -157,11 +157,11 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two
 
     Args:
         window: The windows.
-        late: Which rows come too late for them; None if none does.
+        late: Which rows are too late for them; None if none is.
         table: The view whose rows are grouped.
         by: Columns that rows of a window have in common.
         measures: Measures of each window.
-        condition: Of Spark SQL, on the rows that count; empty for all.
+        condition: Spark SQL condition on the rows that count; empty for all.
 
     Raises:
         DeclarationError: It cannot be said of such windows.
@@ -260,14 +260,10 @@ def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[s
 
 
 def identity_of(name: str, of: Input) -> tuple[str, ...]:
-    """Returns the columns that identify a row of a view, as far as its declaration says that.
-
-    Args:
-        name: The view that is being declared.
-        of: The view that it reads.
+    """Returns the columns that identify a row of a view, as far as its declaration names them.
 
     Raises:
-        DeclarationError: Nothing is said of it there.
+        DeclarationError: It names none.
     """
     if isinstance(of, DerivedView):
         return of.keys

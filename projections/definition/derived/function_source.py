@@ -1,12 +1,12 @@
-"""The part of a module that one function of it needs: what tells it from another, and is kept.
+"""The part of a module that one of its functions needs: it identifies the function, and is stored.
 
-That is the function and, from one to the next, every statement of the module that binds a name
-which it refers to, or changes what such a name stands for, in the module's order; without the
-function's decorators, which declare it. So an edit elsewhere in the module is no change of it, and
-what is kept can be run when the module says something else by then.
+It consists of the function without its decorators and, transitively, of every statement of the
+module that binds a name which the function uses, or changes the object of such a name, in the
+module's order. An edit elsewhere in the module therefore does not change the function, and the
+stored part still runs after the module has changed.
 
-What is imported is so by reference: of another module nothing is kept. If a function's parts cannot
-be determined, it is not stored.
+Imports are stored by reference: no other module is stored. If a function's parts cannot be
+determined, it is not stored.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class FunctionSlice:
 
 @lru_cache(maxsize=256)
 def sliced(source: str, name: str, line: int) -> FunctionSlice:
-    """Returns what a function needs of its module.
+    """Returns the part of its module that a function needs.
 
     Args:
         source: Text of the module.
-        name: What the function is called there.
-        line: Where it begins, with its decorators.
+        name: The function's name there.
+        line: Its first line, including its decorators.
 
     Raises:
-        UntoldError: They cannot be determined.
+        UntoldError: It cannot be determined.
     """
     module = _module(source)
     found = next((each for each in module.statements if each.begins(name, line)), None)
@@ -236,7 +236,7 @@ class _Statement:
 
 
 class _Lines:
-    """Text of a module by the places of what stands there, which are told in bytes."""
+    """The lines of a module's text, addressed by byte offsets."""
 
     def __init__(self, source: str) -> None:
         self._lines = [line.encode("utf-8", "surrogatepass") for line in source.split("\n")]
@@ -307,7 +307,7 @@ class _Module:
 
         Args:
             made: The function.
-            found: It with its decorators, as it stands here.
+            found: Its syntax tree with its decorators.
         """
         each_with = zip(self.statements, self.affects, self.aliases, strict=True)
         left = [each for each in each_with if each[0] is not found]

@@ -93,7 +93,7 @@ def query(values: str, column: str, rows: int, shown: Sequence[str], keys: Seque
     """Returns the query of the most frequent values; see `frequent`.
 
     Args:
-        values: The query of how often each value is in each group; see `counted`.
+        values: The query that counts each value in each group; see `counted`.
         column: The column.
         rows: How many values at most.
         shown: Columns of a group.

@@ -78,7 +78,7 @@ def query(
 
     Args:
         windows: The view that has them.
-        keys: Its keys, of which one is the bound of a window.
+        keys: Its keys, one of which is the bound of a window.
         back: How long before.
         columns: Columns of the window before, by what they are called.
         zone: Whose days `back` counts; None counts hours.

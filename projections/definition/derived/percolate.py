@@ -38,25 +38,25 @@ def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
 ) -> DerivedView:
     """Declares a view with one row for each document and each standing query that matches it.
 
-    Its columns are the keys of the query, called `query_<name>`, those of the document, and what is
-    kept of the document. How queries are written is said by
-    `projections.definition.operators.standing_query.parse`; one that cannot be read matches
-    nothing, and is in a view of `unreadable_queries`.
+    Its columns are the keys of the query, called `query_<name>`, those of the document, and the
+    kept columns of the document. `projections.definition.operators.standing_query.parse` documents
+    the query syntax; a query that cannot be parsed matches nothing, and appears in a view of
+    `unreadable_queries`.
 
     Args:
         name: The view's name in every store.
         of: The documents: a view.
         to: Any of `table`, `search`, `cache`.
-        queries: The queries: a view with a row for each.
-        query: The column of `queries` that has its text.
-        words: Columns of a document in which words are looked for. All its columns can be compared
-            by name: texts, numbers, truth values, dates, times, and lists of texts.
-        keep: Columns that a match shows of its document, beside its keys.
+        queries: The queries: a view with one row for each.
+        query: The column of `queries` that has the query's text.
+        words: Columns of a document that are searched for words. All its columns can be compared by
+            name: texts, numbers, truth values, dates, times, and lists of texts.
+        keep: Columns of the document that a match has, beside its keys.
         keys: Columns that identify a document; default: those of its declaration.
         query_keys: Columns that identify a query; likewise.
         search: How its fields are indexed for search.
         cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        expect: Its expectations.
 
     Raises:
         DeclarationError: The declaration does not fit.

@@ -29,12 +29,12 @@ class ViewFunction:
     """A function that makes a view; sent to another process, it is found there in its module.
 
     Attributes:
-        made: It.
+        made: The function.
         view: Name of the view.
         module: The module that declares it; None outside one.
-        folders: Further places of modules that that one imports.
-        whole: Text of all its module; outside one, its own.
-        part: What it needs of its module; None if unknown.
+        folders: Further folders of modules that it imports.
+        whole: Text of its whole module; outside one, its own.
+        part: The parts of its module that it needs; None if unknown.
         untold: Why they cannot be determined; empty if they can.
     """
 
@@ -57,10 +57,10 @@ class ViewFunction:
         """Returns a function with what tells it from another.
 
         Args:
-            made: It.
+            made: The function.
             view: Name of the view.
-            module: The module that is being run; None if none is.
-            folders: Further places of modules that that one imports.
+            module: The module that is being run; None without one.
+            folders: Further folders of modules that it imports.
         """
         if module is None:
             return cls(made, view, None, (), inspect.getsource(made), None, "it is of no module")
@@ -90,7 +90,7 @@ class ViewFunction:
 
     @property
     def former(self) -> str:
-        """What told it from another before it was told what it needs: all of its module."""
+        """Its digest in earlier releases, which covered the whole module."""
         return hashlib.sha256(self.whole.encode()).hexdigest()
 
 
@@ -103,7 +103,7 @@ def part_told(text: str) -> str | None:
     """Returns the digest of the part of its module that a function needs; None if none is known.
 
     Args:
-        text: What tells the function from another.
+        text: The function's text in a definition.
     """
     found = _TOLD.fullmatch(text)
     return None if found is None else found[1]

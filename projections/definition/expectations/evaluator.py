@@ -72,8 +72,8 @@ class BoundCondition:
     """A condition that fits the columns of a view.
 
     Attributes:
-        columns: Those that it looks at.
-        evaluate: True, False or None of a row.
+        columns: The columns that it reads.
+        evaluate: Returns True, False or None for a row.
     """
 
     columns: frozenset[str]
@@ -90,12 +90,12 @@ def fitted(node: Node, columns: Mapping[str, Type]) -> BoundCondition:
     """Fits a condition to the columns of a view.
 
     Args:
-        node: The condition, as it was read.
+        node: The parsed condition.
         columns: Types of the view's columns.
 
     Raises:
-        ConditionError: It names a column that is not there, or applies something to what it
-            cannot be applied to.
+        ConditionError: It names a column that is not there, or applies something to what it cannot
+            be applied to.
     """
     found = _fit(node, columns)
     if found.type not in (Type.BOOLEAN, Type.NULL):

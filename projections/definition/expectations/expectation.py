@@ -23,7 +23,7 @@ DELETES: Final = "apply_as_deletes"
 
 
 class OnFail(StrEnum):
-    """What becomes of a row that does not meet an expectation; the strongest one said decides."""
+    """What happens to a row that does not meet an expectation; the strictest one decides."""
 
     WARN = "warn"  # it is kept, and counted
     DROP = "drop"  # the view does not have it
@@ -35,11 +35,11 @@ class OnFail(StrEnum):
 class Expectation:
     """A condition that rows of a view should meet.
 
-    A row meets it where the condition is true: one that is NULL does not. Called with a function,
-    it is a decorator that says so of the view that the function makes.
+    A row meets it where the condition is true, and not where it is NULL. Called with a function, it
+    is a decorator that adds the condition to the function's view.
 
     Attributes:
-        name: What it is counted under.
+        name: Its name in counters.
         condition: The condition, as it was written.
         on_fail: What happens to a row that does not meet it.
     """
@@ -80,7 +80,7 @@ def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation
     """Says what rows of a view should be like.
 
     Args:
-        name: What it is counted under; lower case, digits and underscores.
+        name: Its name in counters; lower case, digits and underscores.
         condition: A condition of SQL on the columns of one row.
         on_fail: `warn`, `drop`, `quarantine` or `fail`; see `OnFail`.
 

@@ -1,23 +1,23 @@
-"""Lateness: which rows came too late for their windows, judged by the rows themselves.
+"""Lateness: which rows are too late for their windows, judged by the rows themselves.
 
 By default no row is too late: a row that arrives after the end of its window corrects it. With
 `Late` a row that arrives too long after that end is left out of the window, and may be counted
-there, or kept in a view of its own. Of sessions and windows that slide, each row moves the ends:
-there a row is late by its own time, and is left out before windows are made.
+there, or kept in a separate view. In sessions and sliding windows each row moves the ends: there a
+row is late by its own time, and is left out before windows are formed.
 
-A row says when it was, and when it was recorded, such as a column `recorded_at` with a default of
-`now()`, or the time of a commit. It is late for a window if it arrived at the window's end and
-`after` that, or later. This is a watermark by the clock of the recording system. One that follows
-the times of the rows themselves is held back by a partition in which nothing happens, and driven
-forward by a device whose clock is wrong; this one is not.
+A row has its own time and the time when it was recorded, such as a column `recorded_at` with a
+default of `now()`, or the time of a commit. It is late for a window if it arrived `after` or more
+past the window's end. This is a watermark by the clock of the recording system. A watermark by the
+rows' own times would be held back by an idle partition, and driven forward by a device whose clock
+is wrong; this one is not.
 
-Nor is it a state in memory: whether a row is late depends on nothing but itself and its window. So
-a view is the same whether it followed the rows as they came, was rebuilt, or is asked for as a
-query over all of them. A row that is not known to have arrived at any time is never late.
+It is also no state in memory: lateness depends only on the row and its window. A view is therefore
+the same whether it followed the rows as they came, was rebuilt, or is computed by a query over all
+of them. A row without an arrival time is never late.
 
-A row that was long after it arrived has a clock that is wrong. It is in no window, where that is
-asked for, as one without a time: the window that it claims would be there before its time.
-`untimed_rows` lists all such rows with the reason.
+A row whose own time is long after its arrival has a wrong clock. On request it is in no window,
+like one without a time: its window would otherwise exist before its time. `untimed_rows` lists all
+such rows with the reason.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Untimed(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Which rows come too late for a window, and whether they are counted there.
+    """Which rows are too late for a window, and whether they are counted there.
 
     Attributes:
         arrived: The column with a row's arrival time; a row where it is NULL is not late.
-        after: How long after its end a window waits, or after its own time a row of a session or
-            of a window that slides: what arrives exactly then is late.
-        count: What the number of late rows of a window is called, if it is wanted. A window that
-            has no other rows is then there as well.
-        ahead: By how much a row's own time may be after it arrived: what is further ahead has a
-            clock that is wrong, and is in no window. None if that is not looked at.
+        after: How long a window waits after its end, or after the own time of a row of a session or
+            sliding window; a row that arrives exactly then is late.
+        count: Column name of the number of late rows of a window; None for no such column. A window
+            without other rows then exists as well.
+        ahead: How far a row's own time may be after its arrival; a row further ahead has a wrong
+            clock and is in no window. None for no limit.
     """
 
     arrived: str
@@ -132,7 +132,7 @@ class Late:
 
         Args:
             window: The windows.
-            table: The view whose rows they are.
+            table: The view of the rows.
             condition: Of Spark SQL, on the rows that count.
         """
         rows, own = self._rows(window, table, condition), quoted(window.time)
@@ -177,9 +177,9 @@ def untimed_rows(window: Window, table: str, condition: str, late: Late | None) 
 
     Args:
         window: The windows.
-        table: The view whose rows they are.
+        table: The view of the rows.
         condition: Of Spark SQL, on the rows that count.
-        late: Says which rows are ahead, if any are.
+        late: Decides which rows are ahead, if any are.
     """
     fits, ahead = timed(window), "" if late is None else late.is_ahead(window)
     usable = both(fits, f"NOT {ahead}" if ahead else "")

@@ -1,4 +1,4 @@
-"""Measures: what an aggregate says of the rows of a group, as expressions of Spark SQL."""
+"""Measures: aggregates over the rows of a group, as expressions of Spark SQL."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Top:
 class Percentile:
     """A percentile of a column: interpolated between the two nearest values.
 
-    It is exact, for which each value that differs from all others is held with how many there are.
-    With an error, values are put into buckets first whose bounds grow by a factor (DDSketch, Masson
-    et al. 2019): what is held does not grow with the rows, and each value counts as one that is at
-    most that part of itself away. It depends on the values alone, not on their order: the same rows
-    give the same number, kept or rebuilt.
+    The exact form stores each distinct value with its count. With an error, values are first put
+    into buckets whose bounds grow by a factor (DDSketch, Masson et al. 2019): the state does not
+    grow with the rows, and each value counts as one whose relative distance from it is at most the
+    error. The result depends on the values alone, not on their order: the same rows give the same
+    number, maintained or rebuilt.
 
     Attributes:
         of: The column; a number.
-        share: Of the values, how many are not above it: 0.95 for p95.
-        error: How far away a value may be from the one that it counts as, as a part of itself;
-            None if it is to be exact. Nearer to zero than 1e-300, it counts as zero.
+        share: Share of the values that are not above it: 0.95 for p95.
+        error: Greatest relative distance between a value and the one that it counts as; None for
+            the exact form. Values nearer to zero than 1e-300 count as zero.
     """
 
     of: str
@@ -76,14 +76,14 @@ class Percentile:
 
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """How many values a column has, each counted once, by a sketch of fixed size (HyperLogLog++).
+    """How many distinct values a column has, by a sketch of fixed size (HyperLogLog++).
 
-    It depends on the values alone, neither on their order nor on who counted which of them: the
-    same rows give the same number, kept or rebuilt.
+    The result depends on the values alone, not on their order or on how they were distributed: the
+    same rows give the same number, maintained or rebuilt.
 
     Attributes:
         of: The column.
-        error: The standard error, as a part of the number: two of three answers are nearer.
+        error: The standard error, relative to the number: two of three answers are nearer.
     """
 
     of: str
@@ -208,12 +208,12 @@ class Measures:
 
 
 def _bucketed(column: str, error: float) -> str:
-    """The value that a column's value counts as: the middle of its bucket, in Spark SQL.
+    """Returns the value that a column's value counts as: the middle of its bucket, in Spark SQL.
 
-    Bucket `i` goes from `growth ** (i - 1)` to `growth ** i`; what is as far from the one as from
-    the other, as parts of these, is `(1 + error) * growth ** (i - 1)`. Spark reckons logarithms and
-    powers by rules that are the same on every machine; they are rounded, by less than what is kept
-    back of the error here. Beyond 1e300 values are themselves: their middle might be no number.
+    Bucket `i` covers `growth ** (i - 1)` to `growth ** i`; the value with the same relative
+    distance to both is `(1 + error) * growth ** (i - 1)`. Spark computes logarithms and powers by
+    rules that are the same on every machine; their rounding is smaller than the margin that the
+    error reserves here. Values beyond 1e300 count as themselves, since their middle might overflow.
     """
     error *= 1 - 1e-9
     growth = (1 + error) / (1 - error)

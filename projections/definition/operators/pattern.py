@@ -1,27 +1,28 @@
 """Patterns: rows of one group that follow each other in time, as a view with a row for each match.
 
-A pattern says what comes first, what after it, and within which time. It is looked for in the rows
-of a group in the order of their own time, not of their arrival; so a match is a row like any other,
-that appears when the last of its rows comes, late ones included, and goes when one of them does.
+A pattern names its steps in order, and the time within which they occur. It is matched against the
+rows of a group in the order of their own time, not of their arrival. A match is therefore a row
+like any other: it appears when the last of its rows arrives, even late, and disappears with any of
+them.
 
-Which rows a match has (what complex event processing calls selection): from each row that fits the
-first step, each further step takes the first row that fits it, and what lies between is passed over
-(`strict`: nothing lies between). So a row begins one match at most. Of an absent step no row may be
-there until the step behind it has all of its rows, or, if it is the last, until the time is up;
-where a row fits the step that is waited for as well, it is taken for that.
+The rows of a match (called selection in complex event processing): starting from each row that fits
+the first step, each further step takes the first row that fits it, and the rows in between are
+skipped (`strict`: there are none). A row therefore begins at most one match. No row may fit an
+absent step until the following step has all of its rows, or, for the last step, until the time is
+up; a row that also fits the awaited step counts for that one.
 
-Steps may be there in any order: a match begins with a row that fits any of them, and takes each row
-that one still waits for; see `projections.incremental.patterns.any_order`.
+Steps may occur in any order: a match then begins with a row that fits any of them, and takes each
+row that fits a missing one; see `projections.incremental.patterns.any_order`.
 
-Rows of one time are in the order of what steps they fit and of their values.
+Rows of equal time are ordered by the steps that they fit and by their values.
 
-Conditions on a row and on one that was matched before: `amount > 10 * first.amount`.
+Conditions may compare a row with an earlier row of the match: `amount > 10 * first.amount`.
 
-A column of the row is compared with what is reckoned from a column of the other: its value times a
-constant, and another more or less. So a row is looked for by a value that is known by then.
+A column of the row is compared with a column of the other row, multiplied by a constant and with
+another constant added. The search can therefore look up the row by a known value.
 
-NULL is neither equal nor anything else. Whole numbers and decimals are reckoned exactly, however
-many digits that takes; floating-point numbers as such, which round.
+NULL satisfies no comparison. Whole numbers and decimals are computed exactly, with any number of
+digits; floating-point numbers are rounded.
 """
 
 from __future__ import annotations
@@ -86,16 +87,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What is looked for.
+    """A pattern.
 
     Attributes:
         steps: Its parts, in order.
-        within: From the first row of a match to its last, and to the end of what is absent.
-        strict: Whether nothing else of the group lies between rows of a match.
+        within: From the first row of a match to its last, and to the end of an absent step.
+        strict: Whether no other row of the group may occur between rows of a match.
         skip: Where the next match may begin, in the words of SQL's MATCH_RECOGNIZE: `past last row`
-            of this one, `to next row` behind its first, or `to first b` or `to last b`, with the
-            first or the last row that a step took, here one that is called b.
-        any_order: Whether the steps may be there in any order.
+            of this one, `to next row` after its first, or `to first b` or `to last b`: the first or
+            the last row of the step that is called b.
+        any_order: Whether the steps may occur in any order.
     """
 
     steps: Sequence[Step]
@@ -119,7 +120,7 @@ class Pattern:
 
     @property
     def resumes(self) -> tuple[int, int]:
-        """The number of a match's row, and how far behind that row the next match may begin.
+        """Returns the number of a match's row, and the offset behind it where the next may begin.
 
         Raises:
             DeclarationError: There is no such row.
@@ -213,7 +214,7 @@ class PatternQuery:
     """A pattern and where it is looked for: what makes a view.
 
     Attributes:
-        pattern: What is looked for.
+        pattern: The pattern.
         by: Columns that rows of a match have in common.
         time: The column that has a row's time.
         keep: Columns that a match shows of its rows.
@@ -250,13 +251,13 @@ class Beside(NamedTuple):
     """A condition on a row and on one that was matched before.
 
     Attributes:
-        text: How it is written.
-        column: Of the row.
-        compared: How they are compared; NULL is neither equal nor anything else.
-        step: The step that took the other row; its last, if it took several.
-        other: Column of that row.
-        factor: What its value is multiplied by.
-        offset: What is added then.
+        text: Its text.
+        column: Column of the row.
+        compared: The operator; NULL satisfies no comparison.
+        step: The step of the other row; its last row, if it took several.
+        other: Column of the other row.
+        factor: Multiplier of that row's value.
+        offset: Added to the product.
     """
 
     text: str
@@ -273,11 +274,7 @@ class Beside(NamedTuple):
         return self.factor != 1 or self.offset != 0
 
     def against(self, value: Any) -> Any:
-        """Returns what the row's own value is compared with.
-
-        Args:
-            value: Of the other row.
-        """
+        """Returns what the row's own value is compared with."""
         if value is None or not self.reckons:
             return value
         if isinstance(value, float):

@@ -1,10 +1,11 @@
-"""Standing queries: searches that are kept, and matched against each document that comes.
+"""Standing queries: stored searches that are matched against each new document.
 
-What a person types into a search box and wants to be told of from then on: words that must all be
-there, and conditions on fields. It is read once and asked of many documents, so each query names
-terms of which a document that it matches has one at least (`anchors`); a document is compared with
-those queries only that it shares a term with. That is how Lucene's percolator does it (its
-`QueryAnalyzer` takes, of words that must all be there, the one that is likely to be the rarest).
+A standing query is what a person types into a search box to be notified of new matches: words that
+must all occur, and conditions on fields. It is parsed once and matched against many documents. Each
+query therefore names terms such that every matching document has at least one of them (`anchors`),
+and a document is compared only with the queries that share a term with it. Lucene's percolator does
+the same (its `QueryAnalyzer` chooses, among words that must all occur, the one that is likely to be
+the rarest).
 
     red "arm chair" price<500 -broken | tab* category:tables
 """
@@ -144,11 +145,7 @@ def parse(text: str, fields: Mapping[str, FieldKind]) -> Query:
 
 
 def anchors(query: Query) -> frozenset[str]:
-    """Returns terms of which every document that a query matches has one at least.
-
-    Args:
-        query: The query.
-    """
+    """Returns terms of which every document that a query matches has one at least."""
     if isinstance(query, Words):
         whole = query.words[:-1] if query.prefix else query.words
         return frozenset({max(whole, key=_rareness)}) if whole else frozenset({ANYTHING})
@@ -163,9 +160,6 @@ def anchors(query: Query) -> frozenset[str]:
 
 def needs(query: Query) -> tuple[frozenset[str], bool]:
     """Returns terms that a document must all have if a query matches it.
-
-    Args:
-        query: The query.
 
     Returns:
         The terms, and whether to have them is enough, so that nothing else need be looked at.
@@ -185,11 +179,7 @@ def needs(query: Query) -> tuple[frozenset[str], bool]:
 
 
 def terms(document: Document) -> frozenset[str]:
-    """Returns the terms by which the queries are found that may match a document.
-
-    Args:
-        document: The document.
-    """
+    """Returns the terms by which the queries are found that may match a document."""
     found = {word for text in document.words for word in text}
     for field, value in document.fields.items():
         for each in value if isinstance(value, (list, tuple)) else (value,):
@@ -203,10 +193,6 @@ def matches(query: Query, document: Document) -> bool:
     """Tells whether a query matches a document.
 
     A comparison with a field that has no value does not hold, whatever is compared.
-
-    Args:
-        query: The query.
-        document: The document.
     """
     if isinstance(query, Words):
         return any(_there(query, text) for text in document.words)

@@ -64,10 +64,10 @@ class Span:
     """Between which times the rows lie from which a row of a view is made.
 
     Attributes:
-        time: The column of what it reads that has a row's time.
-        start: The view's key that says when its row begins.
-        before: How long before that the first may lie.
-        after: How long after it the last lies at most, and none exactly then.
+        time: The column of the input with a row's time.
+        start: The view's key column with the start of its row.
+        before: How long before the start the first input row may be.
+        after: How long after the start the last input row may be, exclusive.
     """
 
     time: str

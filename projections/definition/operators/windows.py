@@ -48,10 +48,10 @@ class WindowedRows:
     """Rows with the windows that they are in, whose ends no other row moves; in Spark SQL.
 
     Attributes:
-        query: Gives each row once for each window that it is in.
-        group: The column of it that tells one window from another.
-        start: Expression that says when a row's window begins.
-        end: Expression that says when it ends.
+        query: Returns each row once for each of its windows.
+        group: Its column that identifies a window.
+        start: Expression of the start of a row's window.
+        end: Expression of its end.
         width_s: Seconds of each window; None if they differ.
     """
 
@@ -292,13 +292,13 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """For each time at which a group has a row, all that it had within a width until then.
+    """For each time at which a group has a row, the rows of the group in a window that ends there.
 
-    Without groups that is said of all rows.
+    Without groups, all rows form one group.
 
     Attributes:
-        time: The column that has a row's time.
-        width: How long each is; it holds its end, and not its beginning.
+        time: The column with a row's time.
+        width: Width of the window; it includes its end, and not its beginning.
     """
 
     time: str
@@ -357,11 +357,11 @@ def timed(window: Window) -> str:
 
 
 def usable(time: str, beyond: timedelta = timedelta(0)) -> str:
-    """Returns a condition of Spark SQL: a time is there, and no absurd one.
+    """Returns a condition of Spark SQL: the time is not NULL, and in a supported range.
 
     Args:
-        time: The expression that gives it.
-        beyond: How much further than a year from it what is reckoned with it may lie.
+        time: The expression of the time.
+        beyond: How far beyond a year the times computed from it may be.
     """
     first, last = _FIRST + beyond, _LAST - beyond
     return f"{time} >= TIMESTAMP '{first} UTC' AND {time} < TIMESTAMP '{last} UTC'"

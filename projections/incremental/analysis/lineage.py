@@ -11,7 +11,7 @@ Proof, first part: one leaf after the other. Let the leaves change one at a time
 result is computed after each. If the rows for a value differ between the first result and the last,
 they differ in one of these steps. In it one leaf changes, and all others stand exactly in the
 version that its path finds them in. So it is enough to show: if only leaf `x` changes, the path of
-`x` misses nothing. No state in between is ever seen by anybody; it need not be consistent. Whether
+`x` misses nothing. No reader ever sees a state in between; it need not be consistent. Whether
 two joined tables change at once or a row moves from key to key does not matter: each step has only
 one change, and a row that moved is in it twice, as it was and as it is.
 
@@ -39,7 +39,7 @@ paths give that value. And `rows`: a path through an unchanged operator finds al
   this value, and if those do not differ the groups do not. Other columns are not accepted.
 - *Window.* As an aggregate; accepted are the columns that the window is partitioned by.
 - *Generate, Python functions.* They treat each row by itself, as a projection does: what they add
-  is computed anew from the rows below that differ. Functions that are not marked deterministic
+  is computed again from the rows below that differ. Functions that are not marked deterministic
   are not followed at all.
 
 A join without an equality that can be followed, where one would be needed, is not accepted, nor is
@@ -98,7 +98,7 @@ class Lineage:
 
     Args:
         plan: The root.
-        names: What a leaf's columns are called, by their numbers, for people.
+        names: Names of a leaf's columns, by their numbers, for messages.
     """
 
     def __init__(self, plan: PlanNode, names: Mapping[int, str]) -> None:

@@ -1,4 +1,4 @@
-"""A path: what leads from the changed rows of one use of an input to the columns wanted.
+"""A path from the changed rows of one use of an input to the columns wanted.
 
 A path is a small query of inner joins. Its steps are values; the engine runs them with the plan's
 own expressions, which they name by address. Columns keep the numbers that they have in the plan.
@@ -20,7 +20,7 @@ class Changed:
     """The changed rows of the use that the path begins at, as they were and as they are.
 
     Attributes:
-        leaf: The operator that stands for the use.
+        leaf: The leaf operator of the use.
         columns: Numbers of the columns wanted.
     """
 
@@ -33,7 +33,7 @@ class Table:
     """All rows of another use, in the version that the order of the changes gives it.
 
     Attributes:
-        leaf: The operator that stands for the use.
+        leaf: The leaf operator of the use.
         columns: Numbers of the columns wanted.
     """
 
@@ -82,10 +82,10 @@ class Pair:
     """An equality of a join, its sides in the order of the path's.
 
     Attributes:
-        left: Expression over the side that the path comes from.
-        right: Expression over the side that it goes to.
+        left: Expression over the side where the path begins.
+        right: Expression over the other side.
         null_safe: Whether NULL equals NULL.
-        text: For people.
+        text: The equality in words.
     """
 
     left: Address

@@ -90,9 +90,9 @@ class Anchor:
 
     Attributes:
         name: The input.
-        columns: By the view's column, the input's that it is.
-        ordered: Its columns of times, and of numbers that links speak of.
-        links: What is joined with it near to it.
+        columns: The input's column, by the view's column.
+        ordered: Its columns of times, and of numbers that occur in links.
+        links: Inputs joined with it by near values.
     """
 
     name: str
@@ -113,8 +113,8 @@ def anchors(
 
     Args:
         query: The view's query.
-        strategy: How it is kept.
-        kinds: By input, the types of its columns, as Spark calls them.
+        strategy: How the view is maintained.
+        kinds: Spark's types of the columns, by input.
     """
     used = list(query.leaves.values())
     alone = {leaf: name for leaf, name in query.leaves.items() if used.count(name) == 1}
@@ -139,8 +139,8 @@ def identified(
 
     Args:
         anchors: The anchors of a view.
-        by: The columns by which it is kept.
-        identities: By input, columns that identify its rows, where that is known.
+        by: The columns by which it is maintained.
+        identities: Columns that identify an input's rows, where known.
     """
     wanted = set(by)
     for anchor in anchors:
@@ -174,7 +174,7 @@ def _way(node: PlanNode, leaf: int) -> Iterator[tuple[PlanNode, int]]:
 
 
 def _keeps(node: PlanNode, place: int) -> bool:
-    """Whether an operator never has NULL in the place of a child's row."""
+    """Whether an operator never returns NULL for a row of one of its children."""
     if node.kind != "Join" or node.join_type in _BOTH_KEPT:
         return True
     if node.join_type in _LEFT_KEPT:
@@ -218,7 +218,7 @@ def _single(node: PlanNode) -> PlanNode | None:
 def _columns(
     query: AnalysedQuery, leaf: PlanNode, name: str, kinds: Mapping[str, str]
 ) -> dict[int, tuple[str, str]]:
-    """Columns of a leaf whose values can be told: what they are called, and their types."""
+    """Returns the columns of a leaf whose values can be derived: their names and types."""
     called = {number: query.names[number].removeprefix(f"{name}.") for number in leaf.output}
     return {
         number: (column, kind)

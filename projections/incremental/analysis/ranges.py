@@ -1,7 +1,7 @@
-"""Stretches: a few ranges of whole numbers in which all of some values lie, NULL perhaps as well.
+"""Stretches: a few ranges of whole numbers that contain all of some values, and perhaps NULL.
 
-Times are microseconds. Of many values that lie in a few places, one range would span what lies
-between these: one row that is a year late, and a year would be read.
+Times are microseconds. One range around scattered values would also span the gaps between them:
+with one row that is a year late, a year would be read.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Stretches:
         """Returns where values lie that are more than these by something; NULL is more than none.
 
         Args:
-            least: By what at least; None if that is not known.
-            most: By what at most.
+            least: Least distance; None if unknown.
+            most: Greatest distance.
         """
         moved = ((_sum(first, least), _sum(last, most)) for first, last in self.ranges)
         return Stretches(_few(moved))
@@ -58,7 +58,7 @@ def around(values: Iterable[int], *, nulls: bool = False) -> Stretches:
     """Returns the stretches of some values.
 
     Args:
-        values: They, in whatever order.
+        values: The values, in any order.
         nulls: Whether NULL is among them.
     """
     return Stretches(_few((value, value) for value in values), nulls)
@@ -69,7 +69,7 @@ def _sum(value: int | None, more: int | None) -> int | None:
 
 
 def _few(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Ranges that have all that is in these, put together where least lies between."""
+    """Returns ranges that contain these, merged across the smallest gaps."""
     apart: list[Range] = []
     for first, last in sorted(set(ranges), key=_first):
         if first is not None and last is not None and first > last:

@@ -1,10 +1,10 @@
-"""How a derived view is kept: by its keys, or as a whole, and why.
+"""How a derived view is maintained: by its keys, or completely, and why.
 
-Functions whose answer depends on the order of rows that have none (`first`, `collect_list` without
-a sort, a `row_number` over ties) are let through: a key computed again is one of the answers that
-the query allows, as its first computation was. To compare views with their query, sort.
+Functions whose result depends on an order that the query does not define (`first`, `collect_list`
+without a sort, a `row_number` over ties) are accepted: a key computed again has one of the results
+that the query allows, as its first computation had. To compare views with their query, sort.
 
-Which of a view's columns an input gives as they are, for all its rows.
+Which of a view's columns are copies of an input's columns, for all its rows.
 
 Let `c` be columns of the result to which every path from every use of an input leads by itself: no
 join on the way, each column an input's own. Rows of the input whose values are not among some
@@ -84,11 +84,11 @@ class UsedInput:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a view takes over from an input as it is; see `own_columns`.
+    """Columns that a view copies unchanged from an input; see `own_columns`.
 
     Attributes:
         columns: By the view's column, the input's.
-        uses: Every use of the input, with what leads to these columns.
+        uses: Every use of the input, with the path to these columns.
     """
 
     columns: Mapping[str, str]
@@ -177,12 +177,7 @@ class AnalysedQuery:
 
 
 def choose(query: AnalysedQuery, keys: Sequence[str]) -> Strategy:
-    """Chooses how a view is kept.
-
-    Args:
-        query: Its query.
-        keys: Columns that identify a row.
-    """
+    """Chooses how a view is kept."""
     reason = _obstacle(query)
     if reason is not None:
         return Whole(reason)
@@ -211,10 +206,10 @@ def choose(query: AnalysedQuery, keys: Sequence[str]) -> Strategy:
 
 
 def ordered(uses: Iterable[UsedInput]) -> list[UsedInput]:
-    """Orders uses whose inputs changed: whoever passes through another comes after it.
+    """Orders uses whose inputs changed: a use that passes through another comes after it.
 
-    Then it finds the other in its new version, and no old version need be read. Where two pass
-    through each other, the order is the plan's; every order is right.
+    It then finds the other in its new version, and no old version need be read. Where two pass
+    through each other, the plan's order is kept; every order is right.
     """
     waiting = list(uses)
     done: list[UsedInput] = []
@@ -336,14 +331,10 @@ def _substitutes(
 
 
 def own_columns(plan: PlanNode, path: Step) -> dict[int, int]:
-    """Returns columns that a path takes over from its changed rows.
-
-    Args:
-        plan: The plan that the path is of.
-        path: The path.
+    """Returns columns that a path copies from its changed rows.
 
     Returns:
-        By the number of a column, that of the leaf's column it is; none where the path joins.
+        The leaf's column number, by column number; empty where the path joins.
     """
     return _owned(_bare(plan), path)
 

@@ -1,11 +1,11 @@
-"""Rows for steps of which each may come when it likes.
+"""Rows for steps that may occur in any order.
 
-A row may fit several steps, and which of them it is for need not be said when it comes: it is taken
-if all rows that were taken before and this one can still be given to steps that they fit, each to
-one. So what is taken first never keeps a match from being made later, and the match that is made
-ends as early as any can. (Sets of rows that can be given are a transversal matroid, and taking each
-that fits is its greedy algorithm: Edmonds and Fulkerson, 1965. Rows are moved to another step along
-an augmenting path, as in Kuhn's algorithm.)
+A row may fit several steps, and need not be assigned to one at once: it is taken if all rows taken
+before and this one can still be assigned to steps that they fit, each to one. An early choice
+therefore never prevents a later match, and the match ends as early as any can. (Sets of rows that
+can be assigned are a transversal matroid, and taking each that fits is its greedy algorithm:
+Edmonds and Fulkerson, 1965. Rows are moved to another step along an augmenting path, as in Kuhn's
+algorithm.)
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MatchedRows:
         """Takes a row, if there is a step for it.
 
         Args:
-            place: Where it is.
-            fits: Of each step, whether the row fits it.
+            place: Its row number.
+            fits: For each step, whether the row fits it.
         """
         self._fits[place] = fits
         if self._give(place, set()):

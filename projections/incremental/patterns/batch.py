@@ -1,8 +1,8 @@
-"""Patterns, looked for in many groups at once, in columns.
+"""The search for patterns in many groups at once, in columns.
 
-Rows of many episodes come, and what was found goes, as columns of Arrow. Values are made of times
-only, and of what is compared; what a match shows of its rows is taken by their places. An episode
-that lacks rows which a step must have is not looked at: most are of that kind.
+Rows of many episodes arrive, and matches leave, as columns of Arrow. Python values are made only of
+times and of compared columns; the other columns of a match are copied by row number. An episode
+that lacks rows for a required step is skipped: most are of that kind.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SHOWN = "shown"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may lie together in an episode, and what may be spent on it.
+    """The limits of an episode.
 
     Attributes:
-        rows_max: Rows.
-        many: What is said of more of them.
-        lookups_max: What may be looked up; see `Effort`.
-        dear: What is said of more.
+        rows_max: Most rows.
+        many: The message for more rows.
+        lookups_max: Most look-ups; see `Effort`.
+        dear: The message for more look-ups.
     """
 
     rows_max: int
@@ -145,7 +145,7 @@ class _Columns:
         }
 
     def possible(self, ends: np.ndarray[Any, Any]) -> Sequence[bool]:
-        """Of each episode, whether each step that must be there has rows enough for itself."""
+        """Returns for each episode whether every required step has enough rows."""
         enough = np.ones(len(ends) - 1, np.bool_)
         for step, fit in zip(self._steps, self._fit, strict=True):
             if not step.absent:

@@ -1,18 +1,17 @@
-"""Where the next rows are that a step of a pattern takes: looked up, not walked to.
+"""Finds the next rows for a step of a pattern by look-up, not by a scan.
 
-Of rows that fit a step, what they are compared with says which index they have:
+The comparison decides which index the rows that fit a step have:
 
-- `=`: places by value, several columns as one;
-- `<>`: of each row the next one with another value;
-- `<` `<=` `>` `>=`: a tree of least and of greatest values, in which the next place is found by
-  going up and down once.
+- `=`: row numbers by value, several columns as one;
+- `<>`: for each row the next one with another value;
+- `<` `<=` `>` `>=`: a tree of least and of greatest values, in which the next row is found by going
+  up and down once.
 
-All that `=` says is followed first, the rest among the rows that are left. Where more than one
-comparison is left they take turns: each says from where on it may hold, until all say the same
-place. That is exact, but no longer a number of turns that is known before; `Effort` bounds it.
+All `=` comparisons are applied first, the others to the remaining rows. If more than one is left,
+they alternate: each returns the first row number from which it may hold, until all agree. That is
+exact, but takes an unknown number of iterations; `Effort` bounds it.
 
-A comparison holds as Python's does of two values that are there: NULL holds of nothing, NaN of `<>`
-only.
+A comparison of two values is Python's; NULL satisfies none, and NaN only `<>`.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class Effort:
     """What may be spent on the rows of one group that lie together.
 
     Args:
-        most: Lookups and rows taken.
-        refusal: Raised where more is needed.
+        most: Most look-ups and rows.
+        refusal: Raised beyond that.
     """
 
     def __init__(self, most: int, refusal: ProjectionError) -> None:
@@ -71,7 +70,7 @@ class Comparison(NamedTuple):
 
     Attributes:
         compared: `=`, `<>`, `<`, `<=`, `>` or `>=`.
-        column: The rows' own values, by place.
+        column: The rows' own values, by row number.
     """
 
     compared: str
@@ -82,9 +81,9 @@ class RowIndex:
     """Places of rows, in order, of which those are found that comparisons hold of.
 
     Args:
-        places: The places.
-        comparisons: What is compared.
-        effort: What may be spent.
+        places: The row numbers.
+        comparisons: The comparisons.
+        effort: The limit of the work.
     """
 
     def __init__(
@@ -116,10 +115,10 @@ class RowIndex:
         """Returns the first places between two, or none if there are fewer than wanted.
 
         Args:
-            start: Where they may begin.
-            end: Where they must have ended, itself excluded.
+            start: First row number.
+            end: Row number after the last one.
             count: How many.
-            values: What each comparison is with.
+            values: The value for each comparison.
 
         Raises:
             ProjectionError: More was spent than may be.

@@ -1,13 +1,13 @@
-"""Patterns, looked for in the rows of a group.
+"""The search for patterns in the rows of a group.
 
-What a pattern means is said in `projections.definition.operators.pattern`. Here each row that a
-match takes is looked up (`projections.incremental.patterns.index`), and so is the first that an
-absent step forbids; rows in between cost nothing. So of a group what is done grows with the rows
-that fit the first step, times the rows of a match, times the logarithm of the group; not with how
-many rows lie within a pattern's time.
+`projections.definition.operators.pattern` defines what a pattern means. The search looks up each
+row of a match (`projections.incremental.patterns.index`), and the first row that an absent step
+forbids; rows in between cost nothing. The work for a group grows with the number of rows that fit
+the first step, times the rows of a match, times the logarithm of the group, and not with the number
+of rows within a pattern's time.
 
-What is not bounded by that, several comparisons of one step that are none of them `=` and rows that
-fit steps in any order in ever other ways, is by `Effort`.
+`Effort` bounds the remaining cases: several comparisons of one step without any `=`, and rows that
+fit steps in any order in many ways.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class GroupRows(NamedTuple):
 
     Attributes:
         at: The time of each, microseconds.
-        fits: Of each step of the pattern, whether each row alone fits it.
-        columns: What is compared of each row, by the column's name.
+        fits: For each step of the pattern, whether each row alone fits it.
+        columns: The compared values of each row, by the column's name.
     """
 
     at: Sequence[int]
@@ -42,12 +42,12 @@ class GroupRows(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What was found.
+    """A match.
 
     Attributes:
-        taken: Step and place of each row, in order.
-        due: Until when nothing absent may come, microseconds; None if the last step is not absent.
-            What comes until then takes the match back.
+        taken: Step and row number of each row, in order.
+        due: Time until which no absent row may occur, microseconds; None if the last step is not
+            absent. A row that occurs by then revokes the match.
     """
 
     taken: tuple[tuple[str, int], ...]
@@ -58,9 +58,9 @@ def matches(pattern: Pattern, episode: GroupRows, effort: Effort) -> Iterator[Ma
     """Finds all matches in the rows of a group, in the order in which they begin.
 
     Args:
-        pattern: What is looked for.
+        pattern: The pattern.
         episode: The rows.
-        effort: What may be spent.
+        effort: The limit of the work.
 
     Raises:
         ProjectionError: More was spent than may be.
@@ -94,9 +94,9 @@ class _Search(Protocol):
         """Returns the match that begins at a place.
 
         Args:
-            start: The place.
-            end: The first place of which the time is over.
-            last: Until when it must be there.
+            start: The first row number.
+            end: The first row number after the time is over.
+            last: Time by which it must occur.
         """
         ...
 
@@ -121,8 +121,8 @@ class _Stage:
         """Returns the first rows that are for it, or none if there are fewer than wanted.
 
         Args:
-            start: Where they may begin.
-            end: Where they must have ended, itself excluded.
+            start: First row number.
+            end: Row number after the last one.
             count: How many.
             lasts: The last row of each step before.
         """

@@ -123,7 +123,7 @@ def _extremes(names: Sequence[str]) -> list[Column]:
 
 
 def _one(rows: DataFrame, said: Sequence[Column]) -> Any:
-    """How many rows there are, and what is said of all of them together, as a row of Java's."""
+    """Returns the number of rows and some aggregates over all of them, as one row of Java's."""
     return rows.agg(fn.count("*"), *said)._jdf.collectAsList().get(0)  # noqa: SLF001
 
 

@@ -239,7 +239,7 @@ def opaque(session: SparkSession, name: str, schema: StructType) -> DataFrame:
 
     Args:
         session: The session.
-        name: The input, which its columns are marked with.
+        name: The input's name, which marks its columns.
         schema: Its columns.
     """
     marked = type(schema)(

@@ -29,18 +29,17 @@ _WRITTEN: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DerivedWriter:
-    """Writes what became of a view's rows, in one of Spark's workers.
+    """Writes the changed rows of a view, in one of Spark's workers.
 
     Attributes:
         root: Folder of the tables.
         view: Name of the view.
         keys: Columns that identify a row.
-        schema: Columns of what is given.
-        version: Boundary at which it is so, as a number.
-        anew: Whether it is all that the view has, in place of what it had.
-        expectations: What its rows should be like.
-        tenure: The driver's right to write.
-        origin: What they were computed from.
+        schema: Columns of the rows.
+        version: Their boundary, as a number.
+        anew: Whether they replace all rows of the view.
+        expectations: Its expectations.
+        origin: The versions of the inputs.
     """
 
     root: Path

@@ -1,9 +1,9 @@
 """Classes of Spark's JVM, each looked up once.
 
-What Java does not know as a class it looks for in every jar, of which Spark has three hundred. py4j
-asks for each part of a dotted name, and for a short name in each package that pyspark imports: of
-the JVM's processor time while views are kept that was a sixteenth. So a class is asked for by its
-full name, and remembered where py4j looks first.
+Java searches every jar for an unknown class, and Spark has three hundred jars. py4j asks for each
+part of a dotted name, and for a short name in each package that pyspark imports; that took a
+sixteenth of the JVM's processor time. A class is therefore requested by its full name, and cached
+where py4j looks first.
 """
 
 from __future__ import annotations

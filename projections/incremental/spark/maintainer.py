@@ -62,18 +62,17 @@ _OWN: Final = ""
 
 @dataclass(slots=True)
 class DerivedKeeper:
-    """Keeps one derived view.
+    """Maintains one derived view.
 
     Attributes:
         tables: Folder of the tables.
         view: The view.
         versions: Reads the tables.
-        versions_of_few: Reads them where they have few rows, in a session made for those.
+        versions_of_few: Reads tables with few rows, in a session made for those.
         failed: Rows computed so far that did not meet an expectation, by its name.
-        tenure: The driver's right to write.
-        onward_rows_min: Rows of an input from which on a view that is made along its groups' time
-            is kept from where changes reach, and not by whole groups.
-        identities: By place, columns that identify the rows of a table, where that is known.
+        onward_rows_min: Number of rows of an input from which a view along its groups' time is
+            recomputed from the first change onward, and not by whole groups.
+        identities: Columns that identify the rows of a table, where known, by physical name.
     """
 
     tables: Path
@@ -151,11 +150,11 @@ class DerivedKeeper:
         return TableVersion(table, at.epoch, at.lsn, wanted, query, vector)
 
     def _goes_on(self, own: TableVersion, now: Origin) -> bool:
-        """Whether it is enough to follow what has changed since a view was published.
+        """Whether applying the changes since the published version is enough.
 
-        Versions of a table that was made anew cannot be compared: its source has another epoch, it
-        is another source's by now, or its versions go back. Nor is it enough if a job that was
-        killed has written more than what was published, and from something else.
+        Versions of a recreated table cannot be compared: its epoch or its source differs, or its
+        versions go back. Applying changes is also not enough if a killed job wrote a version after
+        the published one from other inputs.
         """
         epochs = {source: position.epoch for source, position in own.others.items()}
         if epochs | {_OWN: own.epoch} != now.epochs:
@@ -249,7 +248,7 @@ class DerivedKeeper:
         own: TableVersion,
         changed: Mapping[str, tuple[int, int]],
     ) -> Nearby | None:
-        """What has to be read of the inputs, where changes are few and that can be told."""
+        """Returns the part of the inputs to read, if changes are few and that is known."""
         if not derivation.anchors:
             return None
         few = {

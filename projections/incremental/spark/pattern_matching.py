@@ -1,10 +1,10 @@
-"""Views of patterns: the rows of each group are put in order, and matches are found in them.
+"""Views of patterns: sorts the rows of each group, and finds matches in them.
 
-Of a group those rows are put together that a match can have in common: where nothing happens for
-longer than a pattern's time, no match goes on, and another part of the group begins. So a group may
-have rows of years, as long as what lies together can be held.
+Rows of a group are processed together if one match can contain them: where the gap between two rows
+exceeds a pattern's time, no match continues, and a new episode of the group begins. A group may
+therefore have rows of years, as long as one episode fits into memory.
 
-The search itself, and what becomes of rows on their way to it, is in
+The search itself, and the preparation of rows for it, is in
 `projections.incremental.patterns.batch`.
 """
 
@@ -60,7 +60,7 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
 
     Args:
         frame: The rows.
-        query: The pattern, and where it is looked for.
+        query: The pattern, with its group and time columns.
         view: Name of the view, for errors.
 
     Returns:

@@ -1,8 +1,8 @@
-"""Views of standing queries: documents and queries meet by the terms that they share.
+"""Views of standing queries: matches documents and queries through the terms that they share.
 
-Both are taken apart into terms, joined by them, and of the pairs that meet those are kept that
-match. So a changed document is compared with the queries that it shares a term with, and a new
-query with the documents that it does; all else is as in any join.
+Both are split into terms and joined by them, and the resulting pairs are then tested. A changed
+document is therefore compared only with the queries that share a term with it, and a new query with
+such documents; the rest is like any join.
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ _DOCUMENTS_KEPT: Final = 4_096
 
 def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolation) -> DataFrame:
     """Returns a row for each document and each query that matches it.
-
-    Args:
-        documents: The documents.
-        queries: The queries.
-        percolation: How they are matched.
 
     Raises:
         ViewQueryError: A column is not there, or has no words.

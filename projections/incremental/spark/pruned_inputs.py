@@ -1,8 +1,7 @@
-"""What has to be read of a view's inputs for what changed: rows near it, by columns in order.
+"""The part of a view's inputs that has to be read for some changes: rows near them.
 
-See `projections.incremental.analysis.pruning`. Spark is told so by conditions on the inputs, so
-that files and parts of files are passed over by the least and greatest values that they say they
-have.
+See `projections.incremental.analysis.pruning`. Spark receives it as conditions on the inputs, so
+that it skips files and parts of files by their minimum and maximum values.
 """
 
 from __future__ import annotations
@@ -96,9 +95,9 @@ def near(
 
     Args:
         derivation: The view.
-        by: The columns by which it is kept.
-        identities: By input, columns that identify its rows, where that is known.
-        changed: By input that changed, its rows as they were and as they are.
+        by: The columns by which it is maintained.
+        identities: Columns that identify an input's rows, where known.
+        changed: For each changed input, its changed rows before and after.
     """
     for anchor, columns in identified(derivation.anchors, by, identities):
         stretches, values = _stretches(anchor, changed), _values(anchor, changed)

@@ -206,8 +206,8 @@ def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> D
 
     Args:
         derivation: The view.
-        before: Those that it has.
-        present: Those that it is to have instead.
+        before: Its present rows.
+        present: Its new rows.
 
     Returns:
         What `outcome` does, without rows that are there as they should be.
@@ -217,12 +217,7 @@ def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> D
 
 
 def among(rows: DataFrame, keys: AffectedKeys) -> DataFrame:
-    """Returns those rows whose values are among keys, columns being called alike.
-
-    Args:
-        rows: Some rows.
-        keys: The keys.
-    """
+    """Returns those rows whose values are among keys, columns being called alike."""
     return _restricted(named(rows, keys, keys.frame.columns), keys)
 
 
@@ -250,9 +245,5 @@ def _semi(rows: DataFrame, keys: DataFrame, pairs: Sequence[tuple[str, str]]) ->
 
 
 def same(pairs: Iterable[tuple[str, str]]) -> Column:
-    """Returns a condition: columns have the same values, NULL among them.
-
-    Args:
-        pairs: One column and the other.
-    """
+    """Returns a condition: columns have the same values, NULL among them."""
     return reduce(and_, (fn.col(one).eqNullSafe(fn.col(two)) for one, two in pairs))

@@ -1,9 +1,8 @@
-"""Views whose rows are made along the time of a group, kept from where a change reaches onward.
+"""Views along the time of a group, recomputed from the first change onward.
 
-See `projections.definition.operators.time_bounds`. Of each group that has changed, the first row of
-the view is found that may be another by now: from there on the group is read and the view is
-computed, and what it had there is replaced. What came before stays as it is and is not read,
-however much that is.
+See `projections.definition.operators.time_bounds`. For each changed group, the first row of the
+view that may differ is determined; from there on the group is read, the view is computed, and its
+rows are replaced. Earlier rows stay as they are and are not read, however many there are.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ def onward(
 
     Args:
         derivation: The view.
-        extent: What is known of it.
+        extent: How far the effect of a change extends.
         rows: All rows of its one input, after the changes.
-        groups: What `touched` found.
-        stored: All rows that the view's table has.
+        groups: The result of `touched`.
+        stored: All rows of the view's table.
 
     Returns:
         What `recomputation.outcome` does.

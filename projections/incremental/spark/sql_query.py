@@ -27,7 +27,7 @@ class SqlDefinition:
 
     Attributes:
         text: The query.
-        inputs: Names of what it reads, in the order of their first use.
+        inputs: Names of its inputs, in the order of their first use.
     """
 
     text: str

@@ -60,7 +60,7 @@ class FewChanges(NamedTuple):
     """Changed rows that the driver holds: as they were and as they are, in whatever order.
 
     Attributes:
-        rows: They.
+        rows: The changed rows.
         schema: Their columns as Spark has them.
     """
 
@@ -126,8 +126,8 @@ class TableVersions:
 
         Args:
             name: The view.
-            after: Version whose own changes are not among them.
-            through: The last whose are.
+            after: The last version whose changes are left out.
+            through: The last version whose changes are included.
 
         Raises:
             PySparkException: The feed of changes does not reach back so far; also later, when the
@@ -204,8 +204,8 @@ class TableVersions:
 
         Args:
             name: The view.
-            after: Version whose own changes are not among them.
-            through: The last whose are.
+            after: The last version whose changes are left out.
+            through: The last version whose changes are included.
         """
         key = name, after, through
         with self._lock:

@@ -1,4 +1,4 @@
-"""Whether views made from others could be kept if what they read had other columns."""
+"""Whether derived views still fit if the columns of their inputs change."""
 
 from __future__ import annotations
 
@@ -29,45 +29,40 @@ if TYPE_CHECKING:
 
 
 def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
-    """Analyses the query of every view made from others over what its inputs would be.
+    """Analyses the query of every derived view over the future columns of its inputs.
 
-    No row is read. A view of which an input stands still stands with it, and is not told.
+    No row is read. A view that is paused only because an input is paused is not reported.
 
     Args:
-        spec: The job; its views made from others.
-        plans: The views that those are made from, bound to their tables as these would be. Of a
-            view with several versions, the one that readers see.
+        spec: The job, with its derived views.
+        plans: Their input views, bound to their future tables, each by its active version.
 
     Returns:
-        By view that could not be kept, why.
+        Why, for each view that no longer fits.
     """
     schemas = _structs(columns_elsewhere(spec))
     schemas |= {plan.view: _struct(columns_of(plan)) for plan in plans}
     return _unfit(session_beside(spec.config), spec.derived, schemas)
 
 
-def stand_still(config: JobConfig, succession: Succession) -> dict[str, str]:
-    """Tells which views would stand still once readers see another version of one that they read.
+def stand_still(config: JobConfig, dependents: Succession) -> dict[str, str]:
+    """Returns the derived views that would pause after a cutover to another version of an input.
 
-    The queries are analysed over the columns that would be there; no row is read. A view that does
-    not fit what it reads as it is now is not told: it stands still already.
-
-    Args:
-        config: The job's configuration.
-        succession: The views, and what they read.
+    The queries are analysed over the future columns; no row is read. A view that does not fit its
+    present inputs is left out, since it is paused already.
 
     Returns:
-        By view, why; each after what it is made from.
+        Why, by view; each view after its inputs.
     """
-    if succession.alike:
+    if dependents.alike:
         return {}
     with session_ended(config) as session:
-        views = succession.views
-        then = _unfit(session, views, _structs(succession.then))
-        # of the view itself: a version by that query is refused before anybody sees it
-        if not then or any(name in succession.now for name in then):
+        views = dependents.views
+        then = _unfit(session, views, _structs(dependents.then))
+        # a query of the view itself that fails is refused before its version becomes active
+        if not then or any(name in dependents.now for name in then):
             return {}
-        now = _unfit(session, views, _structs(succession.now))
+        now = _unfit(session, views, _structs(dependents.now))
     found: dict[str, str] = {}
     for view in views:
         waits_for = [name for name in view.inputs if name in found]
@@ -111,5 +106,5 @@ def _structs(columns: Mapping[str, Columns]) -> dict[str, StructType]:
 
 
 def _struct(columns: Columns) -> StructType:
-    """What Spark reads of a table: Delta's own account of types is Spark's."""
+    """Returns Spark's type of a table; Delta records types in Spark's own form."""
     return StructType.fromJson({"type": "struct", "fields": list(columns)})

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Counts(NamedTuple):
-    """What a comparison found, in rows.
+    """The result of a comparison, in rows.
 
     Attributes:
         stored: Rows that are stored.
-        missing: Rows that are not.
-        extra: Rows that are stored and should not be, or more than once.
-        different: Rows that are stored otherwise.
-        duplicated: Of those that are extra, rows beside another one of their key.
+        missing: Rows that are not stored.
+        extra: Stored rows that should not be, or surplus copies.
+        different: Stored rows with other values.
+        duplicated: Rows among `extra` that share a key with another row.
     """
 
     stored: int
@@ -39,9 +39,9 @@ def counted(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Counts
     """Counts what `differences` describes, in one Spark job.
 
     Args:
-        result: What the query gives now.
-        stored: What is stored, with at least the result's columns, of the same types.
-        keys: Columns that identify a row, NULL being a value like any other.
+        result: The query's present result.
+        stored: The stored rows, with at least the result's columns, of the same types.
+        keys: Columns that identify a row; NULL is a value like any other.
     """
     lacks, had = fn.col(ROW).isNull(), fn.col(STORED).isNotNull()
     both = had & ~lacks
@@ -72,13 +72,13 @@ class Wrong(NamedTuple):
 def wrong(
     result: DataFrame, stored: DataFrame, keys: Sequence[str], counts: Counts, limit: int
 ) -> list[Wrong]:
-    """Names some of what `counted` has found, of each kind in turn, in a Spark job for each kind.
+    """Names some of the rows that `counted` found, of each kind in turn, in one Spark job per kind.
 
     Args:
-        result: What the query gives now.
-        stored: What is stored, with at least the result's columns, of the same types.
+        result: The query's present result.
+        stored: The stored rows, with at least the result's columns, of the same types.
         keys: Columns that identify a row.
-        counts: What was found.
+        counts: The result of `counted`.
         limit: How many keys at most.
     """
     lacks, had = fn.col(ROW).isNull(), fn.col(STORED).isNotNull()
@@ -120,15 +120,15 @@ def wrong(
 
 
 def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:
-    """Refuses rows of which two have one key; looks at all of them, in one Spark job.
+    """Refuses rows if two of them share a key; checks all of them, in one Spark job.
 
     Args:
-        rows: Rows of a view, whole or for some keys.
+        rows: Rows of a view, all or for some keys.
         keys: Columns that identify a row.
         view: The view, for the message.
 
     Raises:
-        DuplicateKeyError: Two rows have one key, or more.
+        DuplicateKeyError: Two rows or more share a key.
     """
     copies = rows.groupBy(*keys).agg(fn.count("*").alias("copies")).where("copies > 1")
     found = copies.select(*(fn.col(name).cast("string") for name in keys), "copies").head()

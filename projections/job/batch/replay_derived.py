@@ -1,8 +1,8 @@
-"""Replay of derived views: what their queries make of tables that stand still, in one batch each.
+"""Replay of derived views: runs their queries over tables of one boundary, in one batch each.
 
-It is the definition that the job keeps, run once over all rows by the writer that the job has, with
-no boundary before it and nothing remembered. So what a view has become change by change can be
-compared with what it is when everything is there from the start.
+It runs the job's definitions once over all rows, with the job's writer, without an earlier boundary
+or stored state. A view that was maintained change by change can thus be compared with its complete
+computation.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
 
 _NAMED: Final = 10
-"""Keys that are named of those that are wrong: a view is made anew as a whole."""
+"""Most wrong keys that are named: a repair computes the whole view again."""
 
 _WHY: Final = {each.code: each for each in (DuplicateKeyError, ViewHaltedError, QueryFailedError)}
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayComparison:
-    """What readers see of a view, beside what its query makes of former tables.
+    """The active version of a view, beside its query's result over former tables.
 
     Attributes:
         counts: Rows that differ; None if the columns do.
-        examples: A few of them by their keys.
-        columns: Columns that only one of both has, or that have another type there.
+        examples: Some of their keys.
+        columns: Columns that only one of both has, or with another type.
     """
 
     counts: Counts | None
@@ -60,14 +60,14 @@ class ReplayComparison:
 
 
 class DerivedReplay:
-    """Makes derived views from tables that stand still.
+    """Computes derived views from tables of one boundary.
 
     Args:
-        session: Where.
+        session: The Spark session.
         root: Folder of the tables, in which the views get theirs.
-        places: Folder in `root` of the table of each view that is no derived one, by view.
-        epoch: Incarnation of the source at which the tables stand.
-        lsn: Their position, in bytes.
+        places: Folder in `root` of each table that is no derived view's, by view.
+        epoch: Incarnation of the source, of the boundary.
+        lsn: The boundary, in bytes.
     """
 
     def __init__(
@@ -83,19 +83,16 @@ class DerivedReplay:
         self._boundary = PublishedVersion(1, epoch, lsn, 0, {})
 
     def make(self, views: Sequence[DerivedView]) -> int:
-        """Makes views, each after those that it is made from.
-
-        Args:
-            views: They, in that order.
+        """Computes views, each after its inputs.
 
         Returns:
-            How many rows the last one has.
+            The row count of the last one.
 
         Raises:
             ViewQueryError: A query does not fit these tables.
             QueryFailedError: Spark cannot run it.
             DuplicateKeyError: The key of a view does not identify its rows.
-            ViewHaltedError: A row is not as it has to be.
+            ViewHaltedError: A row does not meet an expectation.
         """
         for view in views:
             keeper = DerivedKeeper(self._root, view, self._versions)
@@ -114,13 +111,13 @@ class DerivedReplay:
     def compare(
         self, view: DerivedView, tables: Path, place: str, version: int
     ) -> ReplayComparison:
-        """Compares a view that was made with one that is kept.
+        """Compares a computed view with the stored one.
 
         Args:
             view: The view.
-            tables: Folder of the tables that the job keeps.
+            tables: Folder of the job's tables.
             place: Folder there of the view's table.
-            version: Version of the view's table there.
+            version: Version of that table.
 
         Raises:
             ViewQueryError: One of both cannot be read.
@@ -146,9 +143,9 @@ def replay_beside(
     Args:
         config: How Spark is run.
         root: Folder of the tables.
-        places: Folder in `root` of the table of each view that is no derived one, by view.
-        epoch: Incarnation of the source at which the tables stand.
-        lsn: Their position, in bytes.
+        places: Folder in `root` of each table that is no derived view's, by view.
+        epoch: Incarnation of the source, of the boundary.
+        lsn: The boundary, in bytes.
     """
     return DerivedReplay(session_beside(config), root, places, epoch, lsn)
 

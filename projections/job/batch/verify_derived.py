@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from projections.publishing.published_versions import PublishedVersion, TableVersion
 
 _NAMED: Final = 10
-"""Keys of a view that are wrong and named; a repair makes the whole of it."""
+"""Most wrong keys that are named; a repair computes the whole view again."""
 
 _AT_ONCE: Final = 2
-"""Views that are compared at once: one is planned while rows of another are read."""
+"""Views that are compared at once: one is planned while another's rows are read."""
 
 
 def verify_derived(
     spec: JobSpec, uncompared: Callable[[Uncompared], None] | None = None
 ) -> list[ViewReport]:
-    """Compares every derived view with its query, in batch, at the boundary that is published.
+    """Compares every derived view with its query, in batch, at the published boundary.
 
-    Writes may go on meanwhile: the versions of all tables are fixed.
+    Writes may continue meanwhile: the versions of all tables are fixed.
 
     Args:
         spec: The job.
-        uncompared: Is told of a view of which the function is lost, while others are compared.
-            Without it, that is raised.
+        uncompared: Receives each view whose function is lost, while others are compared. Without
+            it, the loss is raised.
 
     Returns:
-        A report for each view that is published.
+        A report for each published view.
 
     Raises:
-        FunctionLostError: What was kept of the function of a view is gone, or was altered.
-        DuplicateKeyError: A view is not kept as its key does not identify its rows; it has an
+        FunctionLostError: The stored function of a view is gone, or was altered.
+        DuplicateKeyError: A view is not maintained, as its key does not identify its rows; names an
             example.
     """
     published = Published(spec.config.addresses.tables, spec.config.source)
@@ -90,14 +90,14 @@ def derived_report(
     """Compares one derived view with its query; see `verify_derived`.
 
     Args:
-        keeper: Of the view.
-        latest: What is published.
+        keeper: The view's maintainer.
+        latest: The published version.
         places: Where views are read; see `Published.current`.
         source: Name of the source.
-        others: What it reads of other sources.
+        others: Its inputs from other sources.
 
     Returns:
-        None of a view that is not published.
+        The report; None if the view is not published.
     """
     known = {**latest.views, **others.tables}
     _require_unique(keeper, known, {**places, **others.places})
@@ -108,7 +108,7 @@ def derived_report(
 def _require_unique(
     keeper: DerivedKeeper, known: Mapping[str, TableVersion], places: Mapping[str, str]
 ) -> None:
-    """Looks at the rows of a view that has stayed behind its inputs."""
+    """Checks the keys of a view that is behind its inputs."""
     view, own = keeper.view, known.get(keeper.view.name)
     read = [places.get(name, name) for name in view.inputs]
     if not known.keys() >= set(read):

@@ -95,7 +95,7 @@ class ColumnarDecoder:
         Args:
             plan: The view.
             topic: The topic.
-            held: What waits already, by view.
+            held: Quarantined keys, by view.
         """
         own = (held or {}).get(plan.name)
         if own is not None and (own.keys or own.given_up):
@@ -142,7 +142,7 @@ class ColumnarDecoder:
         return made[0], made[1], done
 
     def _rows(self, batch: pa.RecordBatch) -> tuple[list[pa.Array] | None, Flags | None]:
-        """The columns of the table, and which rows are exact; None if none can be told to be."""
+        """Returns the table's columns, and which rows are exact; None if no row is known to be."""
         after = batch.column("after").cast(_TEXT)
         columns = self._order(after[0].as_py())
         try:

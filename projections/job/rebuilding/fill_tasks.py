@@ -1,11 +1,11 @@
-"""Fill in tasks: newest records decoded as live delivery decodes them, and put aside as rows.
+"""Fill in tasks: newest records decoded as live delivery decodes them, and stored as rows.
 
-A record goes through the same delivery as in a batch of the job, into a store that only takes what
-it is given. What comes out as one whole row, or as one delete, is put aside for the commit; every
-other record is named, and the replay delivers it itself, from all that the archive has of it.
+A record goes through the same delivery as in a batch of the job, into a store that only records
+what it receives. A result of one whole row, or of one delete, is stored for the commit; every other
+record is named, and the replay delivers it itself, from all that the archive has of it.
 
-Of a record only that is read which a row is made of: the archive has its place in the log in
-columns, as the reader of envelopes found it.
+Only the parts of a record that form a row are read: the archive has its log position in columns, as
+the reader of envelopes determined it.
 """
 
 from __future__ import annotations

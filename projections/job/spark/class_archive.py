@@ -53,7 +53,7 @@ def make(java_home: Path, jars: Sequence[Path]) -> Path:
 
     Args:
         java_home: Home of the Java that is to run Spark.
-        jars: What Spark needs beside its own jars.
+        jars: The jars that Spark needs beside its own.
 
     Returns:
         The archive, which is there whole or not at all.

@@ -1,6 +1,7 @@
-"""What a job asks of a cluster before it works there: a master, executors, and one folder for all.
+"""What a job needs from a cluster before it works there: a master, executors, one shared folder.
 
-Spark itself waits for executors without end and says so in its log only; here each wait has one.
+Spark itself waits for executors without limit and reports that in its log only; here each wait has
+a limit.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def await_master(master: str) -> None:
     """Waits until a standalone master listens; of other clusters Spark itself says enough.
 
     Args:
-        master: As the settings name it; several may be named, of which one leads.
+        master: The setting; it may name several, one of which leads.
 
     Raises:
         MasterUnreachableError: None listens.
@@ -140,10 +141,10 @@ def no_executors() -> NoExecutorsError:
 
 
 class ExecutorWatch:
-    """Notices that a job has had no executor for long.
+    """Detects that a job has had no executor for long.
 
-    Spark waits for one without end: a master that has forgotten the job gives it none, and a job
-    that begins anew is known again.
+    Spark waits for one without limit: a master that has forgotten the job assigns none, and knows
+    the job again only after a restart.
 
     Args:
         session: The job's.

@@ -141,13 +141,10 @@ def start_session(config: JobConfig) -> SparkSession:
 
 
 def session_beside(config: JobConfig) -> SparkSession:
-    """Starts a driver beside the job's for someone who asks something, or joins the process's own.
+    """Starts a driver beside the job's for a command, or joins the process's own.
 
-    What its JVM says goes to a log: it is nothing to whoever asked for something else. What is
-    wrong with a query is told by the error that is raised.
-
-    Args:
-        config: The job's configuration.
+    The output of its JVM goes to a log, since the command's user has no use for it. An exception
+    reports a fault of a query.
     """
     for name in _REPEATING:
         logging.getLogger(name).disabled = True
@@ -157,12 +154,9 @@ def session_beside(config: JobConfig) -> SparkSession:
 
 @contextmanager
 def session_ended(config: JobConfig) -> Iterator[SparkSession]:
-    """Gives a driver beside the job's whose JVM ends with it: what follows may take hours.
+    """Starts a driver beside the job's whose JVM ends with the context, however long that takes.
 
-    One that this process has already is joined, and stays.
-
-    Args:
-        config: The job's configuration.
+    A JVM that this process already has is joined, and stays.
     """
     joined = SparkContext._active_spark_context is not None  # noqa: SLF001  # of any thread
     session = session_beside(config)
@@ -185,7 +179,7 @@ def _end(session: SparkSession) -> None:
 
 @contextmanager
 def _heard_in(log: Path) -> Iterator[None]:
-    """Has processes that are started meanwhile write their errors to a log, for all their life."""
+    """Redirects the errors of processes that are started meanwhile to a log, for all their life."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     own = os.dup(2)
@@ -209,7 +203,7 @@ def _started(builder: SparkSession.Builder, config: JobConfig) -> SparkSession:
 
 
 def settings(config: JobConfig) -> dict[str, str]:
-    """Returns Spark's settings for a job; those of the project win over ours."""
+    """Returns Spark's settings for a job; the project's take precedence."""
     found = {
         "spark.driver.memory": f"{config.driver_memory_mib}m",
         "spark.jars": ",".join(map(str, config.jars)),
@@ -227,18 +221,18 @@ def settings(config: JobConfig) -> dict[str, str]:
 
 @cache
 def _scratch() -> Scratch:
-    """Where the driver's JVM has what it shuffles, and jars: killed, it removes nothing of it."""
+    """Returns the folder of shuffle files and jars, which a killed JVM leaves behind."""
     made = Scratch()
     atexit.register(made.close)
     return made
 
 
 def session_of_batches(session: SparkSession) -> SparkSession:
-    """Returns a session of the same driver for what is done often and with few rows.
+    """Returns a session of the same driver for frequent queries with few rows.
 
-    Every task has code made for the columns that it reads and gives, which for some hundred rows
-    takes longer than the rows, and so does much of what is to pay off with each row. Queries over
-    whole tables are up to three times as fast with it, so they stay in the session that is given.
+    Spark generates code for the columns of every task, which for some hundred rows takes longer
+    than the rows. Queries over whole tables are up to three times as fast with it, so they stay in
+    the given session.
     """
     found = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001
     for name, value in _OF_FEW_ROWS.items():
@@ -247,17 +241,13 @@ def session_of_batches(session: SparkSession) -> SparkSession:
 
 
 def hold(session: SparkSession, tenure: Tenure) -> Any:
-    """Has the driver's JVM hold its lock of a tenure until it ends.
-
-    Args:
-        session: A session of the JVM.
-        tenure: The driver's.
+    """Makes the driver's JVM hold its own lock file until it ends.
 
     Returns:
-        What the JVM holds the lock by, as long as this process has it.
+        The object whose lifetime in this process is that of the lock.
 
     Raises:
-        WriterLockedError: The JVM of another driver has it.
+        WriterLockedError: The JVM of another driver holds it.
     """
     jvm: Any = session._jvm  # noqa: SLF001  # Java's locks have no other way from here
     file = jvm.java.io.RandomAccessFile(str(tenure.jvm_lock), "rw")

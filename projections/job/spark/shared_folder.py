@@ -25,7 +25,7 @@ class SharedFolder:
 
     Attributes:
         root: The folder.
-        mark: What the driver wrote there.
+        mark: The driver's mark in it.
     """
 
     root: Path

@@ -1,4 +1,4 @@
-"""Derived watch: tables of views made from others, verified by the job as it is asked."""
+"""Derived watch: the job verifies tables of derived views on request."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class DerivedWatch(Attendant):
     A caller keeps to a budget by asking seldom: a request is answered as fast as it can be.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job.
-        pool: Which of Spark's pools it works in.
-        views: Returns the views that are kept at this moment.
+        pool: Spark's scheduler pool.
+        views: Returns the views that are maintained at this moment.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
-"""Follower: takes the derived views of a source from their tables into one other store.
+"""Follower: copies the derived views of a source from their tables into one other store.
 
-What the store has of each view is kept in a file beside the checkpoints, which is written after the
-store: whoever is killed in between gives the same again, with the same versions or greater ones.
+A file beside the checkpoints records what the store has of each view. It is written after the
+store, so a follower that is killed in between writes the same rows again, with the same or greater
+versions.
 
-A place that someone deleted is noticed while nothing changes, too: the follower looks at the marks
-of its places every few seconds, and gives a view anew whose place has not the mark it was given to.
-So it does with one that someone asked for, see `projections.verification.requests`.
+The follower also detects a lost index or cache while nothing changes: every few seconds it compares
+the identity marks in the store with the recorded ones, and writes a view again whose mark differs.
+It also writes a view again on request, see `projections.verification.requests`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     )
 
 LOOK_S: Final = 5.0
-"""Between two looks at places while nothing is published: so long may a lost one go unnoticed."""
+"""Seconds between two checks of the marks while nothing is published."""
 
 _TICK_S: Final = 0.1
 _PAUSE_S: Final = 2.0
@@ -107,14 +108,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoreTask:
-    """A delivery as one of Spark's workers makes it.
-
-    Attributes:
-        delivery: It.
-        store: Where to.
-        addresses: Where that answers.
-        tenure: The driver's right to write.
-    """
+    """A delivery as one of Spark's workers makes it."""
 
     delivery: DerivedDelivery
     store: Store
@@ -122,7 +116,7 @@ class StoreTask:
     tenure: Tenure | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Delivers; yields how many rows were written, are gone, and were refused, and why."""
+        """Delivers; yields the counts of rows written, deleted and refused, with a reason."""
         for _ in batches:
             pass
         try:
@@ -143,25 +137,20 @@ class StoreTask:
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """What this has brought to the store, or found there.
-
-    Attributes:
-        plan: The view.
-        version: Of its table.
-    """
+    """The state of a view in the store."""
 
     plan: ViewPlan
     version: int
 
 
 class Follower(Attendant):
-    """Keeps the derived views of one store where their published tables are.
+    """Keeps the derived views of one store at the version of their published tables.
 
-    A view that cannot be delivered stays where it is and is tried again; the others go on. What
-    the store refuses key by key is counted, and given again when its row changes.
+    A view that cannot be delivered is retried; the others continue. Rows that the store refuses are
+    counted, and written again when they change.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job.
         store: Search or cache.
     """
@@ -200,7 +189,7 @@ class Follower(Attendant):
             self._epoch.close()
 
     def attend(self) -> None:
-        """Brings views to each version that is published."""
+        """Delivers each published version."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         done, wait_s = 0, _TICK_S
         while not self.rested(wait_s):
@@ -217,7 +206,7 @@ class Follower(Attendant):
         self._views = [view for view in views if self._store in view.to]
 
     def _follow_in_turn(self, version: PublishedVersion) -> bool:
-        """Follows while readers are not moved, where there may be versions to move them to."""
+        """Follows with the store locked against cutovers, if a version may become active."""
         if not self._spec.declared_derived:
             return self.follow(version)
         try:
@@ -229,7 +218,7 @@ class Follower(Attendant):
             return False
 
     def told(self, view: str) -> dict[str, Any] | None:
-        """Says how a view is in the store; None of one that is not to be there."""
+        """Returns a view's state in the store; None if it does not belong there."""
         if all(each.name != view for each in self._views):
             return None
         fault, had = self.faults.get(view), self._had.get(view)
@@ -239,7 +228,7 @@ class Follower(Attendant):
         }
 
     def follow(self, version: PublishedVersion) -> bool:
-        """Brings every view to a version; returns whether all of them have come there."""
+        """Delivers every view up to a version; returns whether all of them are there."""
         try:
             self._look(version)
         except _FAILURES as error:
@@ -260,7 +249,7 @@ class Follower(Attendant):
         return whole
 
     def _deliver(self, view: DerivedView, table: TableVersion, version: PublishedVersion) -> bool:
-        """Brings a view to a version; returns whether it is there."""
+        """Delivers a view up to a version; returns whether it is there."""
         at = self._at.get(view.name)
         renewal = self._renewals.due(view.name, self._store, number_of(version))
         if renewal is None and at is not None and at.version == table.version:
@@ -283,7 +272,7 @@ class Follower(Attendant):
         if had is None or after is None or after < wanted.version:
             if after is None and had is not None and had.place == place:
                 if had.number >= wanted.number:
-                    return False  # what is written anew has to be newer: the next boundary is
+                    return False  # rows that are written again need a newer version: wait
                 if renewal is not None:
                     had = self._begin(plan, wanted)
                 elif self._store is Store.CACHE and not plan.cache.linked:
@@ -297,10 +286,10 @@ class Follower(Attendant):
         return True
 
     def _begin(self, plan: ViewPlan, wanted: Delivered) -> Delivered:
-        """Notes that all of a view is about to be given where it is already.
+        """Records that all rows of an existing view are about to be written again.
 
-        Whoever is killed amid it gives all again, newer than what was given until then: what lies
-        beside a row in the cache is written with the row only.
+        If the process is killed meanwhile, all rows are written once more with newer versions:
+        sorted sets and counters of the cache are written together with the row only.
         """
         begun = self._had[plan.name] = structs.replace(wanted, table="")
         self._keep()
@@ -310,7 +299,7 @@ class Follower(Attendant):
         return begun
 
     def _come(self, brought: _Brought, table: TableVersion) -> None:
-        """Notes that a view is where its table is: of its faults, only refused keys are left."""
+        """Records that a view is at its table's version; only faults of refused keys remain."""
         name = brought.plan.name
         self._at[name] = brought
         self.reached[name], self.others[name] = table.applied_through, table.others
@@ -339,7 +328,7 @@ class Follower(Attendant):
             self._refusals.pop(plan.name, None)
 
     def _place(self, plan: ViewPlan, form: str) -> str:
-        """Sees to it that there is a place for a view in the store; returns its mark."""
+        """Prepares the store for a view; returns its identity mark."""
         with closing(open_sink(self._store, self._spec.config.addresses)) as sink:
             if self._prepared.get(plan.name) != form:
                 sink.prepare(plan)
@@ -350,15 +339,15 @@ class Follower(Attendant):
                     self._prepared.pop(plan.name)
                     raise IndexLostError(
                         f"view {plan.name} has lost its place in {self._store}",
-                        hint="it is made and filled anew by itself",
+                        hint="the job creates and fills it again",
                     )
                 return mark
         return "" if self._epoch is None else self._epoch.id
 
     def _look(self, version: PublishedVersion) -> None:
-        """Notices what the store has lost, which is then given anew.
+        """Detects what the store has lost, so that it is written again.
 
-        A store that does not answer is told by whoever brings a view there next.
+        If the store does not answer, the next delivery reports that.
         """
         due = time.monotonic() >= self._look_at
         if due:
@@ -373,7 +362,7 @@ class Follower(Attendant):
             self._forget(lost)
 
     def _lost(self) -> list[str]:
-        """Returns the views whose place is not the one that they were given to.
+        """Returns the views whose identity mark in the store is not the recorded one.
 
         Raises:
             SinkError: The store does not answer.
@@ -388,7 +377,7 @@ class Follower(Attendant):
             ]
 
     def _look_at_cache(self, epoch: CacheEpoch, version: PublishedVersion) -> None:
-        """Notices a cache that has forgotten something: all is then given anew."""
+        """Detects a cache that has lost data: all views are then written again."""
         reason = epoch.look()
         if reason is None:
             return
@@ -399,13 +388,13 @@ class Follower(Attendant):
         epoch.renew([plan_at(self._spec.config, view) for view in views])
 
     def _forget(self, views: list[str]) -> None:
-        """Lets views be looked at in the store before anything is known of them there."""
+        """Forgets the known state of views, so that the store is checked first."""
         for view in views:
             self._prepared.pop(view, None)
             self._at.pop(view, None)
 
     def _withdraw(self, views: list[str]) -> None:
-        """Takes back that views claim to be in the store."""
+        """Removes the positions that views claim in the store."""
         dsn = self._spec.config.source_dsn
         with postgres.connect(dsn, autocommit=False, timeout_s=_CONNECT_S) as connection:
             positions.withdraw(connection, views, self._store)
@@ -414,7 +403,7 @@ class Follower(Attendant):
             self.others.pop(view, None)
 
     def _rid(self, plan: ViewPlan) -> None:
-        """Removes what lies beside the rows of a view that has nothing there any more."""
+        """Removes sorted sets and counters of a view that no longer declares any."""
         addresses = self._spec.config.addresses
         with closing(CacheSink(addresses.cache_url, addresses.cache_prefix)) as sink:
             sink.drop_beside(plan)
@@ -454,7 +443,7 @@ class Follower(Attendant):
 
 
 def _after(had: Delivered | None, wanted: Delivered) -> int | None:
-    """Version of the table from which on changes are given; None where all rows are."""
+    """Returns the version after which changes are read; None where all rows are written."""
     if had is None:
         return None
     same = (had.table, had.form, had.place) == (wanted.table, wanted.form, wanted.place)

@@ -1,4 +1,4 @@
-"""Deriver: makes each boundary readable once the views made from others have come there."""
+"""Deriver: makes each boundary readable once the derived views have reached it."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Deriver(Attendant):
 
     A boundary that comes while another is at work waits; of several only the newest counts. Two
     views are at work at once, each after those that it is made from. A view that cannot be kept
-    stays at its last boundary, with those made from it; the others go on. What someone asked for
-    is computed whole at the next boundary, see `projections.verification.requests`. A version that
+    stays at its last boundary, with those made from it; the others go on. What someone asked for is
+    computed whole at the next boundary, see `projections.verification.requests`. A version that
     joins is made whole at the next boundary, too, and held once every store of its has it.
 
     Args:
-        session: Where.
-        batches: Where that is done which concerns few rows.
+        session: The Spark session.
+        batches: The session for few rows.
         spec: The job.
     """
 
@@ -185,7 +185,7 @@ class Deriver(Attendant):
 
         Args:
             version: The boundary.
-            others: What it reads of other sources.
+            others: Its inputs from other sources.
         """
         epochs = {source: position.epoch for source, position in others.positions.items()}
         epochs[self._spec.config.source] = version.epoch

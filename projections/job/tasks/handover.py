@@ -1,12 +1,12 @@
-"""Takeover: a version that joins is brought to where a store's batches are, and goes on with them.
+"""Hand-over: the running job adopts a version that the archive has filled.
 
-The archive ends somewhere, and a query stands further on. What lies in between is taken for the
-version alone, while batches are written for all others, until it is about where they are. Then
-between two batches the little that is left is taken, and the next batch has the version, too. So
-no batch has it before it has everything that the batch follows, and no query is started anew.
+The archive ends at one offset, and a store's query is further on. The gap is replayed into the new
+version alone, while batches continue for all other views, until the version is close to the query.
+The few remaining records are then replayed between two batches, and the next batch includes the
+version. No batch therefore includes a version that lacks earlier records, and no query restarts.
 
-Until it is noted that the version is held it counts as one that joins: whoever is killed, and
-whatever goes another way than it should, leaves it to the next turn, whose queries go back for it.
+Until the version is recorded as held, it counts as joining: if the process is killed, or a step
+fails, the next generation's queries go back for it.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.25
 RECORDS_MAX: Final = 50_000
-"""Records of a partition that are taken in one round: a worker has them in memory."""
+"""Records of a partition per round: a worker has them in memory."""
 
 ROUNDS_MAX: Final = 400
-"""Rounds in which a version has to come to where the batches of a store are."""
+"""Rounds in which a version has to reach the offsets of a store's batches."""
 
 _BESIDE: Final = 3
-"""Rounds to the topics' ends after which the next batch waits for the rest. Without waiting a
-version is there as soon as no batch has been written during a round."""
+"""Rounds to the topics' ends after which the next batch waits for the rest. Before that, a version
+is adopted as soon as no batch was written during a round."""
 
 _UNKNOWN_MAX: Final = 30
-"""Rounds in which no one may know where the next batch begins: the query runs for a moment only."""
+"""Rounds in which the start of the next batch may be unknown, since the query has just started."""
 
 _log = structlog.get_logger(__name__)
 
@@ -74,9 +74,9 @@ class Lane:
     """A store whose query runs.
 
     Attributes:
-        guard: Keeps its batches apart from whatever else is written there.
+        guard: The lock between its batches and other writes.
         intake: The views that its batches have.
-        committed: Gives the offsets that its query has finished; None while it is down.
+        committed: Returns the offsets that its query has finished; None while it is down.
     """
 
     guard: StoreGuard
@@ -85,14 +85,14 @@ class Lane:
 
 
 class Takeover(Attendant):
-    """Takes versions over that come to join while the queries of a turn run.
+    """Adopts versions that begin to join while the queries of a generation run.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job, its views bound.
-        tables: Sees that versions have come.
+        tables: Detects new versions.
         lanes: The stores.
-        taken: Is told the job as it is with a version that all its stores have.
+        taken: Receives the job with a version that all its stores have adopted.
     """
 
     def __init__(
@@ -152,16 +152,16 @@ class Takeover(Attendant):
         )
 
     def _bring(self, plan: ViewPlan, store: Store, ends: Offsets) -> bool:
-        """Brings a version to where a store's batches are; tells whether they have it now."""
+        """Replays a version up to a store's batches; returns whether they include it now."""
         spec, lane = replace(self._spec, plans=(plan,)), self._lanes[store]
         version = _JoiningVersion(self._session, spec, store, ends)
         unknown = beside = 0
         with quarantine_table.connect(spec.config.ledger) as connection:
             for _ in range(ROUNDS_MAX):
-                # no one drops it meanwhile, nor moves readers
+                # no drop and no cutover happens meanwhile
                 with store_lock.shared(connection, spec.config.source, store):
                     until, whole = version.next()
-                    # as for a batch: what these records follow has happened and is seen now
+                    # as for a batch: changes of the table before these records are visible now
                     if self._ended():
                         return False
                     version.prepare()
@@ -206,11 +206,11 @@ class _JoiningVersion:
     """A version in one store, which alone is written here.
 
     Attributes:
-        records: About how many records were taken for it.
+        records: About how many records were replayed.
         seconds: How long that took.
 
     Args:
-        session: Where.
+        session: The Spark session.
         spec: The job, with the version alone.
         store: The store.
         ends: Offset after the last record of each partition that the version has.
@@ -234,7 +234,7 @@ class _JoiningVersion:
         self._writer = replace(writer, beside=True)
 
     def prepare(self) -> None:
-        """Makes its place, if it is not there."""
+        """Prepares the store for the version, once."""
         if self._prepared:
             return
         with (
@@ -246,7 +246,7 @@ class _JoiningVersion:
         self._prepared = True
 
     def next(self) -> tuple[Offsets, bool]:
-        """Returns up to where it is to be brought next, and whether its topics end there."""
+        """Returns the next offsets to replay up to, and whether they are the ends of the topics."""
         bounds = extent.bounds(self._spec.config.bootstrap, self._topics)
         ends = self._whole = {place: end for place, (_, end) in bounds.items()}
         found = {p: min(end, self._ends.get(p, 0) + RECORDS_MAX) for p, end in ends.items()}
@@ -254,7 +254,7 @@ class _JoiningVersion:
 
     @property
     def taken(self) -> HandoverOffsets:
-        """What it has, and lacks to the topics' ends as they were last."""
+        """Its progress towards the last known ends of its topics."""
         lacking = self._lacking(self._whole)
         left = sum(end - self._ends.get(place, 0) for place, end in lacking.items())
         return HandoverOffsets(sum(self._ends.values()), left)
@@ -264,11 +264,11 @@ class _JoiningVersion:
         return not self._lacking(ends)
 
     def take(self, ends: Offsets, held: Mapping[str, Held]) -> None:
-        """Takes what it lacks of its topics' records below some offsets.
+        """Replays the records below some offsets that it lacks.
 
         Args:
             ends: The offsets.
-            held: What waits of the store's views.
+            held: Quarantined keys of the store's views.
         """
         lacking = self._lacking(ends)
         if not lacking:

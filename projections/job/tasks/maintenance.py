@@ -1,7 +1,7 @@
-"""Caretaker: what the job does for its views beside taking batches, about twice a second.
+"""Maintenance: what the job does for its views beside batches, about twice a second.
 
-It tries again what is to be tried again, asks for a read of rows that lack a value, and removes
-what a whole read of a table has not found any more.
+It retries quarantined records that are due, requests a read of rows that lack a value, and removes
+rows that a snapshot of the table no longer has.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.5
 _READS_S: Final = 1.0
-"""Between two looks at reads: those asked for, and those that are done; views whose rows a read has
-brought claim no position before."""
+"""Seconds between two checks for requested and finished reads; a view that waits for a read claims
+no position before."""
 
 _PAUSE_S: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
 class Caretaker(Attendant):
-    """Tends the views of a job.
+    """Maintains the views of a job.
 
-    A source or store that does not answer only delays this: it is tried again.
+    A source or store that does not answer only delays it.
 
     Args:
         spec: The job.
-        guards: By store, what its batches are kept apart with.
-        committed: Gives the offsets that a store's query has finished; None while it is down.
-        epoch: The job's memory of its cache; None without one.
+        guards: By store, the lock between its batches and other writes.
+        committed: Returns the offsets that a store's query has finished; None while it is down.
+        epoch: The identity of the cache; None without a cache.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Caretaker(Attendant):
         self._sinks: dict[Store, Sink] = {}
 
     def run(self) -> None:
-        """Tends until stopped."""
+        """Runs until stopped."""
         super().run()
         for sink in self._sinks.values():
             sink.close()
 
     def attend(self) -> None:
-        """Tends the views round by round; a source or store that is away delays it."""
+        """Maintains the views round by round; a source or store that does not answer delays it."""
         while not self._stopped.is_set():
             try:
                 with quarantine_table.connect(self._spec.config.ledger) as connection:
@@ -102,15 +102,15 @@ class Caretaker(Attendant):
                 self.rested(_PAUSE_S)
 
     def meet(self, spec: JobSpec) -> None:
-        """Tends the views of a job that has taken over a version since."""
+        """Continues with a job that has adopted a version."""
         self._spec = spec
 
     def retry(self, connection: Connection, store: Store) -> None:
-        """Tries again what is due in a store.
+        """Retries the quarantined records of a store that are due.
 
         Raises:
-            QuarantineDownError: The ledger cannot be read or written.
-            SinkError: The store cannot be written; what was due stays due.
+            QuarantineDownError: The quarantine cannot be read or written.
+            SinkError: The store cannot be written; the records stay due.
         """
         guard, source = self._guards[store], self._spec.config.source
         plans = {plan.name: plan for plan in self._spec.plans_in(store)}
@@ -143,16 +143,16 @@ class Caretaker(Attendant):
                 self._look_at_cache(connection)
 
     def _tend_versions(self, connection: Connection) -> None:
-        """Takes versions over that have come, and finishes what moves readers to one."""
+        """Records adopted versions, and completes unfinished cutovers."""
         handover.settle(connection, self._spec)
         try:
             cutover.resume(connection, self._spec.config)
-            if not self._shown:  # a store that was lost has forgotten what it is to show
+            if not self._shown:  # a lost store has lost the pointers to the active versions
                 cutover.assert_shown(connection, self._spec.config)
                 self._shown = True
             self._unmoved = None
         except (SinkError, StableTableError, VersionError) as error:
-            # views are tended all the same, and it is tried again and again
+            # the rest of the maintenance continues, and this is retried
             if self._unmoved != error.message:
                 _log.warning("readers are not moved yet", code=error.code, what=error.message)
             self._unmoved = error.message
@@ -169,7 +169,7 @@ class Caretaker(Attendant):
         except ViewHaltedError as error:
             quarantine_table.halt(self._spec.config.ledger, plan.name, error)
             raise
-        except CdcError as error:  # something is wrong with one of the keys, and with all it says
+        except CdcError as error:  # one of the keys fails, and with it the whole call
             by_key: dict[str, list[Case]] = defaultdict(list)
             for case in cases:
                 by_key[case.key].append(case)
@@ -197,7 +197,7 @@ class Caretaker(Attendant):
                         continue
                     spans = sweeps.spans(connection, plan)
                     removed = self._sink(store).sweep(plan, sweep.below_version, spans)
-                if plan.history is None:  # a history wants what waits, however old
+                if plan.history is None:  # a history needs quarantined changes, however old
                     below = {plan.name: sweep.below_version}
                     quarantine_table.obsolete(connection, self._spec.config.source, store, below)
                 sweeps.note(connection, plan.name, store, sweep, removed)
@@ -205,14 +205,14 @@ class Caretaker(Attendant):
                     _log.info("rows removed", view=plan.name, store=str(store), rows=removed)
 
     def _applied(self, store: Store, committed: Offsets) -> Offsets:
-        """Offsets below which a store has every record, while no batch is written there."""
+        """Returns the offsets below which a store has every record, while no batch is written."""
         if store is not Store.TABLE:
             return committed
         published = Published(self._spec.config.addresses.tables, self._spec.config.source)
         return sweeps.applied(committed, published.waiting_from())
 
     def _look_at_cache(self, connection: Connection) -> None:
-        """Notices a cache that has forgotten something, and tells when a view of it is whole."""
+        """Detects a cache that has lost data, and records when a view of it is complete."""
         if self._epoch is None or self._epoch.lost.is_set():
             return
         try:

@@ -1,4 +1,4 @@
-"""Publisher: tells the source database how far its views are, about every second."""
+"""Publisher: records the positions of views in the source database, about every second."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 _INTERVAL_S: Final = (0.2, 0.7)
-"""Shortest and longest rest between two rounds: what was not sampled waits for a later boundary."""
+"""Shortest and longest pause between two rounds; a position between samples waits for the next."""
 
 _RESTS: Final = 9
-"""Times as long as a round it rests after it, within these: it works a tenth of the time."""
+"""Pause after a round, as a multiple of its duration, within these limits: it works a tenth of the
+time."""
 
 _CONNECT_S: Final = 5
 _log = structlog.get_logger(__name__)
 
 
 class _Seen(NamedTuple):
-    """What the source says of the reads of its tables, all by one look."""
+    """The state of the reads of the source's tables, from one look."""
 
     epoch: int
     unread: frozenset[str]
@@ -58,7 +59,7 @@ class _Seen(NamedTuple):
     spec: JobSpec
 
     def late(self, plan: ViewPlan, store: Store) -> bool:
-        """Whether something that a table of a view held before is still to come to the view."""
+        """Whether a view still lacks rows that its table had before."""
         awaited = self.spec.awaited.get((plan.name, store), {})
         coming = {
             topic
@@ -72,7 +73,7 @@ class _Seen(NamedTuple):
         return sweeps.pending(plan, store, self.whole, self.swept) is not None
 
     def read_lsn(self, plan: ViewPlan) -> int:
-        """Position of the newest whole read of a view's tables, in bytes."""
+        """Position of the newest snapshot of a view's tables, in bytes."""
         found = (self.whole[topic] for topic in plan.topics if topic in self.whole)
         return max((r.read_lsn.value for r in found if r.epoch == self.epoch), default=0)
 
@@ -84,10 +85,10 @@ class Publisher(Attendant):
 
     Args:
         spec: The job.
-        tables: Tells whether its views have to be bound to their tables anew.
-        committed: Gives the offsets that a store's query has finished; None while it is down.
-        kept: Gives the views that a store's batches have; versions may come to be among them.
-        derived: Tells where views made from others are in each store.
+        tables: Detects that its views have to be bound again.
+        committed: Returns the offsets that a store's query has finished; None while it is down.
+        kept: Returns the views of a store's batches; adopted versions join them.
+        derived: Returns the positions of derived views in each store.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Publisher(Attendant):
             for store in (Store.SEARCH, Store.CACHE)
             for plan in spec.plans_in(store)
         }
-        # a query's offsets are asked of the JVM, as text of all partitions: once for each store
+        # the JVM returns a query's offsets as text of all partitions: ask once for each store
         self._stores = sorted({store for _, store in self._frontiers})
         self._plans = {plan.name: plan for plan in spec.plans}
         self._published = Published(spec.config.addresses.tables, spec.config.source)
@@ -148,13 +149,10 @@ class Publisher(Attendant):
                 self.rested(_INTERVAL_S[1])
 
     def reach(self, ends: Offsets) -> CompleteThrough | None:
-        """Returns how far a batch of the tables, and those before it, have all there is.
-
-        Args:
-            ends: Offset after the last record of each partition that the batch has.
+        """Returns the position through which the tables are complete after a batch.
 
         Returns:
-            The position and the views that are whole there; None if no one knows yet.
+            The position and the views that are complete there; None if it is not known yet.
         """
         with self._group_lock:
             reached = self._group.advance(ends)
@@ -166,10 +164,10 @@ class Publisher(Attendant):
             return CompleteThrough(self._epoch, lsn, dict(self._whole))
 
     def _round(self, connection: psycopg.Connection[Any], broker: Any) -> None:
-        # the order of these is what the frontier rests on
+        # the frontier relies on the order of these steps
         position = positions.confirmed(connection, self._spec.config.slot)
         if self._tables.look():
-            return  # the views may lack what has come to their tables up to there
+            return  # the views may lack columns that their tables have by that position
         self._meet(connection)
         seen = self._look(connection)
         ends = {
@@ -202,7 +200,7 @@ class Publisher(Attendant):
         self._publish_readers(connection)
 
     def _publish_readers(self, connection: psycopg.Connection[Any]) -> None:
-        """Publishes where views are that other sources' jobs make from these, too."""
+        """Publishes the positions of views that jobs of other sources derive from these."""
         spec, readers = self._spec, self._spec.cross_reads.readers
         reached = {
             place: lsn
@@ -218,10 +216,10 @@ class Publisher(Attendant):
             self._readers = reached
 
     def _meet(self, connection: psycopg.Connection[Any]) -> None:
-        """Follows versions, too, that batches have by now.
+        """Adds versions that batches have adopted.
 
-        What such a version has had by itself may lie beyond the boundary of the other tables, but
-        not beyond the end of the source's log, which is looked at afterwards.
+        Such a version may be ahead of the other tables' boundary, but not of the end of the
+        source's log, which is read afterwards.
         """
         for store in self._stores:
             for plan in self._kept(store):
@@ -238,14 +236,14 @@ class Publisher(Attendant):
         source, spec = self._spec.config.source, self._spec
         unread = reads.unread_topics(connection, source)
         waiting = {store: self._waiting(connection, store) for store in Store}
-        # whoever sees that a read is done sees here what it lets be removed
+        # a read that is seen as done here has also made its sweep visible
         whole, swept = reads.whole_reads(connection, source), sweeps.done(connection)
         return _Seen(view_schemas.epoch(connection, source), unread, waiting, whole, swept, spec)
 
     def _sample_group(self, seen: _Seen, position: Lsn | None, ends: Offsets) -> None:
         with self._group_lock:
             if seen.epoch != self._epoch:
-                if self._epoch:  # positions of another incarnation say nothing here
+                if self._epoch:  # positions of another incarnation are not comparable
                     self._tables_since = dict.fromkeys(self._tables_since, 0)
                 self._epoch, self._reached = seen.epoch, None
                 self._group.sample(None, ends)
@@ -264,7 +262,7 @@ class Publisher(Attendant):
                     self._whole.setdefault(plan.name, since)
 
     def _of_tables(self) -> dict[Lsn, list[tuple[str, Store]]]:
-        """Where the tables are that were published last."""
+        """Returns the positions of the tables that were published last."""
         found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
         latest = self._published.latest()
         if latest is None or latest.number == self._told:

@@ -42,12 +42,7 @@ _log = structlog.get_logger(__name__)
 
 
 class RebuildServer(Attendant):
-    """Does what commands ask for while it has the lock of those who do.
-
-    Args:
-        session: Where.
-        config: The job's configuration.
-    """
+    """Does what commands ask for while it has the lock of those who do."""
 
     def __init__(self, session: SparkSession, config: JobConfig) -> None:
         super().__init__("rebuild server")
@@ -103,7 +98,7 @@ class RebuildServer(Attendant):
             except ReplayStoppedError:
                 if self._stopped.is_set() and requests.counts(place, id_):
                     return  # the next job, or turn of this one, does it
-                answer = BulkAnswer(id_, "the command has withdrawn it, or has ended")
+                answer = BulkAnswer(id_, "the command has cancelled it, or has ended")
             except Exception as error:  # noqa: BLE001  # one piece of work must not end the job
                 if self._stopped.is_set():
                     return  # Spark ends, too
@@ -115,7 +110,7 @@ class RebuildServer(Attendant):
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to end."""
+        """Whether it has to end."""
         return self._stopped.is_set()
 
 
@@ -166,9 +161,9 @@ class _Work:
         return BulkAnswer(self._id, upserted=filled.upserted, deleted=filled.deleted, left=left)
 
     def _told(self, rows: int) -> None:
-        """Notes the progress; stops the work if the job stops, or the request was withdrawn.
+        """Records the progress; stops the work if the job stops, or the request was cancelled.
 
-        Of no rows, that is always looked at: something is about to be written.
+        With 0 rows it always checks, since a write is about to begin.
 
         Raises:
             ReplayStoppedError: It ends.

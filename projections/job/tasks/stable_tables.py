@@ -19,20 +19,16 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.25
 _AGAIN_S: Final = 5.0
-"""How long a view rests that could not be shown: its path keeps what it shows."""
+"""Pause before a stable table that could not be updated is retried, seconds; it stays as it is."""
 
 logger = logging.getLogger(__name__)
 
 
 class Showcase(Attendant):
-    """Follows what is published, and where views are read, in a thread of its own.
+    """Updates the stable table of every view when its published version changes, in its own thread.
 
-    Nothing waits for it: a view that cannot be shown is tried again, and holds up no other. Only
-    views whose table has changed cost anything.
-
-    Args:
-        tables: Folder of the views' tables.
-        source: Name of the source.
+    Nothing waits for it: a view that cannot be updated is retried, and delays no other. Only views
+    whose table has changed cost anything.
     """
 
     def __init__(self, tables: Path, source: str) -> None:
@@ -46,7 +42,7 @@ class Showcase(Attendant):
         self._again_at = 0.0
 
     def attend(self) -> None:
-        """Shows what is published until stopped."""
+        """Updates the stable tables until stopped."""
         while not self.rested(INTERVAL_S):
             try:
                 self.round()
@@ -54,7 +50,7 @@ class Showcase(Attendant):
                 logger.warning("what is published cannot be read: %s", type(error).__name__)
 
     def round(self) -> None:
-        """Shows every view of which something else is published than it shows."""
+        """Updates every stable table that is behind its published version."""
         latest, places = self._published.latest(), self._published.current()
         if latest is None:
             return

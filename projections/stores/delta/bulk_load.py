@@ -1,15 +1,14 @@
-"""Bulk load: a view's new table filled straight from the source, several parts of it at once.
+"""Bulk load: fills a view's new table directly from the source, in several parallel parts.
 
-The rows are those of one snapshot of the source, taken after the read point of a snapshot of the
-whole table of the table, and carry that read's version. So they take part in the order as the
-read's own records do: every change that the snapshot does not see has a greater version and comes
-by the stream, from its exact position on; every older one loses. The records of the read itself
-bring nothing that the load does not have, or that the stream does not take away again, so the sink
-passes over them (the table says which: `headwater.loaded`). They are in the topic and in the
-archive all the same.
+The rows are those of one database snapshot, taken after the read point of a whole-table snapshot of
+the table, and have that read's version. They are therefore ordered like the read's own records:
+every change that the database snapshot does not see has a greater version and comes by the stream,
+from its exact position on; every older one loses. The records of the read itself add nothing that
+the load lacks, or that the stream does not remove again, so the sink skips them (the table records
+which: `headwater.loaded`). They are in the topic and in the archive all the same.
 
 Readers never see half of it: the table is written beside its path and moved there when it is
-complete. A load that was killed leaves a folder behind, which the next one removes.
+complete. A killed load leaves a folder behind, which the next one removes.
 """
 
 from __future__ import annotations
@@ -108,9 +107,6 @@ class _Part:
 
 def load(load: Load) -> int | None:
     """Fills the new table of a view.
-
-    Args:
-        load: What and where to.
 
     Returns:
         The rows that it has; None if the view has a table already, which stays as it is.

@@ -28,9 +28,9 @@ class Origin(msgspec.Struct, frozen=True):
     """What rows were computed from; kept with the commit that wrote them.
 
     Attributes:
-        query: What tells the view's query from another.
+        query: Digest of the view's query.
         tables: Versions of the tables that it read, by physical name.
-        epochs: Incarnation of each source of these.
+        epochs: Incarnation of each of their sources.
     """
 
     query: str
@@ -87,16 +87,16 @@ class DerivedTable:
         anew: bool = False,
         origin: Origin | None = None,
     ) -> tuple[int, int]:
-        """Writes what became of affected keys.
+        """Writes the rows of affected keys.
 
         Args:
-            rows: The view's columns and `_deleted`; of a deleted row the keys alone count.
-            version: Boundary at which it is so.
-            anew: They are all that the view has, in place of what it had.
-            origin: What they were computed from.
+            rows: The view's columns and `_deleted`; a deleted row needs only its keys.
+            version: Their boundary.
+            anew: Whether they replace all rows of the view.
+            origin: The versions of the inputs.
 
         Returns:
-            Rows given to be kept, and keys given to be gone.
+            Number of rows and of deleted keys in `rows`.
 
         Raises:
             DuplicateKeyError: Two rows have one key.

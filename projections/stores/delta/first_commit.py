@@ -1,10 +1,10 @@
-"""When rows were inserted, in the table of a mirror that says so, whatever order changes come in.
+"""The commit of a row's insert, in a mirror's table that declares it, for any order of changes.
 
-Of each key that is the newest insert or delete that is known: of an insert, its commit; of a
-delete, no one knows when the row that came after it was inserted, until that insert is known too.
-The newer of two is right, so the order in which they come does not matter, nor how often. It is
-kept beside the row, or beside the delete that is remembered, and moves with the key from one to
-the other. A row that the view leaves out is there all the same, so it keeps what is known of it.
+For each key, the newest known insert or delete counts: an insert has its commit; after a delete,
+the commit of a following row is unknown until its insert is known too. The newer of two is right,
+so their order and repetition do not matter. The value is stored beside the row, or beside the
+recorded delete, and moves with the key between them. A row that the view does not admit still
+exists, so its value is kept.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def updating(
         merger: The merge.
         columns: What a newer row sets, by column, quoted.
         inserted_at: The columns with the time, quoted.
-        newer: A condition: a row is newer than the one that there is.
+        newer: The condition that a row is newer than the stored one.
     """
     own = [*inserted_at, f'"{BEGUN_COLUMN}"']
     first = {name: _one(name, _LATER) for name in own}

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
     """Gives a table exactly these columns, in one commit; returns whether it had others.
 
-    Columns that come on top cost nothing. If one goes or gets another type, every row is written
-    anew: values stay where the new type holds them exactly, and are NULL where it does not, until
-    the read that such a change asks for has brought them.
+    Added columns cost nothing. If a column is dropped or changes its type, every row is rewritten:
+    values stay where the new type holds them exactly, and are NULL otherwise, until the read that
+    such a change requests has delivered them.
 
     Args:
         table: The table.

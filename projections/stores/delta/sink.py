@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class WarehouseSink:
-    """Hands each view to the sink of its kind; see `TableSink` and `HistorySink`.
-
-    Args:
-        root: Folder of the tables.
-    """
+    """Hands each view to the sink of its kind; see `TableSink` and `HistorySink`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,8 +1,8 @@
 """TableDifference: two versions of a view's table, or of two tables, compared row by row.
 
-Files that both versions have hold the same rows in both, so only the others are read: what is
-compared is what was written in between. Rows are matched by their key, part of the keys at a time,
-so that memory is bounded however much was written.
+Files that both versions share have the same rows in both, so only the other files are read: those
+written in between. Rows are matched by their key, a part of the keys at a time, so that memory is
+bounded however much was written.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ChangedRow:
 
     Attributes:
         key: Its key, column by column.
-        values: By column, what it was and what it is.
+        values: By column, the old and the new value.
     """
 
     key: Key
@@ -92,7 +92,7 @@ class ComparedVersion:
         path: Folder of the table.
         version: Its version.
         passing: Leaves out rows that are not to be compared; None compares all.
-        reads: Columns that it looks at.
+        reads: Columns that `passing` reads.
     """
 
     path: Path

@@ -78,9 +78,6 @@ class TableSink:
     batch is given again and finds its own deletes there. What `sweep` was given last is a property
     of the view's table, `headwater.floor`. A commit is on disk when `apply` returns. Each view is
     written under a lock that every writer on this machine respects.
-
-    Args:
-        root: Folder of the tables.
     """
 
     def __init__(self, root: Path) -> None:

@@ -1,8 +1,8 @@
-"""State: what a view has kept, and how much of it.
+"""State: the size of what a view stores.
 
-Nothing of a window, a join or a pattern is held in memory or in a store of the engine's own: what
-it has kept is the rows of its table, and what it needs besides are the rows of the views that it
-reads. So its size is the size of tables, and it is told from their logs; no row is read.
+No window, join or pattern is kept in memory or in a state store of the engine: a view's state is
+the rows of its table, and it also reads the rows of its input views. Its size is therefore the size
+of tables, and comes from their logs; no row is read.
 """
 
 from __future__ import annotations
@@ -76,11 +76,6 @@ class ViewState:
 def kept(tables: Path, place: str, version: int) -> TableVersionStats:
     """Tells what a version of a table has.
 
-    Args:
-        tables: Folder of the tables.
-        place: The table's place there.
-        version: The version.
-
     Raises:
         SinkUnavailableError: The table, or this version of it, cannot be read.
     """
@@ -116,7 +111,7 @@ def states(
         published: The version.
         places: Where views are read; see `Published.current`.
         views: As they are declared; others are left out.
-        said: What the job said of derived views, by place.
+        said: The job's report on derived views, by physical name.
 
     Raises:
         SinkUnavailableError: A table cannot be read.

@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def untouched(root: Path, plan: ViewPlan) -> bool:
-    """Tells whether the tables of a view have no rows and no deletes, and never were truncated.
-
-    Args:
-        root: Folder of the tables.
-        plan: The view.
-    """
+    """Tells whether the tables of a view have no rows and no deletes, and never were truncated."""
     for name in (plan.name, f"{plan.name}.deleted"):
         path = str(root / name)
         if not DeltaTable.is_deltatable(path):

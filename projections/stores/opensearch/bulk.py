@@ -44,8 +44,8 @@ class BulkSender(Generic[T]):
     time, after a while; what it takes makes the bodies grow again.
 
     Args:
-        engine: Where to.
-        patience_s: Longest time without any document taken, seconds.
+        engine: The engine.
+        patience_s: Longest time without any accepted document, seconds.
     """
 
     def __init__(self, engine: SearchEngine, patience_s: float = PATIENCE_S) -> None:
@@ -63,8 +63,8 @@ class BulkSender(Generic[T]):
         """Sends documents of different ids, in no order.
 
         Args:
-            index: Where to.
-            documents: Each with what it stands for; taken as they are sent.
+            index: The index.
+            documents: Each with the object that it represents; read as they are sent.
 
         Yields:
             What stands for a document, and the answer to it.

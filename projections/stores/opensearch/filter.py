@@ -50,8 +50,8 @@ class FieldCondition:
 
     Attributes:
         field: The field.
-        operator: How it is compared.
-        value: With what, as text; it means nothing for NULL.
+        operator: The comparison.
+        value: The other value, as text; ignored for NULL.
     """
 
     field: str

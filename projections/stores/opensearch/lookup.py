@@ -30,8 +30,8 @@ class StoredDocuments:
     """Looks documents up by id, at most some megabytes at a time.
 
     Args:
-        engine: Where they are.
-        index: In which index.
+        engine: The engine.
+        index: The index.
     """
 
     def __init__(self, engine: SearchEngine, index: str) -> None:
@@ -52,8 +52,8 @@ class StoredDocuments:
         """Yields some fields of documents, some documents at a time, each of the ids once.
 
         Args:
-            ids: Of the documents.
-            names: Of the fields; all of them if there are none.
+            ids: Ids of the documents.
+            names: Names of the fields; empty for all of them.
         """
         wanted_fields = set(names)
         included = {"_source": "true"}

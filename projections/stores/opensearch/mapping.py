@@ -1,7 +1,7 @@
-"""Mapping of a view's search index: from the kinds of its columns, and what the view says of them.
+"""Mapping of a view's search index: from the kinds of its columns, and its search options.
 
-What a field was made for is kept beside it, in the field's `meta`: the kind of its column, which
-tells whether stored values still have the right form, and how much it counts in a search.
+The field's `meta` records the column of a field: its kind, which decides whether stored values
+still have the right form, and its weight in a search.
 """
 
 from __future__ import annotations

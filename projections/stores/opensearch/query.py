@@ -1,7 +1,7 @@
 """The query of an index, and its form for the engine.
 
-A user's text is words, never a language: no character of it means anything, except that a `*` alone
-stands for every row. Who asks for `syntax` gets the engine's simple one.
+A user's text is words, not a language: no character of it is special, except that a `*` alone
+matches every row. With `syntax`, it is the engine's simple query syntax.
 """
 
 from __future__ import annotations

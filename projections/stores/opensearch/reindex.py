@@ -1,11 +1,10 @@
-"""A search index takes the columns that its view has now.
+"""Adapts a search index to the present columns of its view.
 
-A field that comes on top is added to the mapping. The type of a field cannot be changed, nor how
-its text becomes words: then what changed is named, and the documents are copied, with their
-versions, to an index beside it and back, and readers are moved from one to the other in one step
-each time. After a kill in between, the next process continues: the second index shows that work is
-unfinished. What another process has let the index be, as its alias and that it takes no field which
-the view has not, is put right as well.
+A new field is added to the mapping. The type of a field, and the analysis of its text, cannot be
+changed: the changes are named, the documents are copied, with their versions, to a second index and
+back, and readers are moved from one to the other in one step each time. After a kill in between,
+the next process continues: the second index shows that work is unfinished. Other differences, such
+as a missing alias or dynamic fields, are corrected as well.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
     """Names what of an index cannot become what a view wants without its documents being copied.
 
     Args:
-        had: Settings and mappings of the index, as the engine tells them.
-        wanted: The body with which it would be made now.
+        had: Settings and mappings of the index, as the engine returns them.
+        wanted: The body with which it would be created now.
     """
     before = had["mappings"].get("properties", {})
     after = wanted["mappings"]["properties"]
@@ -101,11 +100,6 @@ def spare_of(index: str) -> str:
 
 def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     """Gives the index of a view the view's fields.
-
-    Args:
-        engine: The search engine.
-        plan: The view.
-        index: Its index, which exists.
 
     Raises:
         IndexLostError: It has them, and some of its documents do not fit them: they are left out,

@@ -54,7 +54,7 @@ class FacetValue:
     """How often a value is among all rows that were found.
 
     Attributes:
-        value: It; of an instant, the beginning of the span that is counted.
+        value: The value; for an instant, the beginning of the counted span.
         rows: How often.
     """
 
@@ -86,8 +86,8 @@ class Suggestion:
     """A suggested value.
 
     Attributes:
-        field: Whose.
-        value: It.
+        field: The field.
+        value: The value.
         rows: How many rows have it.
     """
 
@@ -124,7 +124,7 @@ class Searcher:
 
         Args:
             view: The view's name.
-            query: What is asked; a text alone looks for its words.
+            query: The query; a text alone is a search for its words.
 
         Raises:
             NoIndexError: No view of that name can be searched; the nearest is named.

@@ -221,7 +221,7 @@ class SearchSink:
             self.engine.request("POST", "/_aliases", {"actions": remove})
 
     def drop(self, plan: ViewPlan) -> None:
-        """Removes the place of a version that readers do not see."""
+        """Removes a version that readers do not see."""
         for index in (index_name(plan), spare_of(index_name(plan))):
             try:
                 self.engine.request("DELETE", f"/{index}")

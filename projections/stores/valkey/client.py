@@ -168,8 +168,8 @@ class Calls:
     A server that does not know the script, as after a restart, is given it.
 
     Args:
-        connection: To the server; no one else uses it meanwhile.
-        fixed: What every call begins with.
+        connection: The connection to the server, used by no other caller meanwhile.
+        fixed: The first arguments of every call.
     """
 
     def __init__(self, connection: Any, fixed: tuple[str, ...]) -> None:

@@ -1,9 +1,9 @@
-"""CacheEpoch: notices that the cache has forgotten what was written to it.
+"""CacheEpoch: detects that the cache has lost data.
 
-The cache has an id and a beat, which goes up before and after every batch; the job keeps both in a
-file beside its checkpoint. A server keeps writes in their order. So if it has the id and a beat
-that is no lower than the job's, it has all that was written before; if not, it was emptied,
-restored, or came back without the last of its log.
+The cache has an id and a heartbeat, which increases before and after every batch; the job keeps
+both in a file beside its checkpoint. A server keeps writes in their order. If it has the id and a
+heartbeat that is no lower than the job's, it has everything that was written before; otherwise it
+was emptied, restored, or restarted without the end of its log.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class _Memory(msgspec.Struct):
     """What the job knows of the cache.
 
     Attributes:
-        id: Given to the cache when its views were last begun.
-        beat: The last one that was written to it.
+        id: The cache's id since its views were last begun.
+        beat: The last heartbeat that was written to it.
         run: The server process.
         evicted: Keys that it had evicted.
         rebuilt_at: When its views were last read again, seconds since 1970.
@@ -71,8 +71,8 @@ class CacheEpoch:
     Args:
         url: The server.
         prefix: Namespace of the project.
-        file: Where the memory is kept.
-        name: Of several that write to one cache, which this is.
+        file: File that records it.
+        name: Distinguishes several that write to one cache.
     """
 
     def __init__(self, url: str, prefix: str, file: Path, name: str = "_epoch") -> None:
@@ -131,7 +131,7 @@ class CacheEpoch:
         self._write(memory)
 
     def renew(self, plans: Iterable[ViewPlan]) -> None:
-        """Begins anew: marks views as being built, and gives the cache another id.
+        """Gives the cache a new id, and marks views as incomplete.
 
         Raises:
             SinkError: It does not answer.

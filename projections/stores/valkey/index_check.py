@@ -1,9 +1,9 @@
-"""Beside: the lookups, counters and leaderboards that rows come to, compared with the cache's.
+"""The lookups, counters and leaderboards that rows require, compared with the cache's.
 
-What differs at first sight is only suspected: rows may change while both are read.
+A first difference is only a suspicion: rows may change while both are read.
 
-A million rows fit in memory: counters are kept by name, and of the part that a row has in a lookup
-or on a leaderboard only a hash of the name, in the row's place, with the score.
+A million rows fit in memory: counters are kept by name; for the entry of a row in a lookup or on a
+leaderboard, only a hash of the name is kept, by row number, with the score.
 """
 
 from __future__ import annotations
@@ -76,9 +76,6 @@ class ExpectedIndexes:
 
     Rows are added first; then all is compared, once. A column that only the view still has is not
     known here, and rows without a key cannot be told apart: what depends on them is not compared.
-
-    Args:
-        plan: The view.
     """
 
     def __init__(self, plan: ViewPlan) -> None:
@@ -110,8 +107,8 @@ class ExpectedIndexes:
         """Compares with all that the cache has; yields what differs, and None now and then.
 
         Args:
-            places: Of the rows, by their keys.
-            entries: What the cache has, each entry once.
+            places: The row numbers, by key.
+            entries: The entries of the cache, each once.
         """
         for entry in entries:
             yield None
@@ -143,7 +140,7 @@ class ExpectedIndexes:
         Args:
             place: Of the row.
             key: Of the row.
-            fields: What it is now.
+            fields: Its present values.
         """
         for one in self._members:
             part = self._part(one.link, fields) if one.lacks(place) else None

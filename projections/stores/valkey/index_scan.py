@@ -132,12 +132,7 @@ class Memberships:
 
 
 class WatchedCounter:
-    """A counter that is watched: whoever changes it meanwhile is noticed, whatever it is then.
-
-    Args:
-        client: To the server.
-        key: The counter's.
-    """
+    """A watched counter: it detects every concurrent change, even back to the same value."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._key = key

@@ -1,9 +1,9 @@
 """CacheReader: reads a view from the cache, for applications.
 
-It needs the server and the names only: which version of the view readers see, and how that is laid
-out, lies beside its rows. It reads what is there at that moment, and tells whether the view may
-still lack something. Every answer comes in one transaction with the name of the version that was
-current: a caller that reads while readers are moved to another one sees the old or the new.
+It needs the server and the names only: the active version of the view, and its layout, are stored
+beside its rows. It reads the present rows, and reports whether the view may still be incomplete.
+Every answer comes in one transaction with the name of the active version: a caller that reads
+during a cutover sees the old or the new one.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class CacheReader:
             name: Its name.
             limit: How many at most.
             lowest: The lowest score first.
-            values: Of the columns that its pattern names.
+            values: Values of the columns that its pattern names.
         """
         (found,) = self._asked(
             lambda pipeline: pipeline.zrange(

@@ -1,4 +1,4 @@
-"""CacheForm: what a row comes to in the cache: its value, and its part in what lies beside rows."""
+"""CacheForm: a row's form in the cache: its value, and its entries in sorted sets and counters."""
 
 from __future__ import annotations
 
@@ -66,11 +66,8 @@ class DeclaredIndex(NamedTuple):
 class CacheForm:
     """Encodes the rows of one view for the cache, and reads them back.
 
-    Args:
-        plan: The view.
-
     Attributes:
-        declared: What the view has beside its rows.
+        declared: The view's sorted sets and counters.
     """
 
     def __init__(self, plan: ViewPlan) -> None:

@@ -39,11 +39,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class HistoryForm:
-    """Converts states and changes of one history.
-
-    Args:
-        plan: It.
-    """
+    """Converts states and changes of one history."""
 
     def __init__(self, plan: ViewPlan) -> None:
         assert plan.history is not None  # noqa: S101  # whoever has a form has a history

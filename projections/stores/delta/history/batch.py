@@ -44,7 +44,7 @@ class Marks(NamedTuple):
         version: Greatest version of its changes.
         at_us: Greatest time at which one of them was recorded.
         commit: Last commit of changes that the states contain.
-        sweeps: What ended all rows at once.
+        sweeps: The sweeps that ended all rows at once.
     """
 
     version: int
@@ -68,9 +68,9 @@ class GivenChange(NamedTuple):
     """A change that was given.
 
     Attributes:
-        change: It.
+        change: The change.
         place: Its key, as the tables have it.
-        base: Key of the row that has its kept values, if that is another.
+        base: Key of the row that has its kept values, if it is another one.
         at_us: When it was recorded.
         sequence_us: Its row's own time.
     """
@@ -94,11 +94,11 @@ class StoredHistory:
     """What a store has of the keys of a batch.
 
     Attributes:
-        marks: How far it is.
+        marks: Its progress.
         current: Current states.
-        left: Keys whose states have to be recreated, whatever the batch brings.
-        asked: Keys of which every change has to be known.
-        known: The changes of those.
+        left: Keys whose states have to be recreated in any case.
+        asked: Keys that need all their changes.
+        known: The changes of those keys.
     """
 
     marks: Marks
@@ -114,7 +114,7 @@ class HistoryBatch:
     Args:
         form: The history's form.
         changes: The changes.
-        refused: Those that cannot be held.
+        refused: Changes that cannot be stored.
 
     Raises:
         UnholdableValueError: A key has no exact form.

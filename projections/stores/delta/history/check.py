@@ -1,7 +1,7 @@
-"""HistoryCheck: whether the states of a history, also those that ended, are what its changes say.
+"""HistoryCheck: whether the states of a history, including ended ones, follow from its changes.
 
-Both tables are read as they were at one moment: the states name the last commit of changes that
-they contain, and later commits are left out. So writes may go on.
+Both tables are read as of one moment: the states name the last commit of changes that they contain,
+and later commits are left out. Writes may therefore continue.
 """
 
 from __future__ import annotations
@@ -36,12 +36,7 @@ Document = dict[str, Any]
 
 
 class HistoryCheck:
-    """Compares one history with its own changes.
-
-    Args:
-        root: Folder of the tables.
-        plan: The history.
-    """
+    """Compares one history with its own changes."""
 
     def __init__(self, root: Path, plan: ViewPlan) -> None:
         self._plan = plan

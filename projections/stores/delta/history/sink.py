@@ -67,9 +67,6 @@ class HistorySink(TableSink):
 
     Order: the states are the same whatever the order in which changes arrive; none is stale for
     being old. Sweeps and truncates end states and remove none.
-
-    Args:
-        root: Folder of the tables.
     """
 
     def prepare(self, plan: ViewPlan) -> None:

@@ -1,17 +1,18 @@
-"""What a key was, and when: the states of its history, from the changes that are known of it.
+"""The states of a key's history, computed from its known changes.
 
-A history has two times. *Valid* is when something was so: the commit of the change, or a column of
-the row that says so (`sequence_by`). *Recorded* is when the source committed what says so. Changes
-are recorded in the order of the log; a row's own time may put one before others.
+A history has two times. *Valid* is when a state held: the commit of the change, or a column of the
+row (`sequence_by`). *Recorded* is when the source committed it. Changes are recorded in the order
+of the log; a row's own time may place one before others.
 
-The states depend on which changes are known and on nothing else: not on the order in which they
-came, nor on how often. Three rules make them:
+The states depend only on which changes are known, and not on the order or number of their arrivals.
+Three rules determine them:
 
-- A change that leaves all tracked columns as they are begins no state; it puts its values in the
-  place of those of the state that it falls into.
-- Of changes with one time the last of the log holds. What a transaction did and undid never was.
-- No change begins later than the one after it in the log. A row that was read counts from the
-  moment of the read, which may be after the next change that the log has: that one tells better.
+- A change that leaves all tracked columns as they are begins no state; its values replace those of
+  the state that it falls into.
+- Among changes with one time, the last in the log counts. A value that one transaction sets and
+  resets never existed.
+- No change begins later than the one after it in the log. A row of a snapshot counts from the
+  moment of the read, which may be after the next change in the log: that one is more precise.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ class HistoryChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class HistoryState(msgspec.Struct, gc=False):
-    """What a key was for some time, as it was known for some time; times in microseconds.
+    """A state of a key with its periods of validity and of record; times in microseconds.
 
     Attributes:
         row: Values by column.
-        valid_from_us: Since when it was so.
-        recorded_from_us: Since when that is known.
-        version: Place in the log of the change that began the state.
-        recorded_version: Place of the change since which it is known to last from and to then.
-        last_version: Place of the change whose values it has.
+        valid_from_us: Start of its validity.
+        recorded_from_us: When it became known.
+        version: Log position of the change that began the state.
+        recorded_version: Log position of the change by which its period is known.
+        last_version: Log position of the change that has its values.
         last_at_us: Time of that change.
-        valid_to_us: Until when it was so; None while it is.
-        recorded_to_us: Until when that was known; None while it is.
+        valid_to_us: End of its validity; None while it is valid.
+        recorded_to_us: When it was superseded; None while it is not.
     """
 
     row: Mapping[str, object]
@@ -118,7 +119,7 @@ def history(changes: Iterable[HistoryChange], rule: Rule) -> list[HistoryState]:
     """Returns all states of one key; the current one, if there is one, comes last.
 
     Args:
-        changes: All that is known of it, in any order; copies do no harm.
+        changes: All known changes of the key, in any order, with or without copies.
         rule: How changes become states.
     """
     states: list[HistoryState] = []
@@ -160,7 +161,7 @@ def follows(after_us: int, later: Sequence[Step], rule: Rule) -> bool:
     Then the current state is all that has to be known of it.
 
     Args:
-        after_us: Time before which everything known is recorded and began.
+        after_us: Time before which everything known began and was recorded.
         later: Newer changes.
         rule: How changes become states.
     """

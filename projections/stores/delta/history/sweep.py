@@ -1,19 +1,18 @@
-"""Sweeps: what ended all rows of a history's table at once, or what a read has found gone.
+"""Sweeps: a TRUNCATE, which ends all rows of a history's table, or a read without some of its rows.
 
-A TRUNCATE is in the log, and ends whatever is older. A read of the whole table is not: by it a key
-is gone if the source had no row of that key at the read's position. The read has no row of a key
-that was changed between its position and the moment at which its row would have been read, so that
-there is none says nothing where the log goes on:
+A TRUNCATE is in the log, and ends every older row. A read of the whole table is not: a key is gone
+if the source had no row of it at the read's position. The read also lacks the row of a key that
+changed between its position and the moment of reading that row, so a missing row proves nothing
+where the log continues:
 
-- The first change of the key that the log has after the read's position, and before any TRUNCATE,
-  tells. An insert came upon no row; an update or a delete came upon one.
-- Otherwise, a TRUNCATE while the read went on ended the row if there was one.
+- The first change of the key in the log after the read's position, and before any TRUNCATE,
+  decides. An insert found no row; an update or a delete found one.
+- Otherwise, a TRUNCATE during the read ended the row if there was one.
 - Otherwise, the key was gone unless the read has a row of it.
 
-So what a sweep ends depends on what is known of a key and on nothing else, as in
-`projections.stores.delta.history.states`; and whatever comes late may make a row come back that
-seemed gone. Only in a gap of the log does a read find rows gone (or after a delete has been dropped
-from quarantine).
+The result of a sweep therefore depends only on the known changes of a key, as in
+`projections.stores.delta.history.states`, and a late change may restore a row that seemed gone.
+Reads detect missing rows only in a gap of the log (or after a delete was dropped from quarantine).
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ class HistorySweep(NamedTuple):
     """What ended all rows of a table at once, or what a read has found gone.
 
     Attributes:
-        version: Its position in the log: only older rows are ended by it.
-        at_us: When.
-        until_us: Of a read, when every row had been read; 0 if unknown.
+        version: Its log position; it ends only older rows.
+        at_us: Its time.
+        until_us: For a read, when every row had been read; 0 if unknown.
     """
 
     version: int
@@ -71,7 +70,7 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> li
     """Returns the deletes that sweeps are to one key.
 
     Args:
-        changes: All that is known of it.
+        changes: All known changes of the key.
         sweeps: All sweeps of its history, in the order of the log.
     """
     if not sweeps:
@@ -99,7 +98,7 @@ def reopened(
     """Tells whether newer changes of a key say more of what was before than that it ended.
 
     Args:
-        changes: They, in the order of the log.
+        changes: The changes, in the order of the log.
         current: The current state of their key.
         sweeps: All sweeps of its history.
     """
@@ -198,7 +197,7 @@ def _said(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
 
 
 def _by_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """What is said of each key in all."""
+    """Returns the combined entries of each key."""
     parts = [("before", "max"), ("after", "min"), ("read", "any")]
     found = rows.group_by(list(keys)).aggregate(parts)
     names = {f"{name}_{how}": name for name, how in parts}

@@ -34,11 +34,11 @@ from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
 from projections.publishing.published_versions import Published
 from projections.stores.delta.derived_table import DerivedTable
-from projections.stores.memory import latest
 from projections.stores.valkey.index_check import ExpectedIndexes
 from projections.stores.valkey.index_scan import MEMBERS_AT_ONCE, entries
 from projections.stores.valkey.sink import CacheSink
 from projections.verification.verify import verify
+from tests.oracles.sink_contract import latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -23,10 +23,9 @@ from projections.definition.cache_options import CacheOptions
 from projections.definition.views import Store
 from projections.errors import CacheUnknownError, NoStoredRowError, UnholdableValueError
 from projections.planning.view_plan import ViewPlan
-from projections.stores.memory import latest
 from projections.stores.valkey.reader import CacheReader, Count, Rank
 from projections.stores.valkey.sink import CacheSink
-from tests.oracles.sink_contract import SinkContract
+from tests.oracles.sink_contract import SinkContract, latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -133,17 +133,17 @@ def test_what_came_since_is_replayed_and_the_rate_stays_that_of_the_whole(place:
     place.write(*orders(0, 50))
     version = place.begin()
     first = place.fill(version)
-    assert ([], 0, 50) == (place.told, first.laps, first.records)
+    assert ([], 0, 50) == (place.told, first.rounds, first.records)
 
     place.write(*orders(10, 20, "paid"), *orders(50, 55))
     compacted(place.spec.config.archive)
     place.write(*orders(0, 3, "cancelled"))
     again = place.fill(version)
 
-    said = "version 2 of view orders, lap 1: about 18 records came while it was filled"
+    said = "version 2 of view orders, catch-up round 1: about 18 records came while it was filled"
     assert ([said], 1, 50, first.seconds) == (
         place.told,
-        again.laps,
+        again.rounds,
         again.records,
         again.seconds,
     )
@@ -172,7 +172,7 @@ def test_a_lap_follows_a_change_of_the_table_that_its_records_come_after(
 
     monkeypatch.setattr(versions_fill, "left", changed)
 
-    assert 1 == place.fill(version).laps
+    assert 1 == place.fill(version).rounds
     rows = place.rows(version)
     assert {"id": 1, "status": "paid", "note": "n"} == rows[1]
     assert {"id": 7, "status": "", "note": "m"} == rows[7]
@@ -232,7 +232,7 @@ def test_a_version_of_which_an_earlier_release_noted_no_archive_is_filled_anew(
     place.write(*orders(20, 40))
 
     again = place.fill(version)
-    assert (40, 0, {(place.topic, 0): 40}) == (again.records, again.laps, again.ends)
+    assert (40, 0, {(place.topic, 0): 40}) == (again.records, again.rounds, again.ends)
     assert first.records == 20
     assert set(range(40)) == place.rows(version).keys()
 

@@ -123,7 +123,7 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
         )
         for version in versions:
             noted = paused(connection, spec, version, _of_a_lap)
-            assert 0 == noted.laps
+            assert 0 == noted.rounds
             told: list[str] = []
             goes_on(connection, spec, version, noted, told)
             assert all("lap" in each for each in told)
@@ -200,7 +200,7 @@ def goes_on(
     found = now(connection, spec.config, version).replayed
     assert found is not None
     assert found.progress is None
-    assert found.laps >= 1
+    assert found.rounds >= 1
     assert seen[0].lap == 1
     # the rate is that of the replay of the archive
     for figure in ("records", "seconds", "share"):

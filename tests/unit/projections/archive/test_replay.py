@@ -39,7 +39,7 @@ from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.expectations.expectation import expect
 from projections.errors import ArchiveIncompleteError, ReplayStoppedError
 from projections.planning.view_plan import HistoryPlan
-from projections.stores.memory import MemorySink
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,7 +24,7 @@ from projections.changes.applier import Held, TaskApplier
 from projections.changes.record import Record
 from projections.errors import ArchiveIncompleteError
 from projections.stores.delta.sink import WarehouseSink
-from projections.stores.memory import MemorySink
+from tests.support.memory_sink import MemorySink
 from tests.unit.projections.archive.test_replay import (
     CHOOSY,
     HISTORY,

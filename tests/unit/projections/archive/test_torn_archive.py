@@ -11,7 +11,7 @@ from fix_log import PLAN, TOPIC, orders
 from projections.archive.replay import replay
 from projections.archive.task import ReplayTarget
 from projections.errors import ArchiveMissingError
-from projections.stores.memory import MemorySink
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,8 @@ from projections.changes.applier import Held, TaskApplier, UnappliedRecord
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, Case
 from projections.definition.expectations.expectation import expect
-from projections.stores.memory import MemorySink
 from tests.oracles.sink_contract import SinkContract
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

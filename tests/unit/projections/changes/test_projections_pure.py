@@ -30,7 +30,7 @@ from projections.errors import (
 )
 from projections.planning.view_plan import Facts
 from projections.publishing.frontier import SAMPLES_MAX, Frontier
-from projections.stores.memory import latest
+from tests.oracles.sink_contract import latest
 
 SCHEMA = TableSchema(
     TableName("public", "things"),

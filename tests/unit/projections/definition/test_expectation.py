@@ -27,7 +27,7 @@ from projections.errors import (
 )
 from projections.incremental.expectation_filter import Sieve
 from projections.planning.view_plan import plan_views
-from projections.stores.memory import MemorySink
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path

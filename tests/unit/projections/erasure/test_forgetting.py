@@ -34,7 +34,7 @@ from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.delta.table_sink import CONFIGURATION, FEED
-from projections.stores.memory import MemorySink
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,8 +19,8 @@ from projections.errors import FeedLostError, PlanError
 from projections.incremental.delivery import DerivedDelivery
 from projections.incremental.row_form import derived_plan, form_of
 from projections.stores.delta.derived_table import DerivedTable
-from projections.stores.memory import MemorySink
 from projections.stores.opensearch.mapping import index_body
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from projections.versions import fill
-from projections.versions.fill import FEW, SOON_S, Laps
+from projections.versions.fill import FEW, SOON_S, CatchUpRounds
 
 
 class Clock:
@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_few_records_are_left_to_the_job(clock: Clock) -> None:
-    made = Laps()
+    made = CatchUpRounds()
     made.begin()
     clock.now += 10 * SOON_S
 
@@ -36,7 +36,7 @@ def test_few_records_are_left_to_the_job(clock: Clock) -> None:
 
 
 def test_what_came_in_a_short_time_is_left_to_the_job(clock: Clock) -> None:
-    made = Laps()
+    made = CatchUpRounds()
     made.begin()
     clock.now += SOON_S
 
@@ -46,7 +46,7 @@ def test_what_came_in_a_short_time_is_left_to_the_job(clock: Clock) -> None:
 
 
 def test_of_what_was_begun_earlier_nobody_knows_how_long_ago(clock: Clock) -> None:
-    made = Laps()
+    made = CatchUpRounds()
     assert made.worth(FEW + 1), "filled by a process that is gone"
     made.begin(resumed=True)
     clock.now += 1
@@ -56,7 +56,7 @@ def test_of_what_was_begun_earlier_nobody_knows_how_long_ago(clock: Clock) -> No
 
 
 def test_laps_that_get_no_shorter_end(clock: Clock) -> None:
-    made = Laps()
+    made = CatchUpRounds()
     made.begin()
     clock.now += 3600
     worth = []
@@ -72,7 +72,7 @@ def test_laps_that_get_no_shorter_end(clock: Clock) -> None:
 
 
 def test_one_that_goes_on_within_a_lap_compares_with_none_before(clock: Clock) -> None:
-    made = Laps()
+    made = CatchUpRounds()
     made.begin(resumed=True)
     clock.now += 3600
 

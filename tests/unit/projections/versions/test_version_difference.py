@@ -28,9 +28,9 @@ from projections.planning.view_plan import EventsPlan, HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
 from projections.stores.delta import table_diff
 from projections.stores.delta.sink import WarehouseSink
-from projections.stores.memory import MemorySink
 from projections.versions import compare
 from projections.versions.compare import VersionDifference, compare_versions
+from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

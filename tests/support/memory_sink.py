@@ -1,7 +1,4 @@
-"""A sink in this process's memory: the contract and nothing else, for tests of what writes.
-
-Reduction of changes to the newest one of each key: a pure fold, whatever their order.
-"""
+"""A sink in memory, for tests of the code that writes to sinks."""
 
 from __future__ import annotations
 
@@ -19,10 +16,9 @@ from projections.changes.row_change import (
     may_complete,
 )
 from projections.changes.sink import Holding
-from projections.errors import NoStoredRowError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from projections.changes.row_batch import RowPart
     from projections.changes.row_change import ReadSpan
@@ -120,37 +116,3 @@ class MemorySink:
 
     def close(self) -> None:
         """Has nothing to let go of."""
-
-
-def latest(changes: Iterable[RowChange]) -> list[RowChange]:
-    """Returns one change per key, the one with the greatest version.
-
-    Duplicates and order do not matter, with one exception: a change that keeps unchanged values
-    (`RowChange.kept`) must come after the one that has them, as it does in the log.
-
-    Raises:
-        NoStoredRowError: A change keeps values of a row that the same batch deletes before it.
-    """
-    newest: dict[tuple[object, ...], RowChange] = {}
-    for change in changes:
-        seen = newest.get(change.key)
-        if seen is None:
-            newest[change.key] = change
-        elif change.version > seen.version:
-            newest[change.key] = follow(seen, change)
-    return list(newest.values())
-
-
-def follow(older: RowChange, newer: RowChange) -> RowChange:
-    """Returns `newer`, its kept values taken from `older` as far as that has them."""
-    if newer.row is None or not newer.kept:
-        return newer
-    if older.row is None:
-        raise NoStoredRowError(
-            "a change needs values of a deleted row", detail=", ".join(newer.kept)
-        )
-    row = dict(newer.row)
-    for name in newer.kept:
-        row[name] = older.row[name]
-    kept = tuple(name for name in newer.kept if name in older.kept)
-    return RowChange(newer.key, newer.version, row, newer.committed_at_us, kept)
