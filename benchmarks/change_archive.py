@@ -69,7 +69,9 @@ class ChangeArchive:
         return _rows(keys, self.last[keys])
 
 
-def make(folder: Path, changes: int, keys: int, seed: int = 7) -> ChangeArchive:
+def make(
+    folder: Path, changes: int, keys: int, seed: int = 7, *, hot: float = 0.0
+) -> ChangeArchive:
     """Makes an archive.
 
     Args:
@@ -77,11 +79,14 @@ def make(folder: Path, changes: int, keys: int, seed: int = 7) -> ChangeArchive:
         changes: How many changes.
         keys: How many rows are inserted, before all else.
         seed: Which rows change.
+        hot: Of the changes after that, how many are of one row.
     """
     random = np.random.default_rng(seed)
     key = np.concatenate(
         [np.arange(keys), (keys * random.random(changes - keys) ** 3).astype(np.int64)]
     )
+    if hot:
+        key[keys:][random.random(changes - keys) < hot] = keys // 2
     deleted = np.zeros(changes, np.bool_)
     deleted[keys:] = random.random(changes - keys) < _DELETED
     number = np.arange(changes)

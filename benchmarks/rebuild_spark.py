@@ -70,7 +70,7 @@ def run(quick: bool) -> Report:
         keys = _CHANGES_WARM // _CHANGES_PER_KEY
         small = change_archive.make(place / "small", _CHANGES_WARM, keys)
         session = _session(place)
-        _filled(small, place / "warm", session)
+        filled(small, place / "warm", session)
         sides, right = _measured(made, place, session)
         session.stop()
     ours, today = sides["spark"], sides["replay"]
@@ -111,8 +111,8 @@ def _measured(
         side, root = sides[name], place / "tables"
         shutil.rmtree(root, ignore_errors=True)
         with _watched(side, tasks=name == "spark"):
-            _filled(made, root, session if name == "spark" else None)
-        found = [_rows(root / each) for each in (PLAN.name, f"{PLAN.name}.deleted")]
+            filled(made, root, session if name == "spark" else None)
+        found = [rows_of(root / each) for each in (PLAN.name, f"{PLAN.name}.deleted")]
         rows = found[0].drop(["_version"])
         kept = kept or found
         right &= rows.equals(expected.cast(rows.schema)) and found == kept
@@ -123,12 +123,14 @@ def _measured(
     return sides, right
 
 
-def _filled(made: ChangeArchive, root: Path, session: SparkSession | None) -> None:
+def filled(made: ChangeArchive, root: Path, session: SparkSession | None) -> None:
+    """Fills a table below a folder; by tasks of a session, if there is one."""
     bulk = None if session is None else SparkEngine(session, root, rows_min=0)
     replay(made.folder, [ReplayTarget((PLAN,), lambda: TableSink(root), bulk=bulk)])
 
 
-def _rows(table: Path) -> pa.Table:
+def rows_of(table: Path) -> pa.Table:
+    """The rows of a table by rising key."""
     return DeltaTable(str(table)).to_pyarrow_table().sort_by("id").combine_chunks()
 
 
