@@ -75,7 +75,7 @@ def rows_at_most(
 
     Args:
         connection: To the database.
-        tables: The tables; one that is gone has room for none.
+        tables: The tables; one that is gone has none.
     """
     wanted = list(tables)
     given = [table.schema for table in wanted], [table.name for table in wanted]

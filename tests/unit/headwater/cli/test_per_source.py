@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def platform(name: str, apply: Callable[[], list[str]] = list) -> Platform:
     """A source whose views are kept as soon as it is captured."""
-    project = SimpleNamespace(source=SimpleNamespace(name=name), shares_home=True)
+    project = SimpleNamespace(source=SimpleNamespace(name=name, tables=[]), shares_home=True)
     made = SimpleNamespace(
         project=project,
         apply=apply,
