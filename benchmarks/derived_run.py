@@ -13,7 +13,7 @@ from cdc.table import TableName, TableSchema
 from headwater.runtime.java.jars import ensure
 from projections.definition.views import Store
 from projections.job.spark.session import session_of_batches, start_session
-from projections.job.tasks.derived_tables import Deriver
+from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
@@ -74,7 +74,7 @@ class DerivedRun:
             stamped = self._stamped(rows)
             DeltaTable.create(str(self._tables / name), stamped.schema, configuration=dict(FEED))
             write_deltalake(str(self._tables / name), stamped, mode="append")
-        self._deriver = Deriver(session, session_of_batches(session), spec)
+        self._deriver = DerivedTablesTask(session, session_of_batches(session), spec)
 
     def add(self, name: str, rows: pa.Table) -> None:
         """Adds rows to an input, for the next boundary."""

@@ -35,10 +35,10 @@ from headwater.runtime.java.jars import ensure
 from projections.changes.quarantine.write_guard import StoreGuard
 from projections.common import spark_checkpoint
 from projections.definition.views import MirrorView, Store
-from projections.job.active_plans import Intake
+from projections.job.active_plans import ActivePlans
 from projections.job.schema_watch import TableWatch
 from projections.job.spark.session import start_session
-from projections.job.streaming_query import Gate, prepare_store, start_query
+from projections.job.streaming_query import BatchContext, prepare_store, start_query
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
@@ -176,9 +176,9 @@ class _Bench:
                 done.set()
 
         guard = StoreGuard(spec.config.ledger, Store.SEARCH)
-        gate = Gate(guard, Intake(spec.plans), TableWatch(spec), lambda _: None)
+        context = BatchContext(guard, ActivePlans(spec.plans), TableWatch(spec), lambda _: None)
         began = time.monotonic()
-        query = start_query(session, spec, Store.SEARCH, gate, count)
+        query = start_query(session, spec, Store.SEARCH, context, count)
         try:
             while not done.wait(0.05):
                 if not query.isActive or time.monotonic() > began + DEADLINE_S:
@@ -186,8 +186,8 @@ class _Bench:
             took_s = time.monotonic() - began
         finally:
             query.stop()
-            gate.guard.close()
-            gate.tables.close()
+            context.guard.close()
+            context.tables.close()
         say(f"ours: {self.rows / took_s:,.0f} documents/s")
         return took_s
 

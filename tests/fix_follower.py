@@ -33,7 +33,7 @@ _PACE_S = 0.1
 
 
 @dataclass(slots=True)
-class Follower:
+class DerivedStoreTask:
     """Takes the topics of a job into its stores, record by record, and publishes positions.
 
     Attributes:
@@ -131,13 +131,13 @@ def _record(found: Any) -> Record:
 @pytest.fixture
 def follower(
     tmp_path: Path, kafka_bootstrap: str, search_url: str, cache_url: str
-) -> Iterator[Callable[..., Follower]]:
+) -> Iterator[Callable[..., DerivedStoreTask]]:
     """Makes and starts the follower that keeps the given views, or mirrors of all tables."""
     from cdc.postgres import catalog
 
-    made: list[Follower] = []
+    made: list[DerivedStoreTask] = []
 
-    def make(captured: Captured, *views: MirrorView) -> Follower:
+    def make(captured: Captured, *views: MirrorView) -> DerivedStoreTask:
         name = captured.spec.name
         wanted = views or [
             MirrorView(f"{name}_{table.name}", name, table, (), frozenset(Store))
@@ -147,7 +147,9 @@ def follower(
             schemas = catalog.describe(connection, captured.spec.tables)
         plans = plan_views(wanted, schemas)
         places = kafka_bootstrap, captured.database, captured.spec.slot, tmp_path / "home"
-        made.append(Follower(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans)))
+        made.append(
+            DerivedStoreTask(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans))
+        )
         made[-1].start()
         return made[-1]
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.versions.compare import VersionDifference
-    from projections.versions.dependents import Succession
+    from projections.versions.dependents import Dependents
     from projections.versions.rebuild import RebuildPlan
     from projections.versions.version import ViewVersion
 
@@ -450,7 +450,7 @@ def _patiently(done: Callable[[], Made]) -> Made:
         time.sleep(_POLL_S)
 
 
-def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> Succession:
+def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> Dependents:
     """What views made from one read then; nothing is known of it where a table cannot be read.
 
     The way back is open all the same.
@@ -461,7 +461,7 @@ def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> S
         return dependents.NOBODY
 
 
-def _stand_still(config: JobConfig, then: Succession) -> dict[str, str]:
+def _stand_still(config: JobConfig, then: Dependents) -> dict[str, str]:
     """Returns the derived views that would pause after a cutover."""
     if then.alike:
         return {}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from projections.archive.records import COLUMNS
 from projections.archive.survey import SAMPLED_EVERY, by_topic, versions_of
 from projections.archive.table import SCHEMA
-from projections.common.spill_file import Spool
+from projections.common.spill_file import SpillFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ class OrderedRecords:
         if self.in_order:
             yield from _parted(self._rows, self._read())
             return
-        with closing(Spool(_SCHEMA, self._scratch)) as spool:
+        with closing(SpillFile(_SCHEMA, self._scratch)) as spool:
             for run in self._sorted_out(spool):
                 yield from _parted(self._rows, run)
 
@@ -97,7 +97,7 @@ class OrderedRecords:
                     if wanted.any():
                         yield own if wanted.all() else own.filter(pa.array(wanted))
 
-    def _sorted_out(self, spool: Spool) -> Iterator[Iterator[pa.RecordBatch]]:
+    def _sorted_out(self, spool: SpillFile) -> Iterator[Iterator[pa.RecordBatch]]:
         bounds = self._bounds()
         for batch in self._read():
             _sort_out(batch, bounds, spool)
@@ -116,7 +116,7 @@ class OrderedRecords:
         }
 
 
-def _sort_out(batch: pa.RecordBatch, bounds: dict[int, Integers], spool: Spool) -> None:
+def _sort_out(batch: pa.RecordBatch, bounds: dict[int, Integers], spool: SpillFile) -> None:
     partitions = batch.column("partition").to_numpy(zero_copy_only=False)
     offsets = batch.column("offset").to_numpy(zero_copy_only=False)
     plain = batch.cast(_SCHEMA)  # of a dictionary a spool has none

@@ -28,7 +28,7 @@ _HINT: Final = "headwater logs projections"
 _log = structlog.get_logger(__name__)
 
 
-class Attendant(threading.Thread, ABC):
+class BackgroundTask(threading.Thread, ABC):
     """A thread that works until it is stopped.
 
     Attributes:
@@ -49,14 +49,14 @@ class Attendant(threading.Thread, ABC):
         self._stopped = threading.Event()
 
     @abstractmethod
-    def attend(self) -> None:
+    def work(self) -> None:
         """Does the work, and calls `rested` between two rounds until that returns true."""
 
     def run(self) -> None:
         """Works until stopped or failed for good."""
         while not self._stopped.is_set() and self.fault is None:
             try:
-                self.attend()
+                self.work()
             except Exception as error:  # noqa: BLE001  # the edge of the thread
                 self._begin_anew(error)
 

@@ -51,7 +51,7 @@ _TOKEN_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Tenure:
+class DriverToken:
     """The right to write (fencing token); can be passed to other processes.
 
     Attributes:
@@ -109,7 +109,7 @@ class Tenure:
 @contextmanager
 def taken(
     home: Path, source: str | None = None, wait_s: float = TAKE_OVER_WAIT_S
-) -> Iterator[Tenure]:
+) -> Iterator[DriverToken]:
     """Makes this process the one driver of a home, or of one of its sources.
 
     Args:
@@ -142,7 +142,7 @@ def _hold(held: ExitStack, folder: Path, *, shared: bool = False) -> None:
         raise _locked(folder, "another driver maintains these views")
 
 
-def _take_over(folder: Path, deadline: float) -> Tenure:
+def _take_over(folder: Path, deadline: float) -> DriverToken:
     jvm, file = folder / _JVM, folder / _TENURE
     with file_lock.opened(jvm) as handle:
         if not file_lock.try_lock(handle, wait_s=deadline - time.monotonic(), posix=True):
@@ -150,10 +150,10 @@ def _take_over(folder: Path, deadline: float) -> Tenure:
     with file_lock.opened(file) as handle:
         if not file_lock.try_lock(handle, wait_s=deadline - time.monotonic()):
             raise _locked(file, "a worker of an ended driver is still writing")
-        tenure = Tenure(folder, secrets.token_hex(_TOKEN_BYTES))
-        os.pwrite(handle, tenure.token.encode(), 0)
+        token = DriverToken(folder, secrets.token_hex(_TOKEN_BYTES))
+        os.pwrite(handle, token.token.encode(), 0)
         os.fsync(handle)
-    return tenure
+    return token
 
 
 def _locked(path: Path, what: str) -> WriterLockedError:

@@ -1,4 +1,4 @@
-"""Spool: rows that are stored on disk in parts, to be read again part by part.
+"""SpillFile: rows that are stored on disk in parts, to be read again part by part.
 
 All parts are in one file without a name, so a killed process leaves no row behind, and a thousand
 parts need only one open file.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CODEC: Final = "lz4"
 
 
-class Spool:
+class SpillFile:
     """Rows in parts. It is to be closed.
 
     Args:

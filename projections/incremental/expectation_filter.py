@@ -31,7 +31,7 @@ _TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], Type], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Sieve:
+class ExpectationFilter:
     """Tells which rows a view is to have; in the same words, and to the same end, as for a mirror.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Intake: the views that the batches of a store have, of which there may be more from one batch on.
+"""ActivePlans: the views that a store's batches write; a batch can be the first with another one.
 
 A batch has a version that joins only if the version has everything that lies before the batch. So
 it is known where the next batch begins: where the last one that was written has ended.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 
-class Intake:
+class ActivePlans:
     """Views of a store; changed and asked for a batch under the store's guard only.
 
     Args:

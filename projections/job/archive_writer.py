@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.archive.table import ArchiveRetention
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.common.offsets import Offsets
 
 ADDED_DDL: Final = "added long"
@@ -36,7 +36,7 @@ class Archiver:
 
     folder: Path
     retention: ArchiveRetention
-    tenure: Tenure | None = None
+    driver_token: DriverToken | None = None
     ends: Offsets = field(default_factory=dict)
     identities: Mapping[str, str] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class Archiver:
         """Archives all batches of the one task; yields how many records were added."""
         given = iter(batches)
         try:
-            with writing(self.tenure):
+            with writing(self.driver_token):
                 added = Archive(self.folder).append(
                     given, self.ends, self.identities, self.retention
                 )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from projections.changes.applier import Held, ViewCount
     from projections.changes.sink import Sink
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.planning.job_config import LedgerAddress, StoreAddresses
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.boundary import CompleteThrough, Run
@@ -113,7 +113,7 @@ class BatchWriter:
     held: Mapping[str, Held] = field(default_factory=dict)
     reach: CompleteThrough | None = None
     derives: bool = False
-    tenure: Tenure | None = None
+    driver_token: DriverToken | None = None
     mark: str | None = None
     turn: int = 0
     beside: bool = False
@@ -123,7 +123,7 @@ class BatchWriter:
         for _ in batches:
             pass
         try:
-            with writing(self.tenure):
+            with writing(self.driver_token):
                 sink = self._sink()
                 if self.store is Store.SEARCH:  # most of the time is the engine's
                     side_by_side(sink.prepare, self.plans)
@@ -137,7 +137,7 @@ class BatchWriter:
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Applies all batches of a task and yields one row of counters for each view."""
         try:
-            with _collecting_rarely(), writing(self.tenure):
+            with _collecting_rarely(), writing(self.driver_token):
                 counts = self._write(batches)
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None

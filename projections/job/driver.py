@@ -23,7 +23,7 @@ from projections.common.fault import Fault
 from projections.definition.views import Store
 from projections.errors import ProjectionError, TopicsMissingError
 from projections.job import backfill, store_recovery
-from projections.job.generation import Turn
+from projections.job.generation import Generation
 from projections.job.schema_watch import TableWatch
 from projections.job.spark import cluster
 from projections.job.spark.session import hold, start_session
@@ -72,11 +72,13 @@ def run(spec: JobSpec) -> int:
             left behind might still write.
         ClusterError: The cluster cannot be used.
     """
-    with taken(spec.config.home, spec.config.source if spec.config.shares_home else None) as tenure:
+    with taken(
+        spec.config.home, spec.config.source if spec.config.shares_home else None
+    ) as driver_token:
         spec.config.derived_file.unlink(
             missing_ok=True
         )  # of the job before, which may have kept others
-        return _Job(replace(spec, tenure=tenure)).run()
+        return _Job(replace(spec, driver_token=driver_token)).run()
 
 
 def _end(session: SparkSession) -> None:
@@ -94,7 +96,7 @@ class _Job:
         self._progress: dict[str, QueryProgress] = {}
         self._tables = TableWatch(spec)
         self._epoch = store_recovery.epoch_of(spec.config)
-        self._turn: Turn | None = None
+        self._generation: Generation | None = None
         self._error: Fault | None = None
         self._held: object = None
         self._executors: cluster.ExecutorWatch | None = None
@@ -106,18 +108,20 @@ class _Job:
         session = begin(self._spec.config)
         try:
             # kept as long as this process lives
-            self._held = None if self._spec.tenure is None else hold(session, self._spec.tenure)
+            self._held = (
+                None if self._spec.driver_token is None else hold(session, self._spec.driver_token)
+            )
             self._meet_executors(session)
             while not self._stop.is_set() and self._error is None:
-                self._take_turn(session)
+                self._run_generation(session)
         except ProjectionError as error:
             self._error = Fault.of(error)
         finally:
             self._stop.set()
             self._state = JobState.FAILED if self._error else JobState.STOPPED
             self._tell()
-            if self._turn is not None:
-                self._turn.end()
+            if self._generation is not None:
+                self._generation.end()
             self._tables.close()
             self._epoch.close()
             _end(session)
@@ -133,7 +137,7 @@ class _Job:
         self._mark = cluster.shared(session, self._spec.config.addresses.tables)
         self._executors = cluster.ExecutorWatch(session)
 
-    def _take_turn(self, session: SparkSession) -> None:
+    def _run_generation(self, session: SparkSession) -> None:
         """Maintains the views until there is a reason to end, or until they must be bound again."""
         spec = self._patiently(self._tables.bind)
         if spec is None:
@@ -144,12 +148,14 @@ class _Job:
             return
         epoch = self._epoch if spec.plans_in(Store.CACHE) else None
         spec = replace(spec, mark=self._mark)
-        turn = self._turn = Turn(session, spec, self._tables, self._progress, epoch)
-        turn.start()
-        self._watch(turn)
+        generation = self._generation = Generation(
+            session, spec, self._tables, self._progress, epoch
+        )
+        generation.start()
+        self._watch(generation)
         if not self._stop.is_set() and self._error is None:
-            turn.end()
-            turn.wait()
+            generation.end()
+            generation.wait()
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         with spec.writing():
@@ -168,15 +174,15 @@ class _Job:
                 self._stop.wait(_BIND_S)
         return None
 
-    def _watch(self, turn: Turn) -> None:
+    def _watch(self, generation: Generation) -> None:
         """Writes the status of the queries, until there is a reason to end the generation."""
         while not self._stop.wait(_STATUS_S):
-            self._error = turn.fault
+            self._error = generation.fault
             if self._error is not None:
                 return
-            if self._spec.tenure is not None:
-                self._spec.tenure.check()
-            if self._state is JobState.STARTING and turn.running:
+            if self._spec.driver_token is not None:
+                self._spec.driver_token.check()
+            if self._state is JobState.STARTING and generation.running:
                 self._ready()
             self._tell()
             if self._executors is not None:
@@ -213,7 +219,7 @@ class _Job:
             return False  # the broker may still be starting
 
     def _tell(self) -> None:
-        queries = {} if self._turn is None else self._turn.queries
+        queries = {} if self._generation is None else self._generation.queries
         for name, progress in self._progress.items():
             if name not in queries:  # all its views are paused
                 progress.running, progress.error = False, None
@@ -225,13 +231,15 @@ class _Job:
             last = running.lastProgress if running is not None and wanted else None
             if last is not None:
                 query.progress.time_spent(last)
-        turn = self._turn
+        generation = self._generation
         status = JobStatus(
             self._state,
             self._error,
             self._progress,
-            paused=() if turn is None else turn.spec.paused,
-            attendants={} if turn is None else {a.name: a.condition() for a in turn.attendants},
+            paused=() if generation is None else generation.spec.paused,
+            attendants={}
+            if generation is None
+            else {a.name: a.condition() for a in generation.background_tasks},
         )
         status.write(self._spec.config.status_file)
 

@@ -19,25 +19,25 @@ from projections.common.fault import Fault
 from projections.definition.views import Store
 from projections.errors import ProjectionError
 from projections.job import data_loss
-from projections.job.active_plans import Intake
+from projections.job.active_plans import ActivePlans
 from projections.job.initial_load import load_new
 from projections.job.query_supervisor import SupervisedQuery
 from projections.job.spark.session import session_of_batches
 from projections.job.status import QueryProgress
 from projections.job.streaming_query import (
     ARCHIVE,
-    Gate,
+    BatchContext,
     committed_offsets,
     prepare_store,
     start_archive,
     start_query,
 )
-from projections.job.tasks.derived_tables import Deriver
-from projections.job.tasks.handover import Lane, Takeover
-from projections.job.tasks.maintenance import Caretaker
-from projections.job.tasks.positions import Publisher
+from projections.job.tasks.derived_tables import DerivedTablesTask
+from projections.job.tasks.handover import HandoverTask, Lane
+from projections.job.tasks.maintenance import MaintenanceTask
+from projections.job.tasks.positions import PositionsTask
 from projections.job.tasks.rebuilds import RebuildServer
-from projections.job.tasks.stable_tables import Showcase
+from projections.job.tasks.stable_tables import StableTablesTask
 from projections.stores import identity
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from projections.common.background_task import Attendant
+    from projections.common.background_task import BackgroundTask
     from projections.common.offsets import Offsets
     from projections.job.schema_watch import TableWatch
     from projections.planning.job_spec import JobSpec
@@ -57,7 +57,7 @@ _END_S = 60.0
 _log = structlog.get_logger(__name__)
 
 
-class Turn:
+class Generation:
     """The queries of one binding, and the background tasks beside them.
 
     Args:
@@ -86,23 +86,25 @@ class Turn:
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
         self._guards = {
-            store: StoreGuard(spec.config.ledger, store, spec.tenure)
+            store: StoreGuard(spec.config.ledger, store, spec.driver_token)
             for store in Store
             if spec.plans_in(store)
         }
-        self._intakes = {store: Intake(spec.plans_in(store)) for store in self._guards}
+        self._active_plans = {store: ActivePlans(spec.plans_in(store)) for store in self._guards}
         self._marking = threading.Lock()
-        self._caretaker = Caretaker(spec, self._guards, self._committed, epoch)
-        self._deriver = Deriver(session, self._batches, spec) if spec.derived else None
-        reached = None if self._deriver is None else self._deriver.reached
-        self._publisher = Publisher(spec, tables, self._committed, self._kept, reached)
+        self._maintenance = MaintenanceTask(spec, self._guards, self._committed, epoch)
+        self._derived_tables = (
+            DerivedTablesTask(session, self._batches, spec) if spec.derived else None
+        )
+        reached = None if self._derived_tables is None else self._derived_tables.reached
+        self._positions = PositionsTask(spec, tables, self._committed, self._kept, reached)
         lanes = {
-            store: Lane(guard, self._intakes[store], partial(self._committed, store))
+            store: Lane(guard, self._active_plans[store], partial(self._committed, store))
             for store, guard in self._guards.items()
         }
-        self._takeover = Takeover(self._batches, spec, tables, lanes, self._taken)
+        self._handover = HandoverTask(self._batches, spec, tables, lanes, self._taken)
         self._rebuilds = RebuildServer(session, spec.config)
-        self._showcase = Showcase(spec.config.addresses.tables, spec.config.source)
+        self._stable_tables = StableTablesTask(spec.config.addresses.tables, spec.config.source)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
             if spec.plans_in(store):
                 self._add(store, partial(self._start_store, store))
@@ -112,21 +114,23 @@ class Turn:
     def fault(self) -> Fault | None:
         """Why a query or a background task has failed; None if none has."""
         faults = [query.fault for query in self.queries.values()]
-        faults += [attendant.fault for attendant in self.attendants]
+        faults += [task.fault for task in self.background_tasks]
         return next((fault for fault in faults if fault), None)
 
     @property
-    def attendants(self) -> tuple[Attendant, ...]:
+    def background_tasks(self) -> tuple[BackgroundTask, ...]:
         """The background tasks beside the queries."""
         beside = self._beside
-        return beside if self._deriver is None else (*beside, *self._deriver.companions)
+        return (
+            beside if self._derived_tables is None else (*beside, *self._derived_tables.companions)
+        )
 
     @property
-    def _beside(self) -> tuple[Attendant, ...]:
+    def _beside(self) -> tuple[BackgroundTask, ...]:
         """The background tasks that the generation starts and stops itself."""
-        own = (self._publisher, self._showcase, self._caretaker, self._takeover)
+        own = (self._positions, self._stable_tables, self._maintenance, self._handover)
         tended = (*own, self._rebuilds)
-        return tended if self._deriver is None else (*tended, self._deriver)
+        return tended if self._derived_tables is None else (*tended, self._derived_tables)
 
     @property
     def running(self) -> bool:
@@ -136,8 +140,8 @@ class Turn:
     def start(self) -> None:
         """Starts everything; each query has its own supervising thread."""
         self._try_again()
-        for attendant in self._beside:
-            attendant.start()
+        for task in self._beside:
+            task.start()
         for query in self.queries.values():
             thread = threading.Thread(
                 target=query.run, args=(self._ending,), name=query.name, daemon=True
@@ -148,8 +152,8 @@ class Turn:
     def end(self) -> None:
         """Stops everything that `start` started; the next generation repeats unfinished work."""
         self._ending.set()
-        for attendant in self._beside:
-            attendant.stop()
+        for task in self._beside:
+            task.stop()
         for query in self.queries.values():
             query.stop()
 
@@ -193,19 +197,23 @@ class Turn:
             self._mark(store)
         self._retry_first(store)
         epoch = self._epoch if store is Store.CACHE else None
-        gate = Gate(
-            self._guards[store], self._intakes[store], self._tables, self._publisher.reach, epoch
+        context = BatchContext(
+            self._guards[store],
+            self._active_plans[store],
+            self._tables,
+            self._positions.reach,
+            epoch,
         )
         on_batch = self._progress[store].record
-        return start_query(self._batches, self.spec, store, gate, on_batch)
+        return start_query(self._batches, self.spec, store, context, on_batch)
 
     def _mark(self, store: Store) -> None:
         with self._marking:
             identity.keep(self.spec, store)
 
     def _kept(self, store: Store) -> tuple[ViewPlan, ...]:
-        intake = self._intakes.get(store)
-        return () if intake is None else intake.plans
+        active_plans = self._active_plans.get(store)
+        return () if active_plans is None else active_plans.plans
 
     def _taken(self, spec: JobSpec) -> None:
         """Continues with a version that batches of all its stores include."""
@@ -213,7 +221,7 @@ class Turn:
         for store in spec.plans[0].to:
             with spec.writing():
                 self._mark(store)
-        self._caretaker.meet(spec)
+        self._maintenance.meet(spec)
 
     def _start_archive(self) -> StreamingQuery:
         return start_archive(self._batches, self.spec, self._progress[ARCHIVE].archived)
@@ -222,7 +230,7 @@ class Turn:
         """Frees capacity in a full quarantine before the next batch needs it."""
         try:
             with quarantine_table.connect(self.spec.config.ledger) as connection:
-                self._caretaker.retry(connection, store)
+                self._maintenance.retry(connection, store)
         except (CdcError, ProjectionError) as error:
             _log.warning("nothing is retried yet", code=error.code, what=error.message)
 

@@ -126,7 +126,7 @@ class TableWatch:
         )
 
     def _derived(self, connection: psycopg.Connection[Any]) -> tuple[DerivedView, ...]:
-        """Returns the derived views; the deriver determines them again at each boundary."""
+        """Returns the derived views; the job determines them again at each boundary."""
         spec = self._spec
         reads = self._reads(connection)
         found = versions_derived.places(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from cdc.broker.topics.extent import Place
     from projections.changes.quarantine.write_guard import StoreGuard
     from projections.common.offsets import Offsets
-    from projections.job.active_plans import Intake
+    from projections.job.active_plans import ActivePlans
     from projections.job.schema_watch import TableWatch
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TriggerPace:
     """When a query starts a batch, and how large one is.
 
     Attributes:
@@ -66,19 +66,19 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class BatchContext:
     """The checks that a batch passes before it is written.
 
     Attributes:
         guard: Knows the quarantined keys of the store, and keeps retries apart from batches.
-        intake: The store's views.
+        active_plans: The store's views.
         tables: Detects that the views have to be bound again.
         reach: Returns the position through which the tables are complete at a batch's end.
         epoch: Of the cache: detects that it has lost data.
     """
 
     guard: StoreGuard
-    intake: Intake
+    active_plans: ActivePlans
     tables: TableWatch
     reach: Callable[[Offsets], CompleteThrough | None]
     epoch: CacheEpoch | None = None
@@ -94,10 +94,10 @@ class Gate:
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store gets one no more often than
 # its freshness needs; a batch of the tables costs about as much again for every few of them.
-_PACES: Final[dict[str, Pace]] = {
-    Store.CACHE: Pace(500, 40_000),
-    Store.SEARCH: Pace(1_000, 60_000),
-    Store.TABLE: Pace(750, 100_000),
+_PACES: Final[dict[str, TriggerPace]] = {
+    Store.CACHE: TriggerPace(500, 40_000),
+    Store.SEARCH: TriggerPace(1_000, 60_000),
+    Store.TABLE: TriggerPace(750, 100_000),
 }
 _ARCHIVE_OFFSETS_MAX: Final = 200_000
 _TABLES_MS: Final = 250
@@ -117,10 +117,10 @@ _CONSUMER: Final = {
 }
 
 
-def pace(spec: JobSpec, query: str) -> Pace:
+def pace(spec: JobSpec, query: str) -> TriggerPace:
     """Returns a query's pace; the tables' query pauses longer the more tables there are."""
     if query == ARCHIVE:
-        return Pace(round(spec.config.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
+        return TriggerPace(round(spec.config.archive_interval_s * 1_000), _ARCHIVE_OFFSETS_MAX)
     usual = _PACES[query]
     if query != Store.TABLE:
         return usual
@@ -132,7 +132,7 @@ def start_query(
     session: SparkSession,
     spec: JobSpec,
     store: Store,
-    gate: Gate,
+    context: BatchContext,
     on_batch: Callable[[int, list[dict[str, Any]]], None],
 ) -> StreamingQuery:
     """Starts the query of a store.
@@ -141,7 +141,7 @@ def start_query(
         session: The Spark session.
         spec: The job.
         store: The store; some view must live there.
-        gate: The checks before a write.
+        context: The checks before a write.
         on_batch: Called with a batch's id and its counters once the batch is in the store.
 
     Raises:
@@ -157,22 +157,22 @@ def start_query(
 
     def write(batch: DataFrame, batch_id: int) -> None:
         try:
-            with gate.guard.writing():
+            with context.guard.writing():
                 # the batch's records are fixed by now, so every earlier change of a table is
                 # visible, and no version is dropped before the batch is written
-                if gate.tables.look():
+                if context.tables.look():
                     raise FaultError(_CHANGED)
                 ends = spark_checkpoint.batch_end(spec.config.checkpoint(store), batch_id)
-                writing = replace(writer, plans=gate.intake.sent)
+                writing = replace(writer, plans=context.active_plans.sent)
                 if store is Store.TABLE:
                     turns = BatchTurn(
                         Published(spec.config.addresses.tables, spec.config.source).folder
                     )
-                    writing = replace(writing, reach=gate.reach(ends), turn=turns.begin())
-                gate.beat()
-                counters = _written(gate.guard, writing, batch)
-                gate.beat()
-                gate.intake.written(ends)
+                    writing = replace(writing, reach=context.reach(ends), turn=turns.begin())
+                context.beat()
+                counters = _written(context.guard, writing, batch)
+                context.beat()
+                context.active_plans.written(ends)
         except WriterFencedError as error:
             raise FaultError(error) from None
         on_batch(batch_id, counters)
@@ -206,7 +206,7 @@ def start_archive(
     pattern = re.escape(f"{spec.config.source}.") + ".*"
     records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
     archiver = Archiver(
-        spec.config.archive, ArchiveRetention(spec.config.archive_days), spec.tenure
+        spec.config.archive, ArchiveRetention(spec.config.archive_days), spec.driver_token
     )
     identities: dict[str, str] = {}
 
@@ -239,7 +239,12 @@ def prepare_store(session: SparkSession, spec: JobSpec, store: Store) -> None:
 def _writer(spec: JobSpec, store: Store) -> BatchWriter:
     plans = SentPlans(spec.plans_in(store))
     return BatchWriter(
-        store, plans, spec.config.addresses, spec.config.ledger, tenure=spec.tenure, mark=spec.mark
+        store,
+        plans,
+        spec.config.addresses,
+        spec.config.ledger,
+        driver_token=spec.driver_token,
+        mark=spec.mark,
     )
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.common.fault import Fault
     from projections.common.offsets import Offsets
     from projections.definition.cross_reads import CrossReads
@@ -71,12 +71,12 @@ class JobSpec:
     awaited: Mapping[tuple[str, Store], Mapping[str, int]] = field(default_factory=dict)
     joining: Mapping[str, Offsets] = field(default_factory=dict)
     mark: str | None = None
-    tenure: Tenure | None = None
+    driver_token: DriverToken | None = None
     cross_reads: CrossReads = NO_CROSS_READS
 
     def writing(self) -> AbstractContextManager[None]:
-        """Keeps other drivers out while something is written; see `Tenure.writing`."""
-        return writing(self.tenure)
+        """Keeps other drivers out while something is written; see `DriverToken.writing`."""
+        return writing(self.driver_token)
 
     def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
         """Views that live in a store."""
@@ -97,6 +97,6 @@ class JobSpec:
         return frozenset(read).union(*(view.topics for view in self.paused if store in view.to))
 
 
-def writing(tenure: Tenure | None) -> AbstractContextManager[None]:
+def writing(driver_token: DriverToken | None) -> AbstractContextManager[None]:
     """Keeps other drivers out during a write; does nothing for a process that is no driver."""
-    return nullcontext() if tenure is None else tenure.writing()
+    return nullcontext() if driver_token is None else driver_token.writing()

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from projections.common.spill_file import Spool
+from projections.common.spill_file import SpillFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ class ComparedRows:
     def __init__(self, key: tuple[str, ...]) -> None:
         self.rows = 0
         self._key = key
-        self._spool = Spool(_LINES)
+        self._spool = SpillFile(_LINES)
         self._keys: list[str] = []
         self._hashes: list[int] = []
 

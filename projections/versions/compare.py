@@ -213,7 +213,7 @@ class _Pair:
         return next((plan.keys for plan in (new, old) if {*plan.keys} <= both), ())
 
 
-class _Sieve:
+class _RowFilter:
     """Filters the rows of a version that the definition of the other one does not admit.
 
     Attributes:
@@ -264,8 +264,8 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
             detail=f"{one and one.applied_through} and {other and other.applied_through}",
             hint="the job publishes them: headwater status; then retry",
         )
-    before = _Passing(tables / old.name, one.version, old, _Sieve(old, new, pair.change), pair)
-    after = _Passing(tables / new.name, other.version, new, _Sieve(new, old, pair.change), pair)
+    before = _Passing(tables / old.name, one.version, old, _RowFilter(old, new, pair.change), pair)
+    after = _Passing(tables / new.name, other.version, new, _RowFilter(new, old, pair.change), pair)
     of_states = HISTORY_COLUMNS if pair.of_now else ()
     found = compare_sides(
         before.side(),
@@ -287,17 +287,19 @@ class _Passing:
     first time.
     """
 
-    def __init__(self, path: Path, version: int, own: ViewPlan, sieve: _Sieve, pair: _Pair) -> None:
+    def __init__(
+        self, path: Path, version: int, own: ViewPlan, row_filter: _RowFilter, pair: _Pair
+    ) -> None:
         self.said: Counter[str] = Counter()
         self._path, self._version = path, version
-        self._sieve = sieve
+        self._row_filter = row_filter
         self._of_now = pair.of_now and own.history is not None
-        schema = TableSchema(own.schema.table, sieve.columns, ())
+        schema = TableSchema(own.schema.table, row_filter.columns, ())
         self._narrow = replace(own, schema=schema)
         self._to_count = 0
 
     def side(self) -> ComparedVersion:
-        reads = (*self._sieve.reads, *([_CURRENT] if self._of_now else []))
+        reads = (*self._row_filter.reads, *([_CURRENT] if self._of_now else []))
         if not reads:
             return ComparedVersion(self._path, self._version)
         self._to_count = _rows(self._path, self._version)
@@ -310,10 +312,10 @@ class _Passing:
             if counts:
                 self.said[_EARLIER] += batch.num_rows - now.num_rows
             batch = now
-        if not self._sieve.reads:
+        if not self._row_filter.reads:
             return batch
         rows = decoded_rows(self._narrow, pa.Table.from_batches([batch]))
-        out = [self._sieve.keeps_out(row) for row in rows]
+        out = [self._row_filter.keeps_out(row) for row in rows]
         if counts:
             self.said.update(each for each in out if each is not None)
         return batch.filter(pc.is_null(pa.array(out, pa.string())))
@@ -336,7 +338,7 @@ def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
     names = tuple(old.schema.by_name), tuple(new.schema.by_name)
     found.columns_gone = tuple(n for n in names[0] if n not in names[1])
     found.columns_added = tuple(n for n in names[1] if n not in names[0])
-    sieves = _Sieve(old, new, pair.change), _Sieve(new, old, pair.change)
+    sieves = _RowFilter(old, new, pair.change), _RowFilter(new, old, pair.change)
     before, after = (_let_in(sink, *each) for each in zip((old, new), sieves, strict=True))
     if pair.keys and pair.keys != (ROW_ID_COLUMN,):
         _match(found, pair, before, after)
@@ -348,16 +350,16 @@ def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
     return VersionDifference(found, "a moment without batches", store, explained, since)
 
 
-def _let_in(sink: Sink, plan: ViewPlan, sieve: _Sieve) -> Iterator[Mapping[str, Any]]:
+def _let_in(sink: Sink, plan: ViewPlan, row_filter: _RowFilter) -> Iterator[Mapping[str, Any]]:
     for document in sink.documents(plan):
         said = None
-        if sieve.columns:
-            row = {each.name: _exact(each, document.get(each.name)) for each in sieve.columns}
-            said = sieve.keeps_out(row)
+        if row_filter.columns:
+            row = {each.name: _exact(each, document.get(each.name)) for each in row_filter.columns}
+            said = row_filter.keeps_out(row)
         if said is None:
             yield document
         else:
-            sieve.said[said] += 1
+            row_filter.said[said] += 1
 
 
 def _exact(column: Column, value: Any) -> object:

@@ -49,7 +49,7 @@ _PLANNED = "planned"
 
 
 @dataclass(frozen=True, slots=True)
-class Succession:
+class Dependents:
     """The derived views that read a view, and the columns of their inputs.
 
     Attributes:
@@ -71,11 +71,11 @@ class Succession:
         return not self.views or self.now == self.then
 
 
-NOBODY = Succession((), {}, {})
+NOBODY = Dependents((), {}, {})
 """The dependents of a view that no other view reads."""
 
 
-def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Succession:
+def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Dependents:
     """Returns what derived views would read after a cutover to a version that is built.
 
     Raises:
@@ -89,10 +89,10 @@ def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Su
     then = {name: columns for name, columns in now.items() if name != target.view}
     if at is not None:
         then[target.view] = _columns_at(spec.config, target.place, at)
-    return Succession(followers, now, then)
+    return Dependents(followers, now, then)
 
 
-def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Succession:
+def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Dependents:
     """Returns what derived views would read after a cutover to a view as it is declared now.
 
     Returns:
@@ -113,7 +113,7 @@ def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Succession:
     except PlanError:
         return NOBODY
     now = _now(connection, spec.config, view.name, followers)
-    return Succession(followers, now, {**now, view.name: columns_of(bound.plans[0])})
+    return Dependents(followers, now, {**now, view.name: columns_of(bound.plans[0])})
 
 
 def columns_of(plan: ViewPlan) -> Columns:
@@ -137,7 +137,7 @@ def columns_elsewhere(spec: JobSpec) -> dict[str, Columns]:
 
 def _of_query(
     connection: Connection, config: JobConfig, view: DerivedView, followers: tuple[DerivedView, ...]
-) -> Succession:
+) -> Dependents:
     now = _now(connection, config, view.name, (view, *followers))
     versions = registry.of_view(connection, config.source, view.name)
     place = registry.current_places(connection, config.source).get(view.name)
@@ -146,9 +146,9 @@ def _of_query(
     if current is not None and (view.function is None or part_told(view.text) is not None):
         change = registry.changed(connection, current, view)
         if change.kind is not DefinitionChangeKind.REBUILD:
-            return Succession(followers, now, now)
+            return Dependents(followers, now, now)
     then = {name: columns for name, columns in now.items() if name != view.name}
-    return Succession((view, *followers), now, then)
+    return Dependents((view, *followers), now, then)
 
 
 def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[DerivedView, ...]:

@@ -265,12 +265,12 @@ class Web:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         from projections.job.spark.session import session_of_batches
-        from projections.job.tasks.derived_tables import Deriver
+        from projections.job.tasks.derived_tables import DerivedTablesTask
 
         (folder / "views.py").write_text(VIEWS)
         spec = JobSpec(JobConfig.of_tables("web", folder, ()))
         spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
-        self.deriver = Deriver(spark, session_of_batches(spark), spec)
+        self.deriver = DerivedTablesTask(spark, session_of_batches(spark), spec)
         self.rows: dict[str, dict[Any, Row]] = {name: {} for name in TABLES}
         self._written: dict[str, dict[Any, Row]] = {name: {} for name in TABLES}
         self._tables, self._published = (

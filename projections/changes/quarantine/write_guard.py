@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from projections.changes.applier import Held
     from projections.changes.quarantine.table import Connection
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.definition.views import Store
     from projections.planning.job_config import LedgerAddress
 
@@ -38,9 +38,11 @@ class StoreGuard:
         store: The store.
     """
 
-    def __init__(self, address: LedgerAddress, store: Store, tenure: Tenure | None = None) -> None:
+    def __init__(
+        self, address: LedgerAddress, store: Store, driver_token: DriverToken | None = None
+    ) -> None:
         self._lock = threading.Lock()
-        self._tenure = tenure
+        self._driver_token = driver_token
         self._address = address
         self._store = store
         self._connection: Connection | None = None
@@ -55,7 +57,7 @@ class StoreGuard:
         Raises:
             WriterFencedError: Another driver has adopted.
         """
-        with self._lock, self._turn(), writing(self._tenure):
+        with self._lock, self._turn(), writing(self._driver_token):
             yield
 
     @contextmanager

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from projections.common.fault import FaultError
 from projections.errors import ProjectionError
-from projections.incremental.expectation_filter import Sieve
+from projections.incremental.expectation_filter import ExpectationFilter
 from projections.planning.job_spec import writing
 from projections.stores.delta.derived_table import DerivedTable, settled
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.definition.expectations.expectation import Expectation
     from projections.stores.delta.derived_table import Origin
 
@@ -49,7 +49,7 @@ class DerivedWriter:
     version: int
     anew: bool
     expectations: tuple[Expectation, ...] = ()
-    tenure: Tenure | None = None
+    driver_token: DriverToken | None = None
     origin: Origin | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -60,12 +60,16 @@ class DerivedWriter:
         )
         table = DerivedTable(self.root, self.view, self.keys)
         rows = settled(rows, self.keys)
-        sieve = Sieve(self.view, self.expectations)
+        expectation_filter = ExpectationFilter(self.view, self.expectations)
         try:
-            with writing(self.tenure):
-                marked = sieve.marked(rows)
+            with writing(self.driver_token):
+                marked = expectation_filter.marked(rows)
                 kept, gone = table.write(marked, self.version, anew=self.anew, origin=self.origin)
         except ProjectionError as error:
             raise FaultError(error) from None
-        written = {"kept": [kept], "gone": [gone], "failed": [list(sieve.failed.items())]}
+        written = {
+            "kept": [kept],
+            "gone": [gone],
+            "failed": [list(expectation_filter.failed.items())],
+        }
         yield pa.RecordBatch.from_pydict(written, schema=_WRITTEN)

@@ -21,7 +21,7 @@ from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import ProjectionError, QueryFailedError, ViewQueryError
 from projections.incremental.analysis.pruning import columns_in_order
 from projections.incremental.analysis.strategy import Keyed
-from projections.incremental.expectation_filter import Sieve
+from projections.incremental.expectation_filter import ExpectationFilter
 from projections.incremental.spark.affected_keys import gathered
 from projections.incremental.spark.analysis import analyse, keyed
 from projections.incremental.spark.derived_writer import WRITTEN_DDL, DerivedWriter
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.definition.operators.time_bounds import Extent
     from projections.definition.views import DerivedView
     from projections.incremental.analysis.strategy import Explanation
@@ -61,7 +61,7 @@ _OWN: Final = ""
 
 
 @dataclass(slots=True)
-class DerivedKeeper:
+class DerivedMaintainer:
     """Maintains one derived view.
 
     Attributes:
@@ -80,7 +80,7 @@ class DerivedKeeper:
     versions: TableVersions
     versions_of_few: TableVersions | None = None
     failed: Counter[str] = field(default_factory=Counter)
-    tenure: Tenure | None = None
+    driver_token: DriverToken | None = None
     onward_rows_min: int = _MANY_ROWS
     identities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _analysed: dict[bool, tuple[Any, Derivation]] = field(default_factory=dict)
@@ -376,7 +376,7 @@ class DerivedKeeper:
             number,
             anew,
             view.expectations,
-            self.tenure,
+            self.driver_token,
             self._origin,
         )
         for row in rows.coalesce(1).mapInArrow(writer.write, WRITTEN_DDL).collect():
@@ -409,8 +409,8 @@ class DerivedKeeper:
         expectations = tuple(each for each in self.view.expectations if each.withholds)
         if not expectations:
             return result
-        sieve = Sieve(self.view.name, expectations)
-        return result.mapInArrow(sieve.passing, result.schema)
+        expectation_filter = ExpectationFilter(self.view.name, expectations)
+        return result.mapInArrow(expectation_filter.passing, result.schema)
 
 
 def number_of(version: PublishedVersion) -> int:

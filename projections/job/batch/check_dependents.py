@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.versions.dependents import Columns, Succession
+    from projections.versions.dependents import Columns, Dependents
 
 
 def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
@@ -45,7 +45,7 @@ def unfit(spec: JobSpec, plans: Iterable[ViewPlan]) -> dict[str, Fault]:
     return _unfit(session_beside(spec.config), spec.derived, schemas)
 
 
-def stand_still(config: JobConfig, dependents: Succession) -> dict[str, str]:
+def stand_still(config: JobConfig, dependents: Dependents) -> dict[str, str]:
     """Returns the derived views that would pause after a cutover to another version of an input.
 
     The queries are analysed over the future columns; no row is read. A view that does not fit its

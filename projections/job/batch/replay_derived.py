@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from projections.errors import DuplicateKeyError, QueryFailedError, ViewHaltedError, ViewQueryError
-from projections.incremental.spark.maintainer import DerivedKeeper, query_fault
+from projections.incremental.spark.maintainer import DerivedMaintainer, query_fault
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, wrong
 from projections.job.spark.session import session_beside
@@ -95,7 +95,7 @@ class DerivedReplay:
             ViewHaltedError: A row does not meet an expectation.
         """
         for view in views:
-            keeper = DerivedKeeper(self._root, view, self._versions)
+            keeper = DerivedMaintainer(self._root, view, self._versions)
             try:
                 made = keeper.keep(self._boundary, self._known, None, self._places)
             except (PySparkException, Py4JJavaError) as error:

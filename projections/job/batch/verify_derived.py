@@ -13,7 +13,7 @@ from projections.common.fault import Fault
 from projections.definition.views import Store
 from projections.errors import FunctionLostError, PlanError
 from projections.incremental.row_form import derived_plan
-from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, require_unique, wrong
 from projections.job.spark.session import session_beside
@@ -67,7 +67,7 @@ def verify_derived(
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
-        keeper = DerivedKeeper(tables, view, versions)
+        keeper = DerivedMaintainer(tables, view, versions)
         try:
             return derived_report(keeper, latest, places, spec.config.source, others)
         except FunctionLostError as error:
@@ -81,7 +81,7 @@ def verify_derived(
 
 
 def derived_report(
-    keeper: DerivedKeeper,
+    keeper: DerivedMaintainer,
     latest: PublishedVersion,
     places: Mapping[str, str],
     source: str,
@@ -106,7 +106,7 @@ def derived_report(
 
 
 def _require_unique(
-    keeper: DerivedKeeper, known: Mapping[str, TableVersion], places: Mapping[str, str]
+    keeper: DerivedMaintainer, known: Mapping[str, TableVersion], places: Mapping[str, str]
 ) -> None:
     """Checks the keys of a view that is behind its inputs."""
     view, own = keeper.view, known.get(keeper.view.name)
@@ -118,7 +118,7 @@ def _require_unique(
         require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
 
 
-def _report(keeper: DerivedKeeper, table: TableVersion, source: str) -> ViewReport:
+def _report(keeper: DerivedMaintainer, table: TableVersion, source: str) -> ViewReport:
     view = keeper.view
     computed = keeper.result(table.made_from)
     result = keeper.expected(computed)
@@ -148,7 +148,7 @@ def _report(keeper: DerivedKeeper, table: TableVersion, source: str) -> ViewRepo
 
 
 def _texts(
-    keeper: DerivedKeeper, table: TableVersion, source: str
+    keeper: DerivedMaintainer, table: TableVersion, source: str
 ) -> Callable[[tuple[object, ...]], str]:
     """Returns what makes the text of a key, as search and cache have it."""
     place = DeltaTable(str(keeper.tables / keeper.view.name), version=table.version)

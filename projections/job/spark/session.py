@@ -23,7 +23,7 @@ from projections.job.spark import class_archive, cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.planning.job_config import JobConfig
 
 __all__ = [
@@ -240,7 +240,7 @@ def session_of_batches(session: SparkSession) -> SparkSession:
     return found
 
 
-def hold(session: SparkSession, tenure: Tenure) -> Any:
+def hold(session: SparkSession, driver_token: DriverToken) -> Any:
     """Makes the driver's JVM hold its own lock file until it ends.
 
     Returns:
@@ -250,7 +250,9 @@ def hold(session: SparkSession, tenure: Tenure) -> Any:
         WriterLockedError: The JVM of another driver holds it.
     """
     jvm: Any = session._jvm  # noqa: SLF001  # Java's locks have no other way from here
-    file = jvm.java.io.RandomAccessFile(str(tenure.jvm_lock), "rw")
+    file = jvm.java.io.RandomAccessFile(str(driver_token.jvm_lock), "rw")
     if file.getChannel().tryLock() is None:
-        raise WriterLockedError("Spark of another driver is there", detail=str(tenure.jvm_lock))
+        raise WriterLockedError(
+            "Spark of another driver is there", detail=str(driver_token.jvm_lock)
+        )
     return file

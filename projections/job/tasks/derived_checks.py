@@ -10,9 +10,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.errors import ProjectionError, WriterLockedError
-from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.verify_derived import derived_report
 from projections.publishing.other_sources import published_views
@@ -40,7 +40,7 @@ _FAILURES: Final = (
 _log = structlog.get_logger(__name__)
 
 
-class DerivedWatch(Attendant):
+class DerivedChecksTask(BackgroundTask):
     """Verifies one table at a time, and answers with what it finds.
 
     A caller keeps to a budget by asking seldom: a request is answered as fast as it can be.
@@ -66,7 +66,7 @@ class DerivedWatch(Attendant):
         self._checks = Checks(spec.config)
         self._views = views
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Answers until stopped."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         while not self.rested(_TICK_S):
@@ -102,7 +102,7 @@ class DerivedWatch(Attendant):
         if latest is None:
             return CheckAnswer(compared=True)
         # of its own, by Delta's own reader: what is verified was made from what the other one reads
-        keeper = DerivedKeeper(tables, view, TableVersions(self._session, tables, files_max=0))
+        keeper = DerivedMaintainer(tables, view, TableVersions(self._session, tables, files_max=0))
         others = published_views(tables, self._spec.cross_reads.read)
         report = derived_report(keeper, latest, places, self._spec.config.source, others)
         return CheckAnswer(compared=True, report=report)

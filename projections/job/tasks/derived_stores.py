@@ -1,4 +1,4 @@
-"""Follower: copies the derived views of a source from their tables into one other store.
+"""DerivedStoreTask: copies the derived views of a source from their tables into one other store.
 
 A file beside the checkpoints records what the store has of each view. It is written after the
 store, so a follower that is killed in between writes the same rows again, with the same or greater
@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from cdc.errors import CdcError
 from cdc.postgres import session as postgres
 from foundation.atomic_file import write_atomically
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.common.fault import Fault
 from projections.common.store_lock import DerivedTurn
 from projections.definition.views import Store
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cdc.lsn import Lsn
-    from projections.common.driver_lock import Tenure
+    from projections.common.driver_lock import DriverToken
     from projections.definition.views import DerivedView
     from projections.planning.job_config import StoreAddresses
     from projections.planning.job_spec import JobSpec
@@ -107,20 +107,20 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StoreTask:
+class StoreDelivery:
     """A delivery as one of Spark's workers makes it."""
 
     delivery: DerivedDelivery
     store: Store
     addresses: StoreAddresses
-    tenure: Tenure | None = None
+    driver_token: DriverToken | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Delivers; yields the counts of rows written, deleted and refused, with a reason."""
         for _ in batches:
             pass
         try:
-            with writing(self.tenure):
+            with writing(self.driver_token):
                 applied = self.delivery.deliver(kept_sink(self.store, self.addresses))
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None
@@ -143,7 +143,7 @@ class _Brought:
     version: int
 
 
-class Follower(Attendant):
+class DerivedStoreTask(BackgroundTask):
     """Keeps the derived views of one store at the version of their published tables.
 
     A view that cannot be delivered is retried; the others continue. Rows that the store refuses are
@@ -188,7 +188,7 @@ class Follower(Attendant):
         if self._epoch is not None:
             self._epoch.close()
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Delivers each published version."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
         done, wait_s = 0, _TICK_S
@@ -311,7 +311,9 @@ class Follower(Attendant):
 
     def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
         plan = delivery.plan
-        task = StoreTask(delivery, self._store, self._spec.config.addresses, self._spec.tenure)
+        task = StoreDelivery(
+            delivery, self._store, self._spec.config.addresses, self._spec.driver_token
+        )
         if self._epoch is not None:
             self._epoch.beat()
         (row,) = self._session.range(1, numPartitions=1).mapInArrow(task.run, _DDL).collect()

@@ -1,4 +1,4 @@
-"""Deriver: makes each boundary readable once the derived views have reached it."""
+"""DerivedTablesTask: makes each boundary readable once the derived views have reached it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import CdcError
 from foundation.atomic_file import write_atomically
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.common.store_lock import DerivedTurn
 from projections.definition.views import Store
 from projections.errors import ProjectionError, ViewQueryError, WriterFencedError
-from projections.incremental.spark.maintainer import DerivedKeeper, number_of, query_fault
+from projections.incremental.spark.maintainer import DerivedMaintainer, number_of, query_fault
 from projections.incremental.spark.table_reader import TableVersions
-from projections.job.tasks.derived_checks import DerivedWatch
-from projections.job.tasks.derived_stores import Follower
+from projections.job.tasks.derived_checks import DerivedChecksTask
+from projections.job.tasks.derived_stores import DerivedStoreTask
 from projections.publishing.other_sources import NO_VIEWS, published_views
 from projections.publishing.published_versions import Published
 from projections.verification.requests import Renewals
@@ -67,7 +67,7 @@ _FAILURES: Final = (
 _log = structlog.get_logger(__name__)
 
 
-class Deriver(Attendant):
+class DerivedTablesTask(BackgroundTask):
     """Keeps the derived views of a source, boundary by boundary.
 
     A boundary that comes while another is at work waits; of several only the newest counts. Two
@@ -103,11 +103,11 @@ class Deriver(Attendant):
         self._renewals = Renewals(spec.config)
         self._renewed: list[Renewal] = []
         self._followers = {
-            store: Follower(batches, spec, store)
+            store: DerivedStoreTask(batches, spec, store)
             for store in (Store.SEARCH, Store.CACHE)
             if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
         }
-        self._watch = DerivedWatch(session, spec, _POOL, lambda: self.views)
+        self._watch = DerivedChecksTask(session, spec, _POOL, lambda: self.views)
         self._said = b""
 
     def run(self) -> None:
@@ -120,7 +120,7 @@ class Deriver(Attendant):
         for companion in self.companions:
             companion.join(_END_S)
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Brings the views to each boundary that is not readable yet."""
         rest_s = _TICK_S
         while not self.rested(rest_s):
@@ -158,7 +158,7 @@ class Deriver(Attendant):
             companion.stop()
 
     @property
-    def companions(self) -> tuple[Attendant, ...]:
+    def companions(self) -> tuple[BackgroundTask, ...]:
         """Those that it starts and stops."""
         return (*self._followers.values(), self._watch)
 
@@ -224,9 +224,11 @@ class Deriver(Attendant):
         }
         return mirrored | {view.name: view.keys for view in self.views}
 
-    def _keeper(self, view: DerivedView) -> DerivedKeeper:
-        tables, tenure = self._spec.config.addresses.tables, self._spec.tenure
-        return DerivedKeeper(tables, view, self._versions, self._versions_of_few, tenure=tenure)
+    def _keeper(self, view: DerivedView) -> DerivedMaintainer:
+        tables, driver_token = self._spec.config.addresses.tables, self._spec.driver_token
+        return DerivedMaintainer(
+            tables, view, self._versions, self._versions_of_few, driver_token=driver_token
+        )
 
     def _alone(self) -> AbstractContextManager[Connection | None]:
         """Keeps versions from being dropped meanwhile, where there may be any."""
@@ -285,7 +287,7 @@ class Deriver(Attendant):
 
     def _kept(  # noqa: PLR0913, PLR0917  # what one boundary is to one view
         self,
-        keeper: DerivedKeeper,
+        keeper: DerivedMaintainer,
         version: PublishedVersion,
         known: dict[str, TableVersion],
         inputs: Mapping[str, Future[TableVersion | None]],

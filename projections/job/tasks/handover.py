@@ -27,7 +27,7 @@ from cdc.broker.topics import extent
 from cdc.errors import CdcError
 from projections.changes.quarantine import table as quarantine_table
 from projections.common import store_lock
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.errors import ProjectionError
 from projections.job import backfill
 from projections.job.active_plans import SentPlans
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from projections.changes.quarantine.write_guard import StoreGuard
     from projections.common.offsets import Offsets
     from projections.definition.views import Store
-    from projections.job.active_plans import Intake
+    from projections.job.active_plans import ActivePlans
     from projections.job.schema_watch import TableWatch
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
@@ -75,16 +75,16 @@ class Lane:
 
     Attributes:
         guard: The lock between its batches and other writes.
-        intake: The views that its batches have.
+        active_plans: The views that its batches have.
         committed: Returns the offsets that its query has finished; None while it is down.
     """
 
     guard: StoreGuard
-    intake: Intake
+    active_plans: ActivePlans
     committed: Callable[[], Offsets | None]
 
 
-class Takeover(Attendant):
+class HandoverTask(BackgroundTask):
     """Adopts versions that begin to join while the queries of a generation run.
 
     Args:
@@ -110,7 +110,7 @@ class Takeover(Attendant):
         self._lanes = lanes
         self._taken = taken
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Waits for versions until stopped."""
         while not self.rested(INTERVAL_S):
             if not self._tables.coming:
@@ -172,7 +172,7 @@ class Takeover(Attendant):
                 if not whole:
                     continue
                 with lane.guard.writing():
-                    begins = lane.intake.stands or lane.committed() or {}
+                    begins = lane.active_plans.stands or lane.committed() or {}
                     if self._ended():
                         return False
                     beside += 1
@@ -181,7 +181,7 @@ class Takeover(Attendant):
                         self._tell(plan, store, version)
                         backfill.joined(spec.config, store, plan.name)
                         lane.guard.changed()
-                        lane.intake.add(spec.plans_in(store))
+                        lane.active_plans.add(spec.plans_in(store))
                         return True
                 unknown += not begins
                 if unknown > _UNKNOWN_MAX or self._stopped.wait(0 if begins else 1):
@@ -229,7 +229,12 @@ class _JoiningVersion:
         self._topics = frozenset(plan.topics)
         addresses, own = spec.config.addresses, SentPlans([plan])
         writer = BatchWriter(
-            store, own, addresses, spec.config.ledger, tenure=spec.tenure, mark=spec.mark
+            store,
+            own,
+            addresses,
+            spec.config.ledger,
+            driver_token=spec.driver_token,
+            mark=spec.mark,
         )
         self._writer = replace(writer, beside=True)
 

@@ -20,7 +20,7 @@ from projections.changes.quarantine import rereads
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import RetryResult
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.definition.views import Store
 from projections.errors import (
     ProjectionError,
@@ -54,7 +54,7 @@ _PAUSE_S: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Caretaker(Attendant):
+class MaintenanceTask(BackgroundTask):
     """Maintains the views of a job.
 
     A source or store that does not answer only delays it.
@@ -89,7 +89,7 @@ class Caretaker(Attendant):
         for sink in self._sinks.values():
             sink.close()
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Maintains the views round by round; a source or store that does not answer delays it."""
         while not self._stopped.is_set():
             try:

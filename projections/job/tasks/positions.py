@@ -1,4 +1,4 @@
-"""Publisher: records the positions of views in the source database, about every second."""
+"""PositionsTask: records the positions of views in the source database, about every second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdc.postgres import session
 from cdc.schema_change import history
 from cdc.snapshot import reads
 from projections.changes import sweeps
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.definition.views import Store
 from projections.errors import WriterFencedError
 from projections.planning import view_schemas
@@ -78,7 +78,7 @@ class _Seen(NamedTuple):
         return max((r.read_lsn.value for r in found if r.epoch == self.epoch), default=0)
 
 
-class Publisher(Attendant):
+class PositionsTask(BackgroundTask):
     """Publishes `applied_through` of every view in every store.
 
     A source or broker that does not answer only delays this: nothing is published meanwhile.
@@ -127,7 +127,7 @@ class Publisher(Attendant):
         self._told = 0
         self._readers: dict[tuple[str, Store], Lsn] | None = None
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Samples and publishes until stopped."""
         self._published.begin()
         while not self._stopped.is_set():

@@ -16,7 +16,7 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from projections.archive.bulk import BulkFold
-from projections.common.background_task import PAUSE_S, Attendant
+from projections.common.background_task import PAUSE_S, BackgroundTask
 from projections.common.fault import kind_and_place
 from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
 from projections.job.rebuilding.engine import SparkEngine, remove_abandoned, slots_of
@@ -41,7 +41,7 @@ _ENDED_THE_JOB: Final = f"the job has ended {ATTEMPTS_MAX} times while it was at
 _log = structlog.get_logger(__name__)
 
 
-class RebuildServer(Attendant):
+class RebuildServer(BackgroundTask):
     """Does what commands ask for while it has the lock of those who do."""
 
     def __init__(self, session: SparkSession, config: JobConfig) -> None:
@@ -52,7 +52,7 @@ class RebuildServer(Attendant):
         self._served: BulkServer | None = None
         self._looked_at: float | None = None
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Answers until stopped."""
         while not self.rested(_TICK_S):
             try:

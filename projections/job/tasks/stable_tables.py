@@ -1,4 +1,4 @@
-"""Showcase: brings the stable path of every view to what is published of it."""
+"""StableTablesTask: brings the stable path of every view to what is published of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from deltalake.exceptions import DeltaError
 
-from projections.common.background_task import Attendant
+from projections.common.background_task import BackgroundTask
 from projections.errors import ProjectionError
 from projections.publishing.published_versions import Published
 from projections.publishing.stable_table import StableTable
@@ -24,7 +24,7 @@ _AGAIN_S: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Showcase(Attendant):
+class StableTablesTask(BackgroundTask):
     """Updates the stable table of every view when its published version changes, in its own thread.
 
     Nothing waits for it: a view that cannot be updated is retried, and delays no other. Only views
@@ -41,7 +41,7 @@ class Showcase(Attendant):
         self._seen: object = None
         self._again_at = 0.0
 
-    def attend(self) -> None:
+    def work(self) -> None:
         """Updates the stable tables until stopped."""
         while not self.rested(INTERVAL_S):
             try:

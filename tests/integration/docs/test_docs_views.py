@@ -17,7 +17,7 @@ from headwater.reading import sql as reading_sql
 from headwater.runtime.java.jars import ensure
 from projections.definition.registry import load
 from projections.job.spark.session import session_of_batches, start_session
-from projections.job.tasks.derived_tables import Deriver
+from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.published_versions import Published
@@ -128,7 +128,7 @@ class Shop:
         self.tables = self.spec.config.addresses.tables
         self.published = Published(self.tables, "shop")
         session = start_session(self.spec.config)
-        self.deriver = Deriver(session, session_of_batches(session), self.spec)
+        self.deriver = DerivedTablesTask(session, session_of_batches(session), self.spec)
         self.lsn = 100
         for name, (_, schema) in TABLES.items():
             path, whole = str(self.tables / name), schema.append(VERSION)

@@ -57,7 +57,7 @@ class Web:
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         from projections.job.spark.session import session_of_batches
-        from projections.job.tasks.derived_tables import Deriver
+        from projections.job.tasks.derived_tables import DerivedTablesTask
 
         blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         (declared,) = (block for block in blocks if '"searches_ever"' in block)
@@ -65,7 +65,7 @@ class Web:
         spec = JobSpec(JobConfig.of_tables("web", folder, ()))
         spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
         self.tables = spec.config.addresses.tables
-        self._deriver = Deriver(spark, session_of_batches(spark), spec)
+        self._deriver = DerivedTablesTask(spark, session_of_batches(spark), spec)
         self._history, self._published = HistorySink(self.tables), Published(self.tables, "web")
         self._history.prepare(PLAN)
         self._versions = count(1 << 56 | 100, 8)

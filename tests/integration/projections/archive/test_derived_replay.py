@@ -204,7 +204,7 @@ class Live:
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         from projections.job.spark.session import session_of_batches
-        from projections.job.tasks.derived_tables import Deriver
+        from projections.job.tasks.derived_tables import DerivedTablesTask
 
         (home / "views.py").write_text(VIEWS)
         known = load(home / "views.py")
@@ -217,7 +217,7 @@ class Live:
         self.published = Published(self.tables, "shop")
         self._sink = TableSink(self.tables)
         self._had: dict[str, dict[int, Row]] = {name: {} for name in TABLES}
-        self._deriver = Deriver(spark, session_of_batches(spark), self.spec)
+        self._deriver = DerivedTablesTask(spark, session_of_batches(spark), self.spec)
         for plan in self.spec.plans_in(Store.TABLE):
             self._sink.prepare(plan)
 

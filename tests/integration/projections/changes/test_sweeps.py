@@ -21,7 +21,7 @@ from projections.changes import sweeps
 from projections.changes.applier import Held, TaskApplier
 from projections.changes.quarantine.write_guard import StoreGuard
 from projections.definition.views import Store
-from projections.job.tasks.maintenance import Caretaker
+from projections.job.tasks.maintenance import MaintenanceTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan
@@ -122,7 +122,7 @@ def _tended(spec: JobSpec, committed: Callable[[], Offsets]) -> Iterator[threadi
         return committed()
 
     guards = {Store.TABLE: StoreGuard(spec.config.ledger, Store.TABLE)}
-    caretaker = Caretaker(spec, guards, told)
+    caretaker = MaintenanceTask(spec, guards, told)
     caretaker.start()
     try:
         yield looked

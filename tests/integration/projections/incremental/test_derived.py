@@ -22,7 +22,7 @@ from projections.errors import DuplicateKeyError
 from projections.job.batch.check_dependents import unfit
 from projections.job.batch.verify_derived import verify_derived
 from projections.job.spark.session import session_of_batches, start_session
-from projections.job.tasks.derived_tables import Deriver
+from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
@@ -300,7 +300,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     spec = job(folder)
     session = start_session(spec.config)
     shop = Shop(spec.config.addresses.tables, Random(11))  # noqa: S311
-    deriver = Deriver(session, session_of_batches(session), spec)
+    deriver = DerivedTablesTask(session, session_of_batches(session), spec)
     for keeper in deriver.keepers:
         keeper.onward_rows_min = 0
     for number in range(8):
@@ -394,7 +394,7 @@ def _plans(tables: Mapping[str, TableSchema]) -> tuple[ViewPlan, ...]:
     return plan_views(views, {each.table: each for each in tables.values()})
 
 
-def _widened(shop: Shop, deriver: Deriver, spec: JobSpec) -> None:
+def _widened(shop: Shop, deriver: DerivedTablesTask, spec: JobSpec) -> None:
     """A column of an input has become wider: so does the view's, and nothing is rounded."""
     shop.widen("orders", "total")
     newest = shop.publish()

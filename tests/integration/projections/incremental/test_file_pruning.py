@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from projections.definition.views import DerivedView
 from projections.incremental.spark import maintainer
-from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.pruned_inputs import Nearby
 from projections.incremental.spark.table_reader import TableVersions
 from projections.publishing.published_versions import PublishedVersion, TableVersion
@@ -120,7 +120,7 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
 
     monkeypatch.setattr(Nearby, "of", counted)
     own: dict[str, TableVersion | None] = dict.fromkeys(view.name for view in VIEWS)
-    keepers = [DerivedKeeper(tmp_path, view, versions) for view in VIEWS]
+    keepers = [DerivedMaintainer(tmp_path, view, versions) for view in VIEWS]
     for boundary in range(1, 6):
         known = {name: TableVersion(at, 1, boundary) for name, at in web.versions.items()}
         for keeper in keepers:

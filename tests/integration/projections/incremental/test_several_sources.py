@@ -15,7 +15,7 @@ from headwater.runtime.java.jars import ensure
 from projections.definition.registry import load
 from projections.job.batch.verify_derived import verify_derived
 from projections.job.spark.session import session_of_batches, start_session
-from projections.job.tasks.derived_tables import Deriver
+from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.other_sources import published_views, readers
@@ -182,7 +182,7 @@ def job(folder: Path) -> JobSpec:
     return JobSpec(config, derived=derived, cross_reads=declared.cross_reads("till"))
 
 
-def bring(deriver: Deriver, spec: JobSpec, till: Group, *, killed: bool = False) -> None:
+def bring(deriver: DerivedTablesTask, spec: JobSpec, till: Group, *, killed: bool = False) -> None:
     """Has the job bring its views to a boundary; killed, it has written and publishes nothing."""
     till.publish(complete=False)
     newest = till.published.newest()
@@ -215,9 +215,9 @@ def require_equal(spec: JobSpec, till: Group, ledger: Group) -> None:
     }
 
 
-def started(spec: JobSpec) -> tuple[SparkSession, Deriver]:
+def started(spec: JobSpec) -> tuple[SparkSession, DerivedTablesTask]:
     session = start_session(spec.config)
-    return session, Deriver(session, session_of_batches(session), spec)
+    return session, DerivedTablesTask(session, session_of_batches(session), spec)
 
 
 @pytest.mark.rotating("seed", range(8))
@@ -237,7 +237,7 @@ def test_views_over_two_sources_equal_their_queries_at_a_boundary_of_each(
         )()
         if chance.random() < 0.4:
             bring(deriver, spec, till, killed=True)
-            deriver = Deriver(session, session_of_batches(session), spec)
+            deriver = DerivedTablesTask(session, session_of_batches(session), spec)
             chance.choice([ledger.change, till.change])()
             ledger.publish()
         bring(deriver, spec, till)
@@ -304,6 +304,6 @@ def test_a_killed_job_that_had_read_another_version_leaves_no_row_of_it(tmp_path
     ledger.place = "invoices"
     ledger.publish()
     ledger.published.switch({"invoices": "invoices"}, backwards=True)
-    bring(Deriver(session, session_of_batches(session), spec), spec, till)
+    bring(DerivedTablesTask(session, session_of_batches(session), spec), spec, till)
 
     require_equal(spec, till, ledger)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from projections.definition.views import DerivedView
 from projections.incremental.spark import maintainer, table_reader
 from projections.incremental.spark.java_classes import java_class, scala_object
-from projections.incremental.spark.maintainer import DerivedKeeper
+from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.spark.session import session_of_batches
 from projections.publishing.published_versions import PublishedVersion, TableVersion
@@ -234,7 +234,7 @@ def test_a_view_is_kept_alike_by_whoever_reads_few_rows_and_many(
         "SELECT name, count(*) AS n FROM things GROUP BY 1",
     )
     few, many = TableVersions(session_of_batches(spark), tmp_path), TableVersions(spark, tmp_path)
-    keeper = DerivedKeeper(tmp_path, view, many, few)
+    keeper = DerivedMaintainer(tmp_path, view, many, few)
     own = None
 
     for part, rows_few in enumerate((1_000, 1_000, 1, 1, 1_000)):

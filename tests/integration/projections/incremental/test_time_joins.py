@@ -92,13 +92,13 @@ class Web:
 
     def __init__(self, spark: SparkSession, folder: Path, plan: ViewPlan, column: str) -> None:
         from projections.job.spark.session import session_of_batches
-        from projections.job.tasks.derived_tables import Deriver
+        from projections.job.tasks.derived_tables import DerivedTablesTask
 
         folder.mkdir()
         (folder / "views.py").write_text(VIEWS.replace("{column}", column))
         spec = JobSpec(JobConfig.of_tables("web", folder, ()))
         spec = replace(spec, derived=tuple(load(folder / "views.py").derived.values()))
-        self.deriver = Deriver(spark, session_of_batches(spark), spec)
+        self.deriver = DerivedTablesTask(spark, session_of_batches(spark), spec)
         self.plan, self.tables = plan, spec.config.addresses.tables
         self.history = HistorySink(self.tables)
         self.history.prepare(plan)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from headwater.reading import sql
 from projections.errors import LogUnreadableError
-from projections.job.tasks.stable_tables import Showcase
+from projections.job.tasks.stable_tables import StableTablesTask
 from projections.publishing import stable_table
 from projections.publishing.published_versions import Published, TableVersion, stable_path
 from projections.publishing.stable_table import StableTable
@@ -270,7 +270,7 @@ def test_one_that_cannot_be_shown_holds_up_no_other_and_is_tried_again(
     tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("projections.job.tasks.stable_tables._AGAIN_S", 0.0)
-    published, showcase = Published(tables, "shop"), Showcase(tables, "shop")
+    published, showcase = Published(tables, "shop"), StableTablesTask(tables, "shop")
     showcase.round()
     log = tables / "things" / "_delta_log" / f"{2:020}.json"
     shutil.copytree(tables / "things.v2", tables / "others")
@@ -459,7 +459,7 @@ class Writer(threading.Thread):
 def test_readers_see_no_error_no_half_and_no_step_back_across_switches(tmp_path: Path) -> None:
     tables, ended = tmp_path / "home" / "tables", threading.Event()
     published, stable = Published(tables, "shop"), StableTable(tmp_path / "home/tables", "things")
-    writer, showcase = Writer(tables, published, ended), Showcase(tables, "shop")
+    writer, showcase = Writer(tables, published, ended), StableTablesTask(tables, "shop")
     writer.write()
     stable.follow(published)
     readers = [Reader(tables, way, ended) for way in ("anew", "open", "slow", "query")]

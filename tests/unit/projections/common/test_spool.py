@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.common.spill_file import Spool
+from projections.common.spill_file import SpillFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def test_each_part_has_what_it_was_given_whenever_it_is_read(
     steps: list[tuple[int, list[dict[str, object]] | int]],
 ) -> None:
     given_rows: dict[int, list[dict[str, object]]] = defaultdict(list)
-    with closing(Spool(SCHEMA)) as spool:
+    with closing(SpillFile(SCHEMA)) as spool:
         for part, rows in steps:
             if isinstance(rows, int):
                 assert given_rows[part] == spool.read(part).to_pylist()
@@ -47,7 +47,7 @@ def test_each_part_has_what_it_was_given_whenever_it_is_read(
 
 
 def test_whoever_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    with closing(Spool(SCHEMA, tmp_path)) as spool:
+    with closing(SpillFile(SCHEMA, tmp_path)) as spool:
         batch = pa.RecordBatch.from_pylist([{"key": "a person's"}] * 100_000, schema=SCHEMA)
         spool.add("one", batch)
 

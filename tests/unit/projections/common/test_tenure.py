@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.common.driver_lock import Tenure, taken
+from projections.common.driver_lock import DriverToken, taken
 from projections.errors import WriterFencedError, WriterLockedError
 
 if TYPE_CHECKING:
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVER = """
-with taken(home) as tenure:
-    say(tenure.token)
+with taken(home) as driver_token:
+    say(driver_token.token)
     wait()
 """
 WORKER = """
-tenure = Tenure(home / ".writer", sys.argv[2])
+driver_token = DriverToken(home / ".writer", sys.argv[2])
 wait()
 try:
-    with tenure.writing():
+    with driver_token.writing():
         (home / "table").write_text("written by the old one")
 except WriterFencedError as error:
     say(error.code)
 """
 WRITING = """
-with Tenure(home / ".writer", sys.argv[2]).writing():
+with DriverToken(home / ".writer", sys.argv[2]).writing():
     say("writing")
     wait()
 """
@@ -48,7 +48,7 @@ COMMON = """
 import fcntl, os, sys
 from pathlib import Path
 from projections.errors import WriterFencedError
-from projections.common.driver_lock import Tenure, taken
+from projections.common.driver_lock import DriverToken, taken
 
 home = Path(sys.argv[1])
 
@@ -123,8 +123,8 @@ def test_a_second_driver_is_told_who_is_the_first(
 
     first.kill()
     first.wait()
-    with taken(tmp_path, wait_s=0) as tenure:
-        tenure.check()
+    with taken(tmp_path, wait_s=0) as driver_token:
+        driver_token.check()
 
 
 def test_a_worker_that_is_woken_after_another_driver_took_over_writes_nothing(
@@ -208,23 +208,23 @@ def test_what_an_ended_driver_left_behind_is_fenced_when_sources_come_or_go(
 
 
 def test_several_may_write_at_a_time_for_one_driver(tmp_path: Path) -> None:
-    with taken(tmp_path) as tenure, tenure.writing(), tenure.writing():
-        assert Tenure(tmp_path / ".writer", tenure.token) == tenure
+    with taken(tmp_path) as driver_token, driver_token.writing(), driver_token.writing():
+        assert DriverToken(tmp_path / ".writer", driver_token.token) == driver_token
 
 
 @pytest.mark.parametrize("lost", ["file", "folder", "replaced"])
 def test_a_driver_whose_lock_was_lost_writes_no_more(tmp_path: Path, lost: str) -> None:
-    with taken(tmp_path) as tenure:
-        file = tenure.folder / "tenure"
+    with taken(tmp_path) as driver_token:
+        file = driver_token.folder / "tenure"
         if lost == "folder":
-            shutil.rmtree(tenure.folder)
+            shutil.rmtree(driver_token.folder)
         else:
             file.unlink()
         if lost == "replaced":
             file.write_text("another")
 
         with pytest.raises(WriterFencedError) as refused:
-            tenure.check()
+            driver_token.check()
 
     assert "nothing was written" in str(refused.value.hint)
 
@@ -232,14 +232,14 @@ def test_a_driver_whose_lock_was_lost_writes_no_more(tmp_path: Path, lost: str) 
 def test_a_lock_that_is_replaced_while_it_is_waited_for_does_not_count(
     tmp_path: Path, process: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    with taken(tmp_path) as tenure:
-        file = tenure.folder / "tenure"
+    with taken(tmp_path) as driver_token:
+        file = driver_token.folder / "tenure"
         handle = os.open(file, os.O_RDWR)
         fcntl.flock(handle, fcntl.LOCK_EX)
-        worker = process(WORKER, tenure.token)
+        worker = process(WORKER, driver_token.token)
         _wake(worker)
         copy = file.with_name("copy")
-        copy.write_text(tenure.token + "!")
+        copy.write_text(driver_token.token + "!")
         copy.replace(file)
         os.close(handle)
 

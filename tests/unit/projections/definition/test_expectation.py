@@ -25,7 +25,7 @@ from projections.errors import (
     PlanError,
     ViewHaltedError,
 )
-from projections.incremental.expectation_filter import Sieve
+from projections.incremental.expectation_filter import ExpectationFilter
 from projections.planning.view_plan import plan_views
 from tests.support.memory_sink import MemorySink
 
@@ -266,14 +266,14 @@ def test_rows_of_a_view_made_from_others_pass_the_same_sieve() -> None:
             "_deleted": [False, False, True],
         }
     )
-    sieve = Sieve("v", (expect("positive", "total > 0", on_fail="drop"),))
+    sieve = ExpectationFilter("v", (expect("positive", "total > 0", on_fail="drop"),))
 
     assert sieve.marked(rows)["_deleted"].to_pylist() == [False, True, True]
     assert sieve.failed == {"positive": 1}
     (left,) = sieve.passing(rows.to_batches())
     assert left["id"].to_pylist() == [1]
     with pytest.raises(ViewHaltedError):
-        Sieve("v", (expect("positive", "total > 0", on_fail="fail"),)).marked(rows)
+        ExpectationFilter("v", (expect("positive", "total > 0", on_fail="fail"),)).marked(rows)
 
 
 class _First:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.definition.views import Store
-from projections.job.active_plans import Intake
+from projections.job.active_plans import ActivePlans
 from projections.planning.view_plan import ViewPlan
 
 
@@ -19,13 +19,13 @@ TOPIC = NOTES.topic
 
 
 def test_batches_have_what_is_added_before_all_others_and_begin_where_the_last_has_ended() -> None:
-    intake = Intake([NOTES, LATE])
-    before = intake.sent
-    assert {} == intake.stands
+    active_plans = ActivePlans([NOTES, LATE])
+    before = active_plans.sent
+    assert {} == active_plans.stands
 
-    intake.written({(TOPIC, 0): 7})
-    intake.add([COMING])
+    active_plans.written({(TOPIC, 0): 7})
+    active_plans.add([COMING])
 
-    assert {(TOPIC, 0): 7} == intake.stands
-    assert (COMING, NOTES, LATE) == intake.plans == tuple(intake.sent)
+    assert {(TOPIC, 0): 7} == active_plans.stands
+    assert (COMING, NOTES, LATE) == active_plans.plans == tuple(active_plans.sent)
     assert (NOTES, LATE) == tuple(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from projections.common import background_task
-from projections.common.background_task import FAILURES_MAX, Attendant
+from projections.common.background_task import FAILURES_MAX, BackgroundTask
 from projections.errors import AttendantFailedError
 
 
@@ -14,7 +14,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_task, "PAUSE_S", 0.0)
 
 
-class Part(Attendant):
+class Part(BackgroundTask):
     """Fails so often, each time in its second round, and then comes around."""
 
     def __init__(self, failures: int) -> None:
@@ -23,7 +23,7 @@ class Part(Attendant):
         self.begun = 0
         self.said: list[object] = []
 
-    def attend(self) -> None:
+    def work(self) -> None:
         self.begun += 1
         rounds = 0
         while not self.rested(0.0):
@@ -77,7 +77,7 @@ def test_failures_far_apart_are_no_reason_to_give_up(monkeypatch: pytest.MonkeyP
 
 def test_what_fails_once_it_is_told_to_stop_is_no_failure() -> None:
     class Ending(Part):
-        def attend(self) -> None:
+        def work(self) -> None:
             self.stop()
             raise OSError
 
