@@ -8,76 +8,27 @@ it could have been.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import structs
+from typing import TYPE_CHECKING, Any
 
 from projections.changes.history_reducer import EveryChangeReducer
-from projections.changes.record import RecordFailure, canonical, key_text
-from projections.changes.reducer import TopicReducer, missing_values
-from projections.changes.row_change import Applied, RowChange
-from projections.definition.expectations.expectation import OnFail
-from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
-from projections.errors import (
-    EventUnreadableError,
-    RowUnexpectedError,
-    ViewHaltedError,
-    WaitsBehindError,
-)
+from projections.changes.reducer import TopicReducer
+from projections.changes.row_change import Applied
+from projections.changes.view_delivery import NOTHING_HELD, Held, UnappliedRecord, ViewDelivery
 from projections.planning.view_plan import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from foundation.errors import PlatformError
     from projections.changes.record import Record
     from projections.changes.reducer import Reduced
     from projections.changes.sink import Sink
     from projections.definition.expectations.checker import Inspection
-    from projections.definition.expectations.expectation import Expectation
-    from projections.planning.view_plan import EventsPlan, ViewPlan
-
-
-@dataclass(frozen=True, slots=True)
-class UnappliedRecord:
-    """A record that waits.
-
-    Attributes:
-        view: The view it waits for.
-        key: The key text under which its changes wait for each other.
-        topic: Its topic; the record has partition and offset.
-        record: The record.
-        version: Its position in the log; None if it cannot be read.
-        error: Why it waits.
-    """
-
-    view: str
-    key: str
-    topic: str
-    record: Record
-    version: int | None
-    error: PlatformError
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The quarantined and discarded records of a view, as far as a delivery needs them.
-
-    Attributes:
-        keys: Keys with quarantined records; later records of these wait behind them.
-        given_up: Keys with discarded records, with the version up to which the store's row may be
-            incomplete.
-    """
-
-    keys: frozenset[str] = frozenset()
-    given_up: Mapping[str, int | None] = field(default_factory=dict)
+    from projections.planning.view_plan import ViewPlan
 
 
 @dataclass(slots=True)
@@ -202,11 +153,11 @@ class TaskApplier:
 
     def _write(self, reader: _Reader, reduced: Reduced) -> None:
         for plan in reader.plans:
-            _ViewDelivery(self, plan, reader.topic, reduced).run()
+            ViewDelivery(self, plan, reader.topic, reduced).run()
 
     def held(self, plan: ViewPlan) -> Held:
         """A view's quarantined records, including those of this delivery."""
-        held = self._held.get(plan.name, _NOTHING)
+        held = self._held.get(plan.name, NOTHING_HELD)
         apart = self._apart.get(plan.name)
         return Held(held.keys | apart, held.given_up) if apart else held
 
@@ -223,258 +174,6 @@ class TaskApplier:
         self.waiting += waiting
         for each in waiting:
             self._apart[each.view].add(each.key)
-
-
-class _ViewDelivery:
-    """One view's part of a write."""
-
-    def __init__(self, delivery: TaskApplier, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
-        self._delivery = delivery
-        self._plan = plan
-        self._topic = topic
-        self._reduced = reduced
-        self._names = None if plan.events is None else plan.events.form.names
-        self._failures = [failure for failure in reduced.failures if self._mine(failure.kind)]
-        self._behind: list[RecordFailure] = []
-
-    def run(self) -> None:
-        plan, reduced = self._plan, self._reduced
-        changes = self._of_view()
-        sink = self._delivery.open()
-        if reduced.truncated:
-            sink.sweep(plan, reduced.truncated)
-            self._delivery.truncated[plan.name] = reduced.truncated
-        applied = Applied()
-        below = self._inspected(self._ready(reduced.below), passing=True)
-        ready = self._inspected(self._ready(changes))
-        for part in (below, ready):
-            if part:
-                applied += sink.apply(plan, part)
-        if plan.inserted_at and reduced.begun:
-            sink.apply(plan, reduced.begun)  # of records that count as filtered
-        for refused in applied.refused:
-            self._fail(refused.change, refused.error)
-        self._count(self._set_apart(sink), applied, ready)
-
-    def _mine(self, kind: str | None) -> bool:
-        """Whether an event of a type belongs to the view; without a type it may."""
-        return self._names is None or kind is None or kind in self._names
-
-    def _of_view(self) -> list[RowChange]:
-        changes, events = self._timed(), self._plan.events
-        if events is None:
-            return changes
-        try:
-            return of_events(events, changes)
-        except EventUnreadableError:
-            readable: list[RowChange] = []
-        for change in changes:
-            try:
-                readable += of_events(events, [change])
-            except EventUnreadableError as error:
-                self._fail(change, error)
-        return readable
-
-    def _timed(self) -> list[RowChange]:
-        """The changes with those of their times that the view asks for."""
-        changes, asked = self._reduced.changes, {which for _, which in self._plan.times}
-        if ChangeTime.BROKER in asked:
-            sent = (raw.own.sent_at_us for raw in self._reduced.raws)
-            pairs = zip(changes, sent, strict=True)
-            changes = [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
-        if ChangeTime.COMMIT in asked and self._topic.endswith(str(ARCHIVED_EVENTS)):
-            # that is when the event was moved, not when it came to be
-            changes = [structs.replace(change, committed_at_us=0) for change in changes]
-        return changes
-
-    def _inspected(self, changes: list[RowChange], *, passing: bool = False) -> list[RowChange]:
-        """Replaces each row that the view does not admit by a delete.
-
-        The delete has the row's own version, so every store, every replay and every order of
-        batches ends in the same state: the view has the newest row of a key, or none.
-
-        Args:
-            changes: Changes that are ready to be written.
-            passing: Whether other changes in the same write replace these rows.
-        """
-        inspection = self._delivery.inspection(self._plan)
-        if inspection is None:
-            return changes
-        found: list[RowChange] = []
-        for change in changes:
-            row = change.row
-            if row is not None and change.kept:
-                if not inspection.columns.isdisjoint(change.kept):
-                    # what decides is not known: the row is read, as for any value that is lacking
-                    self._fail(change, missing_values(self._plan.schema, change.kept))
-                    continue
-                row = {name: value for name, value in row.items() if name not in change.kept}
-            unmet = None if row is None else inspection.unmet(row, counts=not passing)
-            found += [change] if unmet is None else self._withheld(change, unmet, passing=passing)
-        return found
-
-    def _withheld(self, change: RowChange, unmet: Expectation, *, passing: bool) -> list[RowChange]:
-        version = change.version
-        if unmet.on_fail is OnFail.FAIL and not passing and not self._outdated(change):
-            raise self._halted(change, unmet)
-        if unmet.on_fail is OnFail.QUARANTINE and not passing:
-            self._fail(
-                change,
-                RowUnexpectedError(
-                    f"a row of view {self._plan.name} does not meet an expectation",
-                    detail=f"expectation {unmet.name}",
-                    hint="correct the row; or change the expectation, and retry",
-                ),
-            )
-            # right before it, so that the row itself can still come when it is tried again
-            version -= 1
-        if self._plan.append_only:
-            return []  # there was no row of that key before
-        return [
-            RowChange(
-                change.key,
-                version,
-                None,
-                change.committed_at_us,
-                read_at_us=change.read_at_us,
-                begun=change.begun,
-                begun_at_us=change.begun_at_us,
-            )
-        ]
-
-    def _outdated(self, change: RowChange) -> bool:
-        if self._plan.history is not None:
-            return False
-        asked = RowChange(change.key, 0, None, 0)
-        return self._delivery.open().versions(self._plan, [asked])[0] >= change.version
-
-    def _halted(self, change: RowChange, unmet: Expectation) -> ViewHaltedError:
-        self._delivery.halted = name = self._plan.name
-        own = self._sources[change.key, change.version].own
-        return ViewHaltedError(
-            f"view {name} is paused: a row does not meet an expectation",
-            detail=f"expectation {unmet.name}; topic {self._topic}, partition {own.partition},"
-            f" offset {own.offset}",
-            hint=(
-                f"correct the row or change the expectation, then run headwater view resume {name}"
-            ),
-        )
-
-    def _ready(self, changes: list[RowChange]) -> list[RowChange]:
-        """Leaves out changes that have to wait; nearly always there are none."""
-        held, unread = self._delivery.held(self._plan), self._unread()
-        keys = held.keys | unread.keys() if unread else held.keys
-        if not keys and not held.given_up:
-            return changes
-        ready = []
-        for change in changes:
-            raw = self._sources[change.key, change.version]
-            own = raw.own
-            key = key_text(self._topic, own)
-            if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
-                self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
-            elif change.kept and self._unfounded(change, raw.base, key, held, keys):
-                self._fail(change, missing_values(self._plan.schema, change.kept))
-            else:
-                ready.append(change)
-        return ready
-
-    def _unread(self) -> dict[str, tuple[int, int]]:
-        """Returns the first unreadable record of each key; earlier ones of the key are applied."""
-        first: dict[str, tuple[int, int]] = {}
-        for failure in self._failures:
-            own = failure.records[-1]
-            key, place = key_text(self._topic, own), (own.partition, own.offset)
-            first[key] = min(place, first.get(key, place))
-        return first
-
-    def _unfounded(
-        self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
-    ) -> bool:
-        """Whether the row with a change's kept values is quarantined itself, or was discarded."""
-        base_key = key if base is None else (canonical(base) or base).decode()
-        if base is not None and base_key in keys:
-            return True
-        if base_key not in held.given_up:
-            return False
-        given_up = held.given_up[base_key]
-        asked = RowChange(change.base or change.key, 0, None, 0)
-        (stored,) = self._delivery.open().versions(self._plan, [asked])
-        return given_up is None or stored < given_up
-
-    @cached_property
-    def _sources(self) -> Mapping[tuple[tuple[object, ...], int], Any]:
-        # only what has to wait is asked for
-        return self._reduced.sources()
-
-    def _fail(self, change: RowChange, error: PlatformError) -> None:
-        raw = self._sources[change.key, change.version]
-        self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
-
-    def _set_apart(self, sink: Sink) -> list[UnappliedRecord]:
-        """Returns the records to quarantine: failures without a newer change in the store."""
-        failures = self._failures + self._behind
-        if not failures:
-            return []
-        # of a history every change counts, whatever came after it
-        whole = self._plan.history is None
-        known = [failure for failure in failures if whole and failure.key is not None]
-        asked = [RowChange(failure.key or (), 0, None, 0) for failure in known]
-        stored = sink.versions(self._plan, asked) if asked else []
-        done = {id(failure): version for failure, version in zip(known, stored, strict=True)}
-        waiting: dict[tuple[int, int], UnappliedRecord] = {}
-        for failure in failures:
-            if failure.version is not None and done.get(id(failure), 0) >= failure.version:
-                continue
-            *others, own = failure.records
-            key = key_text(self._topic, own)
-            for record in others:
-                place = record.partition, record.offset
-                each = UnappliedRecord(self._plan.name, key, self._topic, record, None, _BEHIND)
-                waiting.setdefault(place, each)
-            place = own.partition, own.offset
-            waiting[place] = UnappliedRecord(
-                self._plan.name, key, self._topic, own, failure.version, failure.error
-            )
-        self._delivery.set_apart(list(waiting.values()))
-        return list(waiting.values())
-
-    def _count(
-        self, waiting: Sequence[UnappliedRecord], applied: Applied, changes: Sequence[RowChange]
-    ) -> None:
-        reduced, count = self._reduced, self._delivery.counts[self._plan.name]
-        others = sum(n for kind, n in reduced.kinds.items() if not self._mine(kind))
-        unread = sum(failure.version is None for failure in self._failures)
-        count.records += reduced.records
-        count.filtered += reduced.filtered + others
-        count.quarantined += len(waiting)
-        count.applied += reduced.accepted - others - (len(waiting) - unread)
-        count.changes += applied
-        if (inspection := self._delivery.inspection(self._plan)) is not None:
-            count.failed = inspection.failed
-        now_us = time.time_ns() // 1000
-        count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
-
-
-_NO_PLACE: Final = (1 << 31, 0)
-_NOTHING: Final = Held()
-_BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
-
-
-def of_events(events: EventsPlan, stored: Sequence[RowChange]) -> list[RowChange]:
-    """Returns the changes of a view of events for changes of the log's tables.
-
-    Raises:
-        EventUnreadableError: An event cannot be read.
-    """
-    found = []
-    for change in stored:
-        row = change.row
-        if row is None:
-            found.append(change)
-        elif row["type"] in events.form.names:
-            found.append(structs.replace(change, row=events.form.row(row)))
-    return found
 
 
 def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:

@@ -6,10 +6,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from cdc.errors import CdcError
-from projections.changes.applier import Held, TaskApplier, reducer
+from projections.changes.applier import TaskApplier, reducer
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import key_text
 from projections.changes.row_change import RowChange
+from projections.changes.view_delivery import Held
 from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
 
 if TYPE_CHECKING:

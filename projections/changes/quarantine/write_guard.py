@@ -17,8 +17,8 @@ from projections.planning.job_spec import writing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from projections.changes.applier import Held
     from projections.changes.quarantine.table import Connection
+    from projections.changes.view_delivery import Held
     from projections.common.driver_lock import DriverToken
     from projections.definition.views import Store
     from projections.planning.job_config import LedgerAddress

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from projections.archive.scan import ArchiveScan
-    from projections.changes.applier import Held
     from projections.changes.row_change import RowChange
+    from projections.changes.view_delivery import Held
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 

@@ -15,8 +15,9 @@ from fix_log import PLAN, TOPIC, Source, envelope, numbered
 
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
-from projections.changes.applier import Held, TaskApplier
+from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
+from projections.changes.view_delivery import Held
 from projections.definition import codec
 from projections.definition.diff import DefinitionChangeKind, difference
 from projections.definition.event_rows import ENVELOPE, KEY

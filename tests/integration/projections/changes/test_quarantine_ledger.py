@@ -9,12 +9,12 @@ import pytest
 
 from cdc.errors import EnvelopeError
 from cdc.postgres import own_schema
-from projections.changes.applier import UnappliedRecord
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.admin import Picked
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import Record
+from projections.changes.view_delivery import UnappliedRecord
 from projections.definition.views import Store
 from projections.errors import (
     KeylessChangeError,

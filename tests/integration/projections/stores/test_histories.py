@@ -23,11 +23,12 @@ from cdc.lsn import Lsn
 from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, TableShape
 from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
-from projections.changes.applier import Held, TaskApplier
+from projections.changes.applier import TaskApplier
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import Case
 from projections.changes.record import key_text
 from projections.changes.row_change import Applied, RowChange
+from projections.changes.view_delivery import Held
 from projections.definition.views import Store
 from projections.errors import NoStoredRowError, UnholdableValueError, WaitsBehindError
 from projections.planning.row_upcaster import TableShapes

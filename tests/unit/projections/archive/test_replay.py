@@ -30,9 +30,10 @@ from cdc.snapshot.reads import Read
 from cdc.table import TableSchema
 from projections.archive import ordered, replay, scan
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
-from projections.changes.applier import Held, TaskApplier
+from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
 from projections.changes.row_change import _LENT, Applied
+from projections.changes.view_delivery import Held
 from projections.common.table_pins import pinned, pinned_versions
 from projections.common.throttle import Throttle
 from projections.definition.columns import ROW_ID_COLUMN
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from projections.archive.progress import ReplayProgress
-    from projections.changes.applier import UnappliedRecord
     from projections.changes.row_change import RowChange
+    from projections.changes.view_delivery import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 HISTORY = replace(PLAN, history=HistoryPlan(("note", "big")))

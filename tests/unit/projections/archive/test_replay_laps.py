@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from projections.archive import ordered, replay
 from projections.archive import scan as archive_scan
 from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
-from projections.changes.applier import Held, TaskApplier
+from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
+from projections.changes.view_delivery import Held
 from projections.errors import ArchiveIncompleteError
 from projections.stores.delta.sink import WarehouseSink
 from tests.support.memory_sink import MemorySink
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
     from projections.archive.scan import Block
     from projections.archive.task import ReplayResult
-    from projections.changes.applier import UnappliedRecord
     from projections.changes.sink import Sink
+    from projections.changes.view_delivery import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 
