@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held
     from projections.planning.view_plan import ViewPlan
 
     Done = Callable[[int], None]

@@ -24,7 +24,7 @@ from projections.archive import completeness
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import TopicSurvey
 from projections.archive.table import Archive
-from projections.definition.views import EVENT_TABLES, MirrorView
+from projections.definition.views import MirrorView, tables_of
 from projections.errors import ArchiveIncompleteError, RebuildRefusedError
 from projections.planning import view_schemas
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from cdc.snapshot.reads import Read
-    from cdc.table import TableName
     from projections.common.offsets import Offsets
     from projections.definition.views import View
     from projections.planning.job_config import JobConfig
@@ -90,11 +89,6 @@ def of_view(
     except BrokerError:
         had = {}  # of a partition that was emptied, no one says that it had anything
     return reach(config.archive, topics, had, whole)
-
-
-def tables_of(view: View) -> tuple[TableName, ...]:
-    """Returns the tables of a view."""
-    return (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES
 
 
 def instead(view: View) -> str:

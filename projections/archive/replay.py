@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from projections.archive.bulk import BulkEngine
     from projections.archive.fold import Flags, Fold, FoldedRows, Integers
     from projections.archive.survey import FoldKey, TopicSurvey
-    from projections.changes.applier import ViewCount
-    from projections.changes.view_delivery import UnappliedRecord
+    from projections.changes.task_outcome import UnappliedRecord, ViewCount
     from projections.common.offsets import Offsets
     from projections.planning.view_plan import ViewPlan
 

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from projections.archive.bulk import BulkEngine
     from projections.archive.progress import ReplayProgress
     from projections.archive.survey import RecordFilter
-    from projections.changes.applier import ViewCount
     from projections.changes.row_change import ReadSpan
     from projections.changes.sink import Sink
     from projections.changes.sweeps import Sweep
-    from projections.changes.view_delivery import Held, UnappliedRecord
+    from projections.changes.task_outcome import Held, UnappliedRecord, ViewCount
     from projections.common.offsets import Offsets
     from projections.planning.view_plan import ViewPlan
 

@@ -8,16 +8,19 @@ it could have been.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from projections.changes.history_reducer import EveryChangeReducer
 from projections.changes.reducer import TopicReducer
-from projections.changes.row_change import Applied
-from projections.changes.view_delivery import NOTHING_HELD, Held, UnappliedRecord, ViewDelivery
+from projections.changes.task_outcome import (
+    Held,
+    TaskOutcome,
+)
+from projections.changes.view_delivery import ViewDelivery
 from projections.planning.view_plan import facts_of
 
 if TYPE_CHECKING:
@@ -27,31 +30,7 @@ if TYPE_CHECKING:
     from projections.changes.record import Record
     from projections.changes.reducer import Reduced
     from projections.changes.sink import Sink
-    from projections.definition.expectations.checker import Inspection
     from projections.planning.view_plan import ViewPlan
-
-
-@dataclass(slots=True)
-class ViewCount:
-    """The outcome of a view's records: `records == applied + quarantined + filtered`.
-
-    Attributes:
-        records: Records of its topics.
-        applied: Those that the store has applied, or has something newer for.
-        quarantined: Those that wait.
-        filtered: Those that the view does not need: tombstones, events of other types.
-        changes: The store's counts of the resulting changes.
-        lags_us: Time from commit to store, microseconds, of each change.
-        failed: Rows that did not meet an expectation of the view, by its name.
-    """
-
-    records: int = 0
-    applied: int = 0
-    quarantined: int = 0
-    filtered: int = 0
-    changes: Applied = field(default_factory=Applied)
-    lags_us: list[int] = field(default_factory=list)
-    failed: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -68,7 +47,7 @@ class _Reader:
         return self.made
 
 
-class TaskApplier:
+class TaskApplier(TaskOutcome):
     """Takes records into views; one for each task of a batch.
 
     Args:
@@ -90,18 +69,11 @@ class TaskApplier:
     ) -> None:
         plans = list(plans)
         self._readers = _readers(plans)
-        self._inspections = {p.name: p.inspection() for p in plans if p.expectations}
-        self._sink = sink
-        self._held = held or {}
+        super().__init__(plans, sink, held or {})
         self._limit = changes_per_write
         # one thread: writes keep their order, and the sink its one caller at a time
         self._pool = ThreadPoolExecutor(1, "delivery") if overlapped else None
         self._under_way: Future[None] | None = None
-        self._apart: dict[str, set[str]] = defaultdict(set)
-        self.counts: dict[str, ViewCount] = defaultdict(ViewCount)
-        self.waiting: list[UnappliedRecord] = []
-        self.truncated: dict[str, int] = {}
-        self.halted: str | None = None
 
     def take(self, topic: str, records: Iterable[Record | tuple[Any, ...]]) -> None:
         """Applies records of one topic in their order; skips topics that no view reads.
@@ -154,26 +126,6 @@ class TaskApplier:
     def _write(self, reader: _Reader, reduced: Reduced) -> None:
         for plan in reader.plans:
             ViewDelivery(self, plan, reader.topic, reduced).run()
-
-    def held(self, plan: ViewPlan) -> Held:
-        """A view's quarantined records, including those of this delivery."""
-        held = self._held.get(plan.name, NOTHING_HELD)
-        apart = self._apart.get(plan.name)
-        return Held(held.keys | apart, held.given_up) if apart else held
-
-    def inspection(self, plan: ViewPlan) -> Inspection | None:
-        """Returns the check of a view's expectations; None if it has none."""
-        return self._inspections.get(plan.name)
-
-    def open(self) -> Sink:
-        """The store."""
-        return self._sink()
-
-    def set_apart(self, waiting: Sequence[UnappliedRecord]) -> None:
-        """Takes records that wait, for the rest of this delivery too."""
-        self.waiting += waiting
-        for each in waiting:
-            self._apart[each.view].add(each.key)
 
 
 def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ from msgspec import structs
 from projections.changes.record import RecordFailure, canonical, key_text
 from projections.changes.reducer import missing_values
 from projections.changes.row_change import Applied, RowChange
+from projections.changes.task_outcome import Held, UnappliedRecord
 from projections.definition.expectations.expectation import OnFail
 from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
 from projections.errors import (
@@ -25,54 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from foundation.errors import PlatformError
-    from projections.changes.applier import TaskApplier
-    from projections.changes.record import Record
     from projections.changes.reducer import Reduced
     from projections.changes.sink import Sink
+    from projections.changes.task_outcome import TaskOutcome
     from projections.definition.expectations.expectation import Expectation
     from projections.planning.view_plan import EventsPlan, ViewPlan
-
-
-@dataclass(frozen=True, slots=True)
-class UnappliedRecord:
-    """A record that waits.
-
-    Attributes:
-        view: The view it waits for.
-        key: The key text under which its changes wait for each other.
-        topic: Its topic; the record has partition and offset.
-        record: The record.
-        version: Its position in the log; None if it cannot be read.
-        error: Why it waits.
-    """
-
-    view: str
-    key: str
-    topic: str
-    record: Record
-    version: int | None
-    error: PlatformError
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The quarantined and discarded records of a view, as far as a delivery needs them.
-
-    Attributes:
-        keys: Keys with quarantined records; later records of these wait behind them.
-        given_up: Keys with discarded records, with the version up to which the store's row may be
-            incomplete.
-    """
-
-    keys: frozenset[str] = frozenset()
-    given_up: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class ViewDelivery:
     """One view's part of a write."""
 
-    def __init__(self, delivery: TaskApplier, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
-        self._delivery = delivery
+    def __init__(self, task: TaskOutcome, plan: ViewPlan, topic: str, reduced: Reduced) -> None:
+        self._task = task
         self._plan = plan
         self._topic = topic
         self._reduced = reduced
@@ -89,10 +53,10 @@ class ViewDelivery:
         """
         plan, reduced = self._plan, self._reduced
         changes = self._of_view()
-        sink = self._delivery.open()
+        sink = self._task.open()
         if reduced.truncated:
             sink.sweep(plan, reduced.truncated)
-            self._delivery.truncated[plan.name] = reduced.truncated
+            self._task.truncated[plan.name] = reduced.truncated
         applied = Applied()
         below = self._inspected(self._ready(reduced.below), passing=True)
         ready = self._inspected(self._ready(changes))
@@ -146,7 +110,7 @@ class ViewDelivery:
             changes: Changes that are ready to be written.
             passing: Whether other changes in the same write replace these rows.
         """
-        inspection = self._delivery.inspection(self._plan)
+        inspection = self._task.inspection(self._plan)
         if inspection is None:
             return changes
         found: list[RowChange] = []
@@ -195,10 +159,10 @@ class ViewDelivery:
         if self._plan.history is not None:
             return False
         asked = RowChange(change.key, 0, None, 0)
-        return self._delivery.open().versions(self._plan, [asked])[0] >= change.version
+        return self._task.open().versions(self._plan, [asked])[0] >= change.version
 
     def _halted(self, change: RowChange, unmet: Expectation) -> ViewHaltedError:
-        self._delivery.halted = name = self._plan.name
+        self._task.halted = name = self._plan.name
         own = self._sources[change.key, change.version].own
         return ViewHaltedError(
             f"view {name} is paused: a row does not meet an expectation",
@@ -211,7 +175,7 @@ class ViewDelivery:
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:
         """Leaves out changes that have to wait; nearly always there are none."""
-        held, unread = self._delivery.held(self._plan), self._unread()
+        held, unread = self._task.held(self._plan), self._unread()
         keys = held.keys | unread.keys() if unread else held.keys
         if not keys and not held.given_up:
             return changes
@@ -248,7 +212,7 @@ class ViewDelivery:
             return False
         given_up = held.given_up[base_key]
         asked = RowChange(change.base or change.key, 0, None, 0)
-        (stored,) = self._delivery.open().versions(self._plan, [asked])
+        (stored,) = self._task.open().versions(self._plan, [asked])
         return given_up is None or stored < given_up
 
     @cached_property
@@ -285,13 +249,13 @@ class ViewDelivery:
             waiting[place] = UnappliedRecord(
                 self._plan.name, key, self._topic, own, failure.version, failure.error
             )
-        self._delivery.set_apart(list(waiting.values()))
+        self._task.set_apart(list(waiting.values()))
         return list(waiting.values())
 
     def _count(
         self, waiting: Sequence[UnappliedRecord], applied: Applied, changes: Sequence[RowChange]
     ) -> None:
-        reduced, count = self._reduced, self._delivery.counts[self._plan.name]
+        reduced, count = self._reduced, self._task.counts[self._plan.name]
         others = sum(n for kind, n in reduced.kinds.items() if not self._mine(kind))
         unread = sum(failure.version is None for failure in self._failures)
         count.records += reduced.records
@@ -299,16 +263,13 @@ class ViewDelivery:
         count.quarantined += len(waiting)
         count.applied += reduced.accepted - others - (len(waiting) - unread)
         count.changes += applied
-        if (inspection := self._delivery.inspection(self._plan)) is not None:
+        if (inspection := self._task.inspection(self._plan)) is not None:
             count.failed = inspection.failed
         now_us = time.time_ns() // 1000
         count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
 
 
 _NO_PLACE: Final = (1 << 31, 0)
-
-
-NOTHING_HELD: Final = Held()
 
 
 _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")

@@ -344,3 +344,8 @@ def kept_in(view: AnyView) -> frozenset[Store]:
     A derived view always has a table: SQL reads it, and what is made from it does.
     """
     return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
+
+
+def tables_of(view: View) -> tuple[TableName, ...]:
+    """Returns the tables of a view: its own, or those of the event log."""
+    return (view.table,) if isinstance(view, MirrorView) else EVENT_TABLES

@@ -38,9 +38,8 @@ from projections.stores.factory import open_sink
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from projections.changes.applier import ViewCount
     from projections.changes.sink import Sink
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held, ViewCount
     from projections.common.driver_lock import DriverToken
     from projections.planning.job_config import LedgerAddress, StoreAddresses
     from projections.planning.view_plan import ViewPlan

@@ -18,7 +18,8 @@ from projections.common.fault import Fault
 from projections.definition.views import MirrorView
 from projections.errors import PlanError
 from projections.planning import view_schemas
-from projections.planning.binding import Binder, alone
+from projections.planning.binder import Binder
+from projections.planning.binding import alone
 from projections.planning.job_spec import PausedView
 from projections.planning.schema_policy import SchemaOutcome
 

@@ -22,6 +22,7 @@ from cdc.schema_change import history, trigger
 from projections.archive import coverage
 from projections.archive.event_compatibility import refuse_unread
 from projections.common import store_lock
+from projections.definition.views import tables_of
 from projections.errors import (
     ArchiveIncompleteError,
     RebuildRefusedError,
@@ -127,7 +128,7 @@ def plan_rebuild(
     own = [each for each in versions if each.view == view.name]
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
     differs = () if current is None else registry.changed(connection, current, view).said
-    size = table_size.of_tables(connection, coverage.tables_of(view))
+    size = table_size.of_tables(connection, tables_of(view))
     changes, lacking = size.rows, None
     if source == "archive":
         place = view.name if current is None else current.place
@@ -286,7 +287,7 @@ def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> V
     view = cast("View", version.declared(spec.views))
     if view_schemas.ready(connection) and not trigger.active(connection):
         with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape is there yet
-            history.observe(connection, coverage.tables_of(view))
+            history.observe(connection, tables_of(view))
     return _bound(connection, spec.config, view)
 
 
@@ -462,7 +463,7 @@ def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
         return found
     with session.connect(config.source_dsn) as connection:
         return table_size.of_tables(
-            connection, coverage.tables_of(cast("View", version.declared()))
+            connection, tables_of(cast("View", version.declared()))
         ).size_bytes
 
 

@@ -10,7 +10,7 @@ from projections.changes.applier import TaskApplier, reducer
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import key_text
 from projections.changes.row_change import RowChange
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from cdc.errors import SchemaMismatchError
 from cdc.postgres import session
 from cdc.postgres.errors import PostgresError
 from projections.changes.record import Record
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.common.fault import Fault
 from projections.errors import (
     KeylessChangeError,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from foundation.errors import PlatformError
-    from projections.changes.view_delivery import UnappliedRecord
+    from projections.changes.task_outcome import UnappliedRecord
     from projections.definition.views import Store
     from projections.errors import ProjectionError
     from projections.planning.job_config import LedgerAddress

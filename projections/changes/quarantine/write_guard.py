@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from projections.changes.quarantine.table import Connection
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held
     from projections.common.driver_lock import DriverToken
     from projections.definition.views import Store
     from projections.planning.job_config import LedgerAddress

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cdc.table import Column
     from projections.archive.fold import Flags
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held
     from projections.planning.view_plan import ViewPlan
 
 _JSON_TYPES: Final = {ColumnKind.BOOLEAN: pa.bool_(), ColumnKind.INTEGER: pa.int64()}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from projections.archive.scan import ArchiveScan
     from projections.changes.row_change import RowChange
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 

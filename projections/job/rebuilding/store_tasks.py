@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from projections.archive.scan import ArchiveScan
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.changes.quarantine.write_guard import StoreGuard
-    from projections.changes.view_delivery import Held
+    from projections.changes.task_outcome import Held
     from projections.common.offsets import Offsets
     from projections.definition.views import Store
     from projections.job.active_plans import ActivePlans

@@ -17,7 +17,7 @@ from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition import codec
 from projections.definition.diff import DefinitionChangeKind, difference
 from projections.definition.event_rows import ENVELOPE, KEY

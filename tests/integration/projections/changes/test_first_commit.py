@@ -25,7 +25,7 @@ from projections.archive import replay
 from projections.archive.task import ReplayTarget
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition import codec
 from projections.definition.columns import BEGUN_COLUMN
 from projections.definition.expectations.expectation import Expectation, OnFail

@@ -14,7 +14,7 @@ from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.admin import Picked
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import Record
-from projections.changes.view_delivery import UnappliedRecord
+from projections.changes.task_outcome import UnappliedRecord
 from projections.definition.views import Store
 from projections.errors import (
     KeylessChangeError,

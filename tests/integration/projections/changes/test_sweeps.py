@@ -20,7 +20,7 @@ from cdc.snapshot.progress import SnapshotProgress
 from projections.changes import sweeps
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine.write_guard import StoreGuard
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition.views import Store
 from projections.job.tasks.maintenance import MaintenanceTask
 from projections.planning.job_config import JobConfig

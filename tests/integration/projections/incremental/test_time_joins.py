@@ -18,7 +18,7 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.reading import sql
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import RowChange
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition.registry import load
 from projections.definition.views import Store
 from projections.planning.job_config import JobConfig

@@ -25,7 +25,7 @@ from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.record import Record
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition.views import ChangeTime
 from projections.errors import ReplayStoppedError
 from projections.job.rebuilding import engine
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.changes.view_delivery import UnappliedRecord
+    from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 TIMED = replace(PLAN, times=(("changed_at", ChangeTime.COMMIT), ("sent_at", ChangeTime.BROKER)))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.common.task_fence import TaskFence
 from projections.definition.search_options import SearchOptions, Text
 from projections.definition.views import Store
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.changes.record import Record
-    from projections.changes.view_delivery import UnappliedRecord
+    from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 pytestmark = pytest.mark.integration

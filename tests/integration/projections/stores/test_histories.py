@@ -28,7 +28,7 @@ from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import Case
 from projections.changes.record import key_text
 from projections.changes.row_change import Applied, RowChange
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition.views import Store
 from projections.errors import NoStoredRowError, UnholdableValueError, WaitsBehindError
 from projections.planning.row_upcaster import TableShapes

@@ -33,7 +33,7 @@ from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
 from projections.changes.row_change import _LENT, Applied
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.common.table_pins import pinned, pinned_versions
 from projections.common.throttle import Throttle
 from projections.definition.columns import ROW_ID_COLUMN
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from projections.archive.progress import ReplayProgress
     from projections.changes.row_change import RowChange
-    from projections.changes.view_delivery import UnappliedRecord
+    from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 HISTORY = replace(PLAN, history=HistoryPlan(("note", "big")))

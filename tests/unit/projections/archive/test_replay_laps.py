@@ -22,7 +22,7 @@ from projections.archive import scan as archive_scan
 from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.errors import ArchiveIncompleteError
 from projections.stores.delta.sink import WarehouseSink
 from tests.support.memory_sink import MemorySink
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from projections.archive.scan import Block
     from projections.archive.task import ReplayResult
     from projections.changes.sink import Sink
-    from projections.changes.view_delivery import UnappliedRecord
+    from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 

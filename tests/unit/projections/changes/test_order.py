@@ -22,7 +22,7 @@ from cdc.values import UNCHANGED_PLACEHOLDER, encoder
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine.retry import try_again
 from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, Case
-from projections.changes.view_delivery import Held, UnappliedRecord
+from projections.changes.task_outcome import Held, UnappliedRecord
 from projections.definition.expectations.expectation import expect
 from tests.oracles.sink_contract import SinkContract
 from tests.support.memory_sink import MemorySink

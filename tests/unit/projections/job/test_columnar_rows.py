@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.archive.table import SCHEMA
-from projections.changes.view_delivery import Held
+from projections.changes.task_outcome import Held
 from projections.definition.views import ChangeTime, Store
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.job.rebuilding.fill_tasks import READ, FillRows, PlainChanges
