@@ -11,6 +11,7 @@ from cdc.errors import CdcError
 from cdc.postgres import session
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
+from headwater.operations.cutover_refusals import differs, left_behind
 from headwater.platform import others
 from headwater.platform.specs import job_spec
 from projections.common.fault import Fault
@@ -21,7 +22,6 @@ from projections.errors import (
     ReplayStoppedError,
     SinkUnavailableError,
     VersionBehindError,
-    VersionDiffersError,
 )
 from projections.planning import binding
 from projections.versions import compare as versions_compare
@@ -256,8 +256,8 @@ class Versions:
         if switched.difference is None or switched.moved:
             return switched
         if switched.difference.same:
-            raise _left_behind(target, switched.stand_still)
-        raise _differs(target, switched.difference, switched.stand_still)
+            raise left_behind(target, switched.stand_still)
+        raise differs(target, switched.difference, switched.stand_still)
 
     def cutover_when_explained(self, name: str, number: int) -> Switched:
         """Moves readers of a view to another version if its definition explains all differences.
@@ -468,44 +468,3 @@ def _stand_still(config: JobConfig, then: Dependents) -> dict[str, str]:
     from projections.job.batch.check_dependents import stand_still  # noqa: PLC0415  # loads Spark
 
     return stand_still(config, then)
-
-
-def _left_behind(target: ViewVersion, still: Mapping[str, str]) -> VersionDiffersError:
-    view = target.view
-    return VersionDiffersError(
-        f"views derived from {view} do not fit version {target.number} of it, and would pause",
-        detail=_said(still),
-        hint=f"correct their queries, then headwater view rebuild and cutover them before {view};"
-        " --accept-differences shows it all the same",
-    )
-
-
-def _said(still: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {why}" for name, why in still.items())
-
-
-def _differs(
-    target: ViewVersion, compared: VersionDifference, still: Mapping[str, str]
-) -> VersionDiffersError:
-    view, found = target.view, compared.found
-    if compared.incomparable is not None:
-        return VersionDiffersError(
-            f"version {target.number} of view {view} cannot be compared with what readers see",
-            detail="; ".join(filter(None, (compared.incomparable, _said(still)))),
-            hint=f"headwater view cutover {view} --accept-differences shows it all the same",
-        )
-    counts = {
-        "only in the new one": found.appeared,
-        "only in the present one": found.gone,
-        "with other values": found.changed,
-    }
-    said = [f"{count} rows {what}" for what, count in counts.items() if count]
-    said += [f"column {name} is new" for name in found.columns_added]
-    said += [f"column {name} is gone" for name in found.columns_gone]
-    said += [f"{column}: {rows} rows" for column, rows in found.by_column.most_common()]
-    said += [_said(still)] if still else []
-    return VersionDiffersError(
-        f"version {target.number} of view {view} differs in what its definition does not explain",
-        detail="; ".join(said),
-        hint=f"headwater view compare {view} shows examples; --accept-differences accepts them",
-    )

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from headwater.cli.version import compared, line_of, row_of, show_difference
-from headwater.operations.versions import _differs
+from headwater.operations.cutover_refusals import _differs
 from projections.archive import progress_note
 from projections.archive.progress import ReplayProgress
 from projections.archive.progress_note import ProgressWriter, figures_of
