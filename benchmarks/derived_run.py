@@ -18,7 +18,7 @@ from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
 from projections.publishing.published_versions import Published
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

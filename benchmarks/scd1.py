@@ -39,7 +39,8 @@ from projections.changes.row_change import RowChange
 from projections.definition.views import Store
 from projections.planning.view_plan import ViewPlan
 from projections.stores.delta.arrow import deletes_schema, table_schema
-from projections.stores.delta.table_sink import COMPACTED_BYTES, CONFIGURATION, TableSink
+from projections.stores.delta.table_format import COMPACTED_BYTES, CONFIGURATION
+from projections.stores.delta.table_sink import TableSink
 from tests.oracles.sink_contract import latest
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from benchmarks.order_feed import LOADED_AT_ONCE, ROW, OrderFeed
 from benchmarks.order_tables import alike, merge_by_deltalake, merge_by_spark, session
 from benchmarks.result import Measure, Report, faster
-from projections.stores.delta.table_sink import COMPACTED_BYTES, CONFIGURATION
+from projections.stores.delta.table_format import COMPACTED_BYTES, CONFIGURATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ from projections.common.file_lock import WriterLock
 from projections.common.table_pins import pinned_versions
 from projections.errors import SinkUnavailableError
 from projections.publishing.published_versions import KEPT_HOURS
-from projections.stores.delta.table_sink import CONFIGURATION, HOOKS
+from projections.stores.delta.table_format import CONFIGURATION, HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -22,7 +22,7 @@ from projections.archive.table import BLANK, archive_lock
 from projections.common.table_pins import pinned_versions
 from projections.erasure.residue import forget_past
 from projections.errors import SinkUnavailableError
-from projections.stores.delta.table_sink import HOOKS
+from projections.stores.delta.table_format import HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -17,7 +17,7 @@ from fix_services import fresh_database
 from fix_shell import Shell
 
 from headwater.cli import main
-from projections.stores.delta.table_sink import LOADED
+from projections.stores.delta.table_format import LOADED
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from projections.definition.registry import load
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.published_versions import Published
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 
 if TYPE_CHECKING:
     from pathlib import Path

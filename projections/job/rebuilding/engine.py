@@ -37,7 +37,7 @@ from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
 from projections.job.rebuilding.task_files import TaskFiles, disk_full, space_error
-from projections.stores.delta.table_sink import COMPACTED_BYTES, HOOKS
+from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS
 from projections.stores.delta.untouched import untouched
 
 if TYPE_CHECKING:

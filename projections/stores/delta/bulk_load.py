@@ -35,7 +35,7 @@ from cdc.table import ColumnKind
 from projections.common.file_lock import WriterLock
 from projections.errors import LoadFailedError, UnholdableValueError
 from projections.stores.delta.arrow import arrow_type, deletes_schema, table_schema
-from projections.stores.delta.table_sink import COMPACTED_BYTES, CONFIGURATION, LOADED
+from projections.stores.delta.table_format import COMPACTED_BYTES, CONFIGURATION, LOADED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from msgspec import structs
 
@@ -26,7 +26,6 @@ from projections.changes.sink import Holding
 from projections.common.file_lock import WriterLock
 from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
-from projections.publishing.published_versions import KEPT_HOURS, promised
 from projections.stores.delta import first_commit
 from projections.stores.delta.arrow import (
     decoded_rows,
@@ -37,6 +36,14 @@ from projections.stores.delta.arrow import (
     table_schema,
 )
 from projections.stores.delta.schema_migration import reshape
+from projections.stores.delta.table_format import (
+    CONFIGURATION,
+    FEED,
+    FLOOR,
+    HOOKS,
+    LOADED,
+    maintain,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,25 +53,10 @@ if TYPE_CHECKING:
     from projections.changes.row_change import ReadSpan
     from projections.planning.view_plan import ViewPlan
 
-COMMITS_PER_COMPACTION: Final = 50
-COMPACTED_BYTES: Final = 32 << 20
-"""Size of a compacted file: a merge rewrites every file that it touches."""
 
 _DELETED: Final = "_headwater_deleted"
 _ATTEMPTS: Final = 3
-CONFIGURATION: Final = {
-    "delta.checkpointInterval": "20",
-    "delta.logRetentionDuration": "interval 1 day",
-    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
-}
-HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
-FEED: Final = {"delta.enableChangeDataFeed": "true"}
-"""Property of a table whose changes others are made from."""
 
-FLOOR: Final = "headwater.floor"
-LOADED: Final = "headwater.loaded"
-"""Property of a table that was filled from the source: the version of the read that it stands for.
-What that read sends is there already, or has changed since and comes by the stream."""
 
 _T = TypeVar("_T")
 logger = logging.getLogger(__name__)
@@ -546,30 +538,6 @@ def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
 
 def _earlier(name: str) -> str:
     return f"(s.{name} < t.{name} OR (t.{name} IS NULL AND s.{name} IS NOT NULL))"
-
-
-def maintain(table: DeltaTable, root: Path, name: str) -> None:
-    """Compacts a table periodically, and removes files that can no longer be read.
-
-    Args:
-        table: The table.
-        root: Folder of all tables.
-        name: Its name there. What is promised of a view of that name stays, also where nothing
-            newer has been published for longer than versions are kept.
-    """
-    if table.version() % COMMITS_PER_COMPACTION:
-        return
-    table.optimize.compact(target_size=COMPACTED_BYTES)
-    try:
-        table.vacuum(
-            retention_hours=KEPT_HOURS,
-            enforce_retention_duration=False,
-            dry_run=False,
-            keep_versions=promised(root, name) or None,
-        )
-    except DeltaError as error:
-        # rather too many files than one that someone reads
-        logger.warning("table %s is not vacuumed: %s", name, type(error).__name__)
 
 
 def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:

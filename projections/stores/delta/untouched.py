@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from projections.stores.delta.table_sink import FLOOR, LOADED
+from projections.stores.delta.table_format import FLOOR, LOADED
 
 if TYPE_CHECKING:
     from pathlib import Path

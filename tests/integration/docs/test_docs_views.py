@@ -21,7 +21,7 @@ from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.published_versions import Published
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 from projections.stores.delta.table_stats import states
 from tests.fix_spark import UNCOMPILED
 

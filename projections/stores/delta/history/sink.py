@@ -36,14 +36,8 @@ from projections.stores.delta.history.tables import (
     transaction,
 )
 from projections.stores.delta.schema_migration import loses, reshape
-from projections.stores.delta.table_sink import (
-    CONFIGURATION,
-    HOOKS,
-    TableSink,
-    maintain,
-    quoted,
-    unavailable,
-)
+from projections.stores.delta.table_format import CONFIGURATION, HOOKS, maintain
+from projections.stores.delta.table_sink import TableSink, quoted, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -27,7 +27,7 @@ from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing.published_versions import Published
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 from tests.fix_spark import UNCOMPILED
 
 if TYPE_CHECKING:

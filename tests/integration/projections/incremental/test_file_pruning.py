@@ -17,7 +17,7 @@ from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.pruned_inputs import Nearby
 from projections.incremental.spark.table_reader import TableVersions
 from projections.publishing.published_versions import PublishedVersion, TableVersion
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.other_sources import published_views, readers
 from projections.publishing.published_versions import Published, SourcePosition, promised
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 from tests.fix_spark import UNCOMPILED
 
 if TYPE_CHECKING:

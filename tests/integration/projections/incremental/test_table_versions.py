@@ -19,7 +19,7 @@ from projections.incremental.spark.table_reader import TableVersions
 from projections.job.spark.session import session_of_batches
 from projections.publishing.published_versions import PublishedVersion, TableVersion
 from projections.publishing.stable_table import StableTable
-from projections.stores.delta.table_sink import COMMITS_PER_COMPACTION, FEED
+from projections.stores.delta.table_format import COMMITS_PER_COMPACTION, FEED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,7 +26,7 @@ from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
 from projections.stores.delta.history.sink import HistorySink
-from projections.stores.delta.table_sink import FEED
+from projections.stores.delta.table_format import FEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -24,7 +24,7 @@ from projections.job.tasks.stable_tables import StableTablesTask
 from projections.publishing import stable_table
 from projections.publishing.published_versions import Published, TableVersion, stable_path
 from projections.publishing.stable_table import StableTable
-from projections.stores.delta.table_sink import CONFIGURATION, FEED
+from projections.stores.delta.table_format import CONFIGURATION, FEED
 from tests.programs import killed_show
 from tests.waiting import wait_until
 

@@ -33,7 +33,7 @@ from projections.erasure.residue import forget_past
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.delta.sink import WarehouseSink
-from projections.stores.delta.table_sink import CONFIGURATION, FEED
+from projections.stores.delta.table_format import CONFIGURATION, FEED
 from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from projections.errors import PlaceBehindError, PlaceUnpublishedError
 from projections.publishing import published_versions
 from projections.publishing.boundary import Ahead
 from projections.publishing.published_versions import Published, TableVersion
-from projections.stores.delta import table_sink as table
+from projections.stores.delta import table_format as table
 
 if TYPE_CHECKING:
     from pathlib import Path
