@@ -28,6 +28,7 @@ class TaskHalts:
         """Has the first process halt that comes to each stage."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for stage in stages:
+            self.release(stage)  # a process that was killed here cannot take its file away
             (self.folder / f"{stage}.wanted").touch()
 
     def halted(self, stage: str) -> int | None:

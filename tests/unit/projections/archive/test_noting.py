@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from headwater.cli.version import compared, line_of, row_of, show_difference
-from headwater.operations.cutover_refusals import _differs
+from headwater.operations.cutover_refusals import differs
 from projections.archive import progress_note
 from projections.archive.progress import ReplayProgress
 from projections.archive.progress_note import ProgressWriter, figures_of
@@ -100,6 +100,6 @@ def test_versions_that_cannot_be_compared_are_said_to_be_so(
     )
     show_difference(found)
     assert f"they are not compared: {why}" in capsys.readouterr().err
-    refused = _differs(version(None, VersionState.HELD), found, {})
+    refused = differs(version(None, VersionState.HELD), found, {})
     assert ("HW-P134", why) == (refused.code, refused.detail)
     assert "--accept-differences" in (refused.hint or "")
