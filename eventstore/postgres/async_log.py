@@ -17,7 +17,7 @@ from eventstore.errors import (
 )
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
 from eventstore.model.event import Appended, AppendRequest, StoredEvent
-from eventstore.postgres import answer, statement
+from eventstore.postgres import answer, append_statement, statement
 from eventstore.postgres.async_paging import items, pages
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
@@ -76,7 +76,7 @@ class AsyncPostgresEventLog:
         """See `EventLog.append`."""
         if connection is not None:
             return await self._append_joined(request, joined_async(connection))
-        asked = statement.append(request)
+        asked = append_statement.append(request)
         try:
             return await self._append(request, asked)
         except ContentionError:
@@ -90,10 +90,10 @@ class AsyncPostgresEventLog:
         try:
             row = await self._executed(request.tenant, asked)
             if row is not None:
-                return statement.appended(request, row)
+                return append_statement.appended(request, row)
         except psycopg.Error as error:
             # of the plain INSERT: another writer was at this version, too, and came first
-            lost = violated(error) == STREAM_POSITION and statement.plain(asked)
+            lost = violated(error) == STREAM_POSITION and append_statement.plain(asked)
             if violated(error) == EVENT_ID:
                 if done := await self._repeated(request):
                     return done
@@ -117,20 +117,20 @@ class AsyncPostgresEventLog:
         if done := await self._repeated(request):
             return done
         actual = await self.stream_version(request.tenant, request.appends[0].stream)
-        raise statement.wrong_version(request, actual)
+        raise append_statement.wrong_version(request, actual)
 
     async def _append_joined(
         self, request: AppendRequest, connection: AsyncConnection[Any]
     ) -> Appended:
-        asked = statement.append(request, joined=True)
+        asked = append_statement.append(request, joined=True)
         with _translating():
             cursor = await own_async_cursor(connection).execute(asked.sql, asked.parameters)
             row = await cursor.fetchone()
-        return statement.appended(request, row or ())
+        return append_statement.appended(request, row or ())
 
     async def _repeated(self, request: AppendRequest) -> Appended | None:
         found = await self._events(statement.events_by_id(request), request.tenant)
-        done = statement.repeated(request, found)
+        done = append_statement.repeated(request, found)
         if done is None or 0 not in done.versions:
             return done
         tenant, streams = request.tenant, [append.stream for append in request.appends]

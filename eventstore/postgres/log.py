@@ -18,7 +18,7 @@ from eventstore.errors import (
 )
 from eventstore.log import WHOLE_LOG, WHOLE_STREAM
 from eventstore.model.event import Appended, AppendRequest, StoredEvent
-from eventstore.postgres import answer, statement
+from eventstore.postgres import answer, append_statement, statement
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
     check_address,
@@ -77,7 +77,7 @@ class PostgresEventLog:
         """See `EventLog.append`."""
         if connection is not None:
             return self._append_joined(request, joined(connection))
-        asked = statement.append(request)
+        asked = append_statement.append(request)
         try:
             return self._append(request, asked)
         except ContentionError:
@@ -91,10 +91,10 @@ class PostgresEventLog:
         try:
             row = self._executed(request.tenant, asked)
             if row is not None:
-                return statement.appended(request, row)
+                return append_statement.appended(request, row)
         except psycopg.Error as error:
             # of the plain INSERT: another writer was at this version, too, and came first
-            lost = violated(error) == STREAM_POSITION and statement.plain(asked)
+            lost = violated(error) == STREAM_POSITION and append_statement.plain(asked)
             if violated(error) == EVENT_ID:
                 if done := self._repeated(request):
                     return done
@@ -118,18 +118,18 @@ class PostgresEventLog:
         if done := self._repeated(request):
             return done
         actual = self.stream_version(request.tenant, request.appends[0].stream)
-        raise statement.wrong_version(request, actual)
+        raise append_statement.wrong_version(request, actual)
 
     def _append_joined(self, request: AppendRequest, connection: Connection[Any]) -> Appended:
-        asked = statement.append(request, joined=True)
+        asked = append_statement.append(request, joined=True)
         with _translating():
             cursor = own_cursor(connection).execute(asked.sql, asked.parameters)
             row = cursor.fetchone()
-        return statement.appended(request, row or ())
+        return append_statement.appended(request, row or ())
 
     def _repeated(self, request: AppendRequest) -> Appended | None:
         found = self._events(statement.events_by_id(request), request.tenant)
-        done = statement.repeated(request, found)
+        done = append_statement.repeated(request, found)
         if done is None or 0 not in done.versions:
             return done
         tenant, streams = request.tenant, [append.stream for append in request.appends]

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from eventstore.model.event import StreamAppend
 from eventstore.model.expected_version import ANY
-from eventstore.postgres import statement
+from eventstore.postgres import append_statement
 from eventstore.testing import an_event, append_to
 from eventstore.testing.sample import append_to_all
 from tests.waiting import wait_until
@@ -32,10 +32,10 @@ STREAM_WAITERS = (
 )
 STREAMS = (f"s-{number}" for number in count())
 WAYS = {
-    "one row": lambda name: statement.append(append_to(name, expected_version=0)),
-    "one event": lambda name: statement.append(append_to(name)),
-    "several events": lambda name: statement.append(append_to(name, an_event(), an_event())),
-    "everything": lambda name: statement.append(
+    "one row": lambda name: append_statement.append(append_to(name, expected_version=0)),
+    "one event": lambda name: append_statement.append(append_to(name)),
+    "several events": lambda name: append_statement.append(append_to(name, an_event(), an_event())),
+    "everything": lambda name: append_statement.append(
         append_to_all(
             StreamAppend(name, (an_event(),), ANY), StreamAppend(f"{name}-2", (an_event(),), ANY)
         )

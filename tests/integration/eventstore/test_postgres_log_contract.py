@@ -11,7 +11,7 @@ import pytest
 from eventstore.errors import WrongExpectedVersionError
 from eventstore.log import LogPart
 from eventstore.model.expected_version import NO_STREAM
-from eventstore.postgres import statement
+from eventstore.postgres import append_statement
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.testing import (
@@ -84,7 +84,7 @@ def test_the_mark_of_a_moment_at_which_a_writer_begins_is_the_head(pg_log, store
 def test_a_joined_append_that_loses_leaves_the_caller_s_transaction_usable(pg_log, store_dsn):
     """Its rival commits between the look at the stream's version and the row."""
     with psycopg.connect(store_dsn) as rival, psycopg.connect(store_dsn) as caller:
-        asked = statement.append(append_to("order-1", expected_version=0))
+        asked = append_statement.append(append_to("order-1", expected_version=0))
         rival.execute(asked.sql, asked.parameters, binary=True)
         with ThreadPoolExecutor(1) as thread:
             losing = thread.submit(

@@ -28,7 +28,7 @@ CALLS = {
 
 LOCKS = {
     "foundation/advisory_lock.py": "AdvisoryLock",
-    "eventstore/postgres/statement.py": "two locks inside the one statement of an append",
+    "eventstore/postgres/append_statement.py": "two locks inside the one statement of an append",
     "eventstore/subscription/statement.py": "a rebuild's lock, and the end of all of a session's",
 }
 """Modules that write the SQL of an advisory lock."""
