@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from projections.changes.record import Record
-    from projections.changes.reducer import Reduced
+    from projections.changes.reduced import Reduced
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 

@@ -10,7 +10,7 @@ import orjson
 
 from cdc.table import ColumnKind, TableSchema
 from cdc.values import decode, encoder
-from projections.changes.reducer import missing_values
+from projections.changes.reduced import missing_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from projections.changes.raw_change import RawChange
 from projections.changes.record import canonical
-from projections.changes.reducer import Reduced, TopicReducer
+from projections.changes.reducer import TopicReducer
 from projections.changes.row_change import RowChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from projections.changes.reduced import Reduced
 
 
 class EveryChangeReducer(TopicReducer):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
+
+from cdc.change_event import EPOCH_HEADER
+from cdc.errors import EnvelopeError
+from cdc.lsn import Lsn
+from cdc.position import ChangePosition
 
 if TYPE_CHECKING:
     from foundation.errors import PlatformError
@@ -75,3 +81,18 @@ def key_text(topic: str, record: Record) -> str:
     if record.key is None or record.key == b"null":
         return f"{topic}/{record.partition}/{record.offset}"
     return "hex:" + record.key.hex()
+
+
+@cache
+def stated_epoch(text: str | None) -> int:
+    """Returns the epoch that a record's header states.
+
+    Raises:
+        EnvelopeError: It states none.
+    """
+    if text is None:
+        raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")
+    try:
+        return ChangePosition.of_read(int(text), Lsn(0)).epoch
+    except ValueError:
+        raise EnvelopeError(f"header {EPOCH_HEADER} is not a number") from None

@@ -9,25 +9,29 @@ cannot be read is quarantined with its cause; all others are applied.
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import orjson
 from msgspec.structs import replace
 
-from cdc.change_event import EPOCH_HEADER, ChangeEvent
+from cdc.change_event import ChangeEvent
 from cdc.envelope import Operation
-from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError, ValueDecodeError
-from cdc.lsn import Lsn
-from cdc.position import VERSION_LSN_BITS, ChangePosition, epoch_of, lsn_of
+from cdc.errors import CdcError, EnvelopeError, SchemaMismatchError
+from cdc.position import VERSION_LSN_BITS, epoch_of, lsn_of
 from cdc.values import UNCHANGED_MARKS, UNCHANGED_PLACEHOLDER, decode, decoder, rows_decoder
 from projections.changes.raw_change import RawChange, filled, newer_after, newer_before
-from projections.changes.record import Record, RecordFailure, canonical
+from projections.changes.record import Record, RecordFailure, canonical, stated_epoch
+from projections.changes.reduced import (
+    SET_APART,
+    RecordHeader,
+    Reduced,
+    missing_values,
+    unread_record,
+)
 from projections.changes.row_change import RowChange
 from projections.errors import (
     KeylessChangeError,
-    NoStoredRowError,
     ProjectionError,
     TruncateError,
     UnknownShapeError,
@@ -35,21 +39,12 @@ from projections.errors import (
 from projections.planning.row_upcaster import Fitting
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from cdc.table import TableSchema
     from foundation.errors import PlatformError
     from projections.planning.row_upcaster import TableShapes
     from projections.planning.view_plan import Facts
-
-_SET_APART: Final = (
-    EnvelopeError,
-    ValueDecodeError,
-    KeylessChangeError,
-    TruncateError,
-    NoStoredRowError,
-)
-"""Errors of one record, which hold up its key only; every other error stops the batch."""
 
 
 class _Truncated(Exception):  # noqa: N818  # no error: how a record says that it is no row's
@@ -62,62 +57,6 @@ class _Begun(NamedTuple):
     version: int
     at_us: int
     record: Any
-
-
-class RecordHeader(NamedTuple):
-    """What one record says, as far as its key and place go.
-
-    Attributes:
-        lsn: Its position.
-        streamed: Whether it comes from the log; otherwise it was read from the table.
-        whole: Whether it needs no other change of its key.
-        version: Its position in the log; 0 if a read of the table takes its place.
-        key: Values of its key; None without one.
-    """
-
-    lsn: int
-    streamed: bool
-    whole: bool
-    version: int = 0
-    key: tuple[object, ...] | None = None
-
-
-class Reduced(NamedTuple):
-    """What a batch of records comes to.
-
-    Attributes:
-        changes: The newest change of each key; for histories, every change.
-        below: Older whole rows that the store has to be given before `changes`.
-        failures: Records that could not be read, or whose kept values no row has.
-        records: Records taken: those below, and one for each of `failures` that was not read.
-        accepted: Those that count.
-        filtered: Those that do not: tombstones, and changes of events passed over.
-        kinds: Of a table of events, how many of those accepted add an event, by type.
-        truncated: Version of the newest truncate among them; 0 if there is none.
-        raws: What each of `changes` was made from.
-        begun: Where it is asked for, what is known of keys of which no change counts: only when
-            their rows began. See `RowChange.begun`.
-    """
-
-    changes: list[RowChange]
-    below: list[RowChange]
-    failures: list[RecordFailure]
-    records: int
-    accepted: int
-    filtered: int
-    kinds: Counter[str | None]
-    truncated: int
-    raws: list[RawChange]
-    begun: Sequence[RowChange] = ()
-
-    def sources(self) -> dict[tuple[tuple[object, ...], int], RawChange]:
-        """Returns what each change was made from, by its key and version."""
-        found = {}
-        for change, raw in zip(self.changes, self.raws, strict=True):
-            found[change.key, change.version] = raw
-            if raw.below is not None:  # it goes with the change that needs it
-                found.setdefault((change.key, raw.below.version), raw)
-        return found
 
 
 class TopicReducer:
@@ -155,7 +94,7 @@ class TopicReducer:
         self._left_to_read = left_to_read
         self._asks_begun = begun
         waits = (SchemaMismatchError, UnknownShapeError)
-        self._set_apart = _SET_APART if shapes is None else (*_SET_APART, *waits)
+        self._set_apart = SET_APART if shapes is None else (*SET_APART, *waits)
         self._columns = frozenset(schema.by_name)
         self._left_out = left_out
         self._captured = self._columns | left_out
@@ -197,13 +136,13 @@ class TopicReducer:
                 # the connector takes any unique index for a key, nullable ones too
                 key = None
             try:
-                read = self._read(record, key, value, _epoch(epoch))
+                read = self._read(record, key, value, stated_epoch(epoch))
             except _Truncated as found:
                 self._accepted += 1
                 self._truncate(found.version, found.at_us, record)
                 continue
             except self._set_apart as error:
-                self._failures.append(_unread(record, error))
+                self._failures.append(unread_record(record, error))
                 self._cut(key)
                 continue
             if read is None:
@@ -248,7 +187,7 @@ class TopicReducer:
         key = None if self._without_key or record.key == b"null" else record.key
         read = None
         if record.value is not None:
-            read = self._read(record, key, record.value, _epoch(record.epoch))
+            read = self._read(record, key, record.value, stated_epoch(record.epoch))
         if read is None and record.value is not None and self._fitting is not None:
             return RecordHeader(
                 0, streamed=False, whole=False
@@ -539,20 +478,6 @@ class TopicReducer:
         )
 
 
-def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError:
-    """Returns the error for a change whose unchanged values no row has."""
-    return NoStoredRowError(
-        f"no stored row of {schema.table} has the unchanged values of a change",
-        detail="columns " + ", ".join(kept),
-        hint="the change waits until the row is read again, which the job requests",
-    )
-
-
-def _unread(record: Any, error: PlatformError) -> RecordFailure:
-    version = error.version if isinstance(error, KeylessChangeError) else None
-    return RecordFailure((Record._make(record),), error, version, None)
-
-
 def _kind(operation: str, fields: Mapping[str, Any]) -> str | None:
     row = fields["before" if operation == "d" else "after"]
     return row.get("type") if isinstance(row, dict) else None
@@ -565,16 +490,6 @@ def _passed_over(facts: Facts, operation: str, kind: str | None) -> bool:
         return True
     # no type at all is for others to find out
     return kind is not None and kind not in facts.types
-
-
-@cache
-def _epoch(text: str | None) -> int:
-    if text is None:
-        raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")
-    try:
-        return ChangePosition.of_read(int(text), Lsn(0)).epoch
-    except ValueError:
-        raise EnvelopeError(f"header {EPOCH_HEADER} is not a number") from None
 
 
 def _row_id(version: int, order: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from projections.changes.record import RecordFailure, canonical, key_text
-from projections.changes.reducer import missing_values
+from projections.changes.reduced import missing_values
 from projections.changes.row_change import Applied, RowChange
 from projections.changes.task_outcome import Held, UnappliedRecord
 from projections.definition.expectations.expectation import OnFail
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from foundation.errors import PlatformError
-    from projections.changes.reducer import Reduced
+    from projections.changes.reduced import Reduced
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import TaskOutcome
     from projections.definition.expectations.expectation import Expectation

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.values import encoder
-from projections.changes.reducer import missing_values
+from projections.changes.reduced import missing_values
 from projections.changes.row_batch import parts
 from projections.changes.row_change import (
     Applied,

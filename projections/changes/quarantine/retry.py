@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from foundation.errors import PlatformError
     from projections.changes.quarantine.table import Case
-    from projections.changes.reducer import RecordHeader, TopicReducer
+    from projections.changes.reduced import RecordHeader
+    from projections.changes.reducer import TopicReducer
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from cdc.table import ColumnKind
 from cdc.values import encoder
-from projections.changes.reducer import missing_values
+from projections.changes.reduced import missing_values
 from projections.changes.row_batch import ROWS_AT_ONCE, shown
 from projections.changes.row_change import (
     Applied,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from projections.changes.reducer import missing_values
+from projections.changes.reduced import missing_values
 from projections.changes.row_change import (
     Applied,
     Refused,

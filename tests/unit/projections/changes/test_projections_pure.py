@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
@@ -19,7 +20,7 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER, decoder
 from projections.changes.documents import key_text
 from projections.changes.record import Record
-from projections.changes.reducer import Reduced, TopicReducer
+from projections.changes.reducer import TopicReducer
 from projections.changes.row_change import RowChange
 from projections.common.fault import Fault, FaultError
 from projections.errors import (
@@ -31,6 +32,9 @@ from projections.errors import (
 from projections.planning.view_plan import Facts
 from projections.publishing.frontier import SAMPLES_MAX, Frontier
 from tests.oracles.sink_contract import latest
+
+if TYPE_CHECKING:
+    from projections.changes.reduced import Reduced
 
 SCHEMA = TableSchema(
     TableName("public", "things"),
