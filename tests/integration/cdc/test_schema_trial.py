@@ -96,7 +96,7 @@ def test_a_try_tells_what_the_migration_makes(
 ) -> None:
     before = {table: shape_of(source, table) for table in TABLES}
     rows = source.execute("SELECT * FROM orders ORDER BY id").fetchall()
-    notes = source.execute("SELECT max(id) FROM headwater.schema_changes").fetchone()
+    notes = source.execute("SELECT coalesce(max(id), 0) FROM headwater.schema_changes").fetchone()
 
     tried = try_migration(database, TABLES, migration)
 
@@ -114,7 +114,7 @@ def test_a_try_tells_what_the_migration_makes(
         source.execute(
             "SELECT table_oid, bool_or(rewritten) FROM headwater.schema_changes WHERE id > %s"
             " GROUP BY 1",
-            (notes,),
+            notes,
         ).fetchall()
     )
     assert told == {each.oid: each.rewritten for each in tried.values()}
