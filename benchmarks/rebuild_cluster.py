@@ -3,7 +3,7 @@
 All workers have one core, and are processes of this machine; where it has fewer cores than they,
 only processor time says what a cluster costs. That is of driver, its JVM, master, workers, their
 executors and Python workers, in sessions that have done it once for each worker before. Three
-workers also rebuild from an archive of which a fifth of the changes are of one key. Each round
+workers also rebuild from an archive with a fifth of its changes on one key. Each round
 starts from the archive and no tables, and its rows are compared with those that they must be.
 """
 

@@ -38,7 +38,7 @@ _TABLE_READY_S = 2.0
 """What each table may add: its snapshot, its index in search and its files."""
 
 _TABLES_SHOWN_MAX = 24
-"""Tables of which each is reported while it is read; of more, how many are done."""
+"""Up to so many tables are reported one by one; beyond that, a count of those that are done."""
 
 _LARGE_ROWS = 100_000
 """Rows from which on a table's own progress is shown beside the count of many."""

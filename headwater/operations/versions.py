@@ -458,7 +458,7 @@ def _succession(connection: Connection, spec: JobSpec, target: ViewVersion) -> D
     try:
         return dependents.of_version(connection, spec, target)
     except SinkUnavailableError:
-        return dependents.NOBODY
+        return dependents.NO_DEPENDENTS
 
 
 def _stand_still(config: JobConfig, then: Dependents) -> dict[str, str]:

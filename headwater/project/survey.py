@@ -151,7 +151,7 @@ class DatabaseSurvey:
         return [choice for choice in self.choices if not choice.to]
 
     def by_note(self) -> list[tuple[str, list[Choice]]]:
-        """Returns what has to be known of mirrored tables, and of which."""
+        """Returns notes on mirrored tables, each with the tables that it applies to."""
         found: dict[str, list[Choice]] = {}
         for choice in self.mirrored:
             for note in choice.notes:

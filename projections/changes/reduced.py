@@ -64,8 +64,8 @@ class Reduced(NamedTuple):
         kinds: Of a table of events, how many of those accepted add an event, by type.
         truncated: Version of the newest truncate among them; 0 if there is none.
         raws: What each of `changes` was made from.
-        begun: Where it is asked for, what is known of keys of which no change counts: only when
-            their rows began. See `RowChange.begun`.
+        begun: Where requested, the first commits of keys without a change that counts. See
+            `RowChange.begun`.
     """
 
     changes: list[RowChange]

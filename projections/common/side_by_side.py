@@ -1,4 +1,4 @@
-"""The same for many views, a few at a time: a store answers one while it works on another."""
+"""Runs the same work for many views, four at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Result = TypeVar("Result")
 
 
 def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Returns what comes of each, in their order.
+    """Calls a function for each item in several threads; returns the results in their order.
 
     Args:
-        work: Done in several threads; what it raises first ends the rest that has not begun.
-        items: What it is done with.
+        work: The function. Its first exception is raised; calls that have not begun are dropped.
+        items: Its arguments.
     """
     wanted = list(items)
     if len(wanted) <= 1:

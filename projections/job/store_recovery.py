@@ -123,7 +123,7 @@ def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
         for plan, error in zip(plans, side_by_side(partial(_tried, sink), plans), strict=True):
             if isinstance(error, IndexLostError):
                 backfill.leave_out(spec, Store.SEARCH, [plan.name])
-                _log.warning("a view is read anew", view=plan.name, why=error.message)
+                _log.warning("a view is read again", view=plan.name, why=error.message)
             elif error is not None:
                 found[plan.name] = Fault.of(error)
                 _log.warning(

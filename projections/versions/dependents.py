@@ -71,7 +71,7 @@ class Dependents:
         return not self.views or self.now == self.then
 
 
-NOBODY = Dependents((), {}, {})
+NO_DEPENDENTS = Dependents((), {}, {})
 """The dependents of a view that no other view reads."""
 
 
@@ -83,7 +83,7 @@ def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> De
     """
     followers = _followers(connection, spec, target.view)
     if not followers:
-        return NOBODY
+        return NO_DEPENDENTS
     now, latest = _now(connection, spec.config, target.view, followers), _latest(spec.config)
     at = latest.get(target.place)
     then = {name: columns for name, columns in now.items() if name != target.view}
@@ -96,22 +96,22 @@ def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Dependents:
     """Returns what derived views would read after a cutover to a view as it is declared now.
 
     Returns:
-        The dependents; `NOBODY` if the view does not fit its table, since no version of it can
-        exist.
+        The dependents; `NO_DEPENDENTS` if the view does not fit its table, since no version of it
+        can exist.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
     """
     followers = _followers(connection, spec, view.name)
     if not followers:
-        return NOBODY
+        return NO_DEPENDENTS
     if isinstance(view, DerivedView):
         return _of_query(connection, spec.config, view, followers)
     planned = replace(view, name=f"{view.name}.{_PLANNED}")
     try:
         bound = binding.bind(connection, spec.config.source, [planned], hiding=spec.config.hiding)
     except PlanError:
-        return NOBODY
+        return NO_DEPENDENTS
     now = _now(connection, spec.config, view.name, followers)
     return Dependents(followers, now, {**now, view.name: columns_of(bound.plans[0])})
 
