@@ -201,11 +201,17 @@ def _is_code(item: ast.stmt) -> bool:
 def _entry(error: type[PlatformError]) -> ErrorEntry:
     return ErrorEntry(
         code=vars(error)["code"],
-        name=f"{error.__module__}.{error.__qualname__}",
+        name=f"{_imported_from(error)}.{error.__qualname__}",
         meaning=_plain((error.__doc__ or "").split("\n\n")[0]),
         retriable=getattr(error, "retriable", False),
         exit_code=error.exit_code,
     )
+
+
+def _imported_from(error: type[PlatformError]) -> str:
+    """The module that users import an error from: a package `errors` exports its modules' own."""
+    package = error.__module__.rpartition(".")[0]
+    return package if package.endswith(".errors") else error.__module__
 
 
 # typer carries a click of its own without public types for its commands and parameters
