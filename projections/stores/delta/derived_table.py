@@ -14,7 +14,7 @@ from projections.common.file_lock import WriterLock
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import DuplicateKeyError, SinkUnavailableError
 from projections.stores.delta.table_format import CONFIGURATION, FEED, HOOKS, maintain
-from projections.stores.delta.table_sink import quoted
+from projections.stores.delta.view_tables import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,8 @@ from projections.common.delta_log import refuse_torn, torn
 from projections.common.file_lock import WriterLock
 from projections.errors import SinkUnavailableError
 from projections.stores.delta.history.sink import HistorySink
-from projections.stores.delta.table_sink import TableSink, unavailable
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.delta.view_tables import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from msgspec import structs
 
-from cdc.table import ColumnKind
 from cdc.values import encoder
 from projections.changes.reduced import missing_values
-from projections.changes.row_batch import ROWS_AT_ONCE, shown
 from projections.changes.row_change import (
     Applied,
     Refused,
@@ -23,62 +19,47 @@ from projections.changes.row_change import (
     may_complete,
 )
 from projections.changes.sink import Holding
-from projections.common.file_lock import WriterLock
 from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
-from projections.errors import SinkRefusedError, SinkUnavailableError, UnholdableValueError
+from projections.errors import UnholdableValueError
 from projections.stores.delta import first_commit
 from projections.stores.delta.arrow import (
-    decoded_rows,
     deletes_schema,
     keys_table,
-    row_part,
     rows_table,
     table_schema,
 )
+from projections.stores.delta.duplicate_rows import delete_duplicates
 from projections.stores.delta.schema_migration import reshape
 from projections.stores.delta.table_format import (
-    CONFIGURATION,
     FEED,
     FLOOR,
     HOOKS,
     LOADED,
     maintain,
 )
+from projections.stores.delta.view_tables import ViewTables, having, keys_of, quoted, unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from projections.changes.row_batch import RowPart
     from projections.changes.row_change import ReadSpan
     from projections.planning.view_plan import ViewPlan
 
-
 _DELETED: Final = "_headwater_deleted"
-_ATTEMPTS: Final = 3
 
 
-_T = TypeVar("_T")
-logger = logging.getLogger(__name__)
+class TableSink(ViewTables):
+    """Writes the live rows of a view to the Delta table `<root>/<view>`.
 
-
-class TableSink:
-    """Keeps the live rows of a view in the Delta table `<root>/<view>`.
-
-    Each row has its version in `_version`. Deletes are remembered, key and version, in a second
-    table, `<root>/<view>.deleted`, which is written first: after a crash between the two, the
-    batch is given again and finds its own deletes there. What `sweep` was given last is a property
-    of the view's table, `headwater.floor`. A commit is on disk when `apply` returns. Each view is
+    Column `_version` contains each row's version. A second table, `<root>/<view>.deleted`, records
+    the key and version of each delete. It is written first: after a crash between the two commits,
+    the batch is replayed and finds its own deletes there. The table property `headwater.floor`
+    stores the version of the last sweep. A commit is on disk when `apply` returns. Each view is
     written under a lock that every writer on this machine respects.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._tables: dict[str, DeltaTable] = {}
-        self._deletes: dict[str, tuple[int, pa.Table]] = {}  # by table; its version, its rows
-
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the view's two tables unless they are there; gives them the view's columns."""
+        """Creates the view's two tables if missing, and migrates them to the view's columns."""
         with self._locked(plan):
             for name, schema in self._both(plan):
                 reshape(self._table(name, schema), schema, plan.older_names)
@@ -86,10 +67,10 @@ class TableSink:
 
     @staticmethod
     def _feed(plan: ViewPlan, table: DeltaTable) -> None:
-        """Has a table keep its changes from now on if others are made from them."""
+        """Enables the change feed of a table from which other views are derived."""
         if not plan.feeds:
             return
-        # a merge that keeps changes checks also what it leaves out: a delete of no row is all NULL
+        # with a feed, a merge also checks rows that it omits: a delete without a row is all NULL
         for field in table.schema().fields:
             if not field.nullable:
                 table.alter.drop_column_not_null(field.name)
@@ -107,33 +88,22 @@ class TableSink:
     def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
         """Looks the keys up in both tables, without the lock; see `Sink.stored`.
 
-        The two are read one after the other. A batch writes its deletes first and is given again
-        unless it has come to its end, so a row beside a newer delete is about to go.
+        The tables are read one after the other. A batch writes its deletes first and is replayed
+        until it completes, so a row with a newer delete is about to be removed.
         """
         try:
             return self._stored(plan, keys)
-        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
+        except (
+            DeltaError,
+            OSError,
+            pa.ArrowException,
+        ) as error:  # columns may change meanwhile
             self._tables.clear()
             raise unavailable(plan, error) from None
 
     def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
-        """Notes the version in the table's properties, then removes rows; see `Sink.sweep`."""
+        """Stores the version as a table property, then removes rows; see `Sink.sweep`."""
         return self._committed(plan, lambda: self._sweep(plan, below_version, reads))
-
-    def _committed(self, plan: ViewPlan, work: Callable[[], _T]) -> _T:
-        """Does work under the view's lock, again if another writer came between."""
-        with self._locked(plan):
-            for attempt in range(1, _ATTEMPTS + 1):
-                try:
-                    return work()
-                except CommitFailedError as error:
-                    self._tables.clear()
-                    if attempt == _ATTEMPTS:
-                        raise unavailable(plan, error) from None
-                except (DeltaError, OSError) as error:
-                    self._tables.clear()
-                    raise unavailable(plan, error) from None
-        raise AssertionError  # the loop returns or raises
 
     def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         floor = max(0, self._floor(plan) - 1)
@@ -143,7 +113,7 @@ class TableSink:
         held, _ = _parted(plan, asked)
         wanted = keys_table(plan, held)
         live, deleted = self._live_rows(plan, wanted), self._deleted_versions(plan, wanted)
-        places = zip(held, _keys_of(plan, wanted), strict=True)
+        places = zip(held, keys_of(plan, wanted), strict=True)
         found = {
             change.key: max(live.get(place, (0,))[0], deleted.get(place, 0))
             for change, place in places
@@ -154,14 +124,14 @@ class TableSink:
         floor, encode = max(0, self._floor(plan) - 1), encoder(plan.schema)
         held, _ = _parted(plan, [RowChange(key, 0, None, 0) for key in keys])
         wanted = keys_table(plan, held)
-        places = dict(zip([each.key for each in held], _keys_of(plan, wanted), strict=True))
+        places = dict(zip([each.key for each in held], keys_of(plan, wanted), strict=True))
         rows: dict[tuple[object, ...], list[tuple[int, dict[str, object]]]] = {}
         for place, version, row in self._rows(plan, wanted):
             rows.setdefault(place, []).append((version, row))
         deleted = self._deleted_versions(plan, wanted)
         found = []
         for key in keys:
-            place = places.get(key, ())  # one that a table cannot hold is not there
+            place = places.get(key, ())  # a key without an exact form has no row
             live = rows.get(place, [])
             version = max([floor, deleted.get(place, 0), *(version for version, _ in live)])
             found.append(Holding(version, tuple(encode(row) for _, row in live)))
@@ -174,7 +144,7 @@ class TableSink:
         reads: Sequence[ReadSpan],  # noqa: ARG002  # a history's
     ) -> int:
         if self._floor(plan) < below_version:
-            # first: whoever writes after this takes nothing older
+            # first: later writers must refuse older changes
             self._table(plan.name, table_schema(plan)).alter.set_table_properties(
                 {FLOOR: str(below_version)}, raise_if_not_exists=False
             )
@@ -187,97 +157,30 @@ class TableSink:
             swept.append(int(metrics["num_deleted_rows"]))
         return swept[0]
 
-    def version(self, plan: ViewPlan) -> int:
-        """Returns the newest version of the view's table.
-
-        Raises:
-            SinkUnavailableError: It cannot be read.
-        """
-        return self._committed(plan, lambda: self._table(plan.name, table_schema(plan)).version())
-
-    def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
-        """Reads every live row of the newest version; see `Sink.documents`."""
-        return (document for _, document in self.versioned(plan))
-
-    def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
-        """Reads every live row of the newest version; see `Sink.parts`."""
-        try:
-            dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
-            names = shown(plan)
-            for batch in dataset.to_batches(columns=list(names), batch_size=ROWS_AT_ONCE):
-                yield row_part(plan, pa.Table.from_batches([batch]), names)
-        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
-            raise unavailable(plan, error) from None
-
-    def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
-        """Reads every live row of the newest version, and its own; see `Sink.versioned`."""
-        try:
-            dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
-            names = tuple(column.name for column in plan.schema.columns)
-            for batch in dataset.to_batches(columns=[*names, VERSION_COLUMN]):
-                versions = batch.column(VERSION_COLUMN).to_pylist()
-                part = row_part(plan, pa.Table.from_batches([batch]), names)
-                yield from zip(versions, part.documents(), strict=True)
-        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
-            raise unavailable(plan, error) from None
-
     def deduplicate(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> int:
-        """Leaves of the rows of a key the one with the greatest version; returns how many went.
+        """Keeps the row with the greatest version of each key; returns the number removed.
 
-        No writer of this kind makes two rows of a key. For a damaged table, in one commit.
+        Repairs a damaged table, in one commit: this sink never writes two rows of a key.
 
         Raises:
             SinkUnavailableError: The table cannot be read or written.
         """
-        return self._committed(plan, lambda: self._deduplicate(plan, keys))
-
-    def close(self) -> None:
-        """Forgets the open tables."""
-        self._tables.clear()
+        return self._committed(
+            plan,
+            lambda: delete_duplicates(self._table(plan.name, table_schema(plan)), plan, keys),
+        )
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         try:
             return self._write(plan, changes)
-        except UnholdableValueError:  # all is converted before anything is written
+        except UnholdableValueError:  # conversion precedes every write
             held, refused = _parted(plan, changes)
             return self._write(plan, held) + Applied(refused=tuple(refused))
-
-    def _deduplicate(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> int:
-        table = self._table(plan.name, table_schema(plan))
-        wanted = keys_table(plan, [RowChange(key, 0, None, 0) for key in keys])
-        places = set(_keys_of(plan, wanted))
-        found = _having(table.to_pyarrow_dataset().to_table(), plan, wanted)
-        of_key = [key in places for key in _keys_of(plan, found)]
-        rows = found.filter(pa.array(of_key, pa.bool_()))
-        newest: dict[tuple[object, ...], tuple[int, int]] = {}
-        versions = rows[VERSION_COLUMN].to_pylist()
-        for number, (key, version) in enumerate(zip(_keys_of(plan, rows), versions, strict=True)):
-            newest[key] = max(newest.get(key, (-1, 0)), (version, number))
-        kept = rows.take(pa.array(sorted(number for _, number in newest.values()), pa.int64()))
-        if kept.num_rows == rows.num_rows:
-            return 0
-        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
-        predicate = _among(plan, kept)
-        if predicate is not None:
-            write_deltalake(
-                table,
-                kept,
-                mode="overwrite",
-                predicate=predicate,
-                post_commithook_properties=HOOKS,
-            )
-        else:
-            # rows of such keys cannot be named in a condition: the read that follows brings them
-            merger = table.merge(
-                kept.select(list(plan.keys)), on, source_alias="s", target_alias="t"
-            )
-            merger.when_matched_delete().execute()
-        return int(rows.num_rows - kept.num_rows)
 
     def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         floor, loaded = self._number(plan, FLOOR), self._number(plan, LOADED)
         taken = [
-            # one of no version says only when its row began
+            # a change without a version only reports its row's insert
             c
             for c in changes
             if not c.version or (c.version >= floor and c.version != loaded)
@@ -295,7 +198,7 @@ class TableSink:
     def _write_latest(
         self, plan: ViewPlan, upserts: Sequence[RowChange], deletes: Sequence[RowChange]
     ) -> tuple[int, int, int]:
-        """Returns the deletes remembered, the rows written and the bytes given."""
+        """Writes changes; returns the deletes recorded, the rows written and the bytes merged."""
         rows = rows_table(plan, upserts)
         gone = keys_table(plan, deletes) if deletes else None
         remembered = self._remember(plan, gone) if gone is not None else 0
@@ -309,10 +212,9 @@ class TableSink:
         deletes: Sequence[RowChange],
         refused: Sequence[Refused],
     ) -> tuple[int, int, int]:
-        """The same for a view whose rows say when they were inserted; see `beginning`.
+        """Does the same for a view with the time of each row's insert; see `first_commit`.
 
-        What that is of a key can come with any of its changes, those included that are too old to
-        be written.
+        Any change of a key can report its insert, even one that is too old to be written.
         """
         own = {change.key for change in (*upserts, *deletes)}
         own.update(each.change.key for each in refused)
@@ -337,16 +239,16 @@ class TableSink:
     def _remembered(
         self, plan: ViewPlan, changes: Sequence[RowChange]
     ) -> list[first_commit.KeyState | None]:
-        """What is remembered of the keys of changes; None of one that was never deleted."""
+        """Returns the recorded state of each change's key; None for one that was never deleted."""
         wanted = keys_table(plan, changes)
-        found = _having(self._every_delete(plan), plan, wanted)
+        found = having(self._every_delete(plan), plan, wanted)
         known = dict(
-            zip(_keys_of(plan, found), first_commit.each_known(found, BEGUN_AT_COLUMN), strict=True)
+            zip(keys_of(plan, found), first_commit.each_known(found, BEGUN_AT_COLUMN), strict=True)
         )
-        return [known.get(place) for place in _keys_of(plan, wanted)]
+        return [known.get(place) for place in keys_of(plan, wanted)]
 
     def _as_begun(self, plan: ViewPlan, deletes: Sequence[RowChange]) -> list[RowChange]:
-        """Deletes with what is stored of when their rows began, of those that are only left out."""
+        """Adds the stored insert to deletes of rows that the view only excludes."""
         asked = [change for change in deletes if first_commit.leaves_out(change)]
         if not asked:
             return list(deletes)
@@ -355,10 +257,10 @@ class TableSink:
         table = self._table(plan.name, table_schema(plan))
         stored: dict[tuple[object, ...], first_commit.KeyState] = {}
         for batch in table.to_pyarrow_dataset().to_batches(columns=names):
-            found = _having(pa.Table.from_batches([batch]), plan, wanted)
+            found = having(pa.Table.from_batches([batch]), plan, wanted)
             known = first_commit.each_known(found, plan.inserted_at[0])
-            stored.update(zip(_keys_of(plan, found), known, strict=True))
-        of_asked = [stored.get(place, first_commit.NOTHING) for place in _keys_of(plan, wanted)]
+            stored.update(zip(keys_of(plan, found), known, strict=True))
+        of_asked = [stored.get(place, first_commit.NOTHING) for place in keys_of(plan, wanted)]
         others = [change for change in deletes if not first_commit.leaves_out(change)]
         return [*others, *first_commit.known(asked, of_asked)]
 
@@ -376,17 +278,17 @@ class TableSink:
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
     def _without_deleted(self, plan: ViewPlan, rows: pa.Table) -> pa.Table:
-        """Leaves out rows that were deleted after these changes."""
+        """Excludes rows with a newer recorded delete."""
         if plan.append_only or not rows.num_rows:
             return rows
         deleted = self._deleted_versions(plan, rows)
         if not deleted:
             return rows
-        places = zip(_keys_of(plan, rows), rows[VERSION_COLUMN].to_pylist(), strict=True)
+        places = zip(keys_of(plan, rows), rows[VERSION_COLUMN].to_pylist(), strict=True)
         return rows.filter(pa.array([deleted.get(key, 0) < version for key, version in places]))
 
     def _merge(self, plan: ViewPlan, rows: pa.Table, gone: pa.Table | None) -> tuple[int, int]:
-        """Writes rows and takes deleted ones out; returns rows written and bytes given."""
+        """Upserts rows and removes deleted ones; returns rows written and bytes merged."""
         table = self._table(plan.name, table_schema(plan))
         if gone is None and table.version() == 0:
             write_deltalake(table, rows, mode="append", post_commithook_properties=HOOKS)
@@ -413,7 +315,7 @@ class TableSink:
     def _complete(
         self, plan: ViewPlan, upserts: Sequence[RowChange]
     ) -> tuple[Sequence[RowChange], list[Refused]]:
-        """Fills in unchanged values from the stored rows; the lock keeps those as they are."""
+        """Completes unchanged values from stored rows, which the lock protects."""
         partial = [change for change in upserts if change.kept]
         if not partial:
             return upserts, []
@@ -421,12 +323,12 @@ class TableSink:
         base = keys_table(plan, [_of_base(change) for change in partial])
         rows = self._live_rows(plan, pa.concat_tables([own, base]))
         deleted = self._deleted_versions(plan, own)
-        places = zip(_keys_of(plan, own), _keys_of(plan, base), strict=True)
+        places = zip(keys_of(plan, own), keys_of(plan, base), strict=True)
         completed = [change for change in upserts if not change.kept]
         refused, since = [], plan.kept_since
         for change, (place, base_place) in zip(partial, places, strict=True):
             if max(deleted.get(place, 0), rows.get(place, (0, {}))[0]) >= change.version:
-                continue  # whatever it says, there is something newer
+                continue  # stale
             version, stored = rows.get(base_place, (0, None))
             if stored is None or change.row is None or not may_complete(change, version, since):
                 refused.append(Refused(change, missing_values(plan.schema, change.kept)))
@@ -436,47 +338,6 @@ class TableSink:
                 whole = structs.replace(change, version=version, row=row, kept=(), base=None)
                 completed.append(whole)
         return completed, refused
-
-    def _floor(self, plan: ViewPlan) -> int:
-        """Version below which the view takes no change any more."""
-        return self._number(plan, FLOOR)
-
-    def _number(self, plan: ViewPlan, name: str) -> int:
-        table = self._table(plan.name, table_schema(plan))
-        return int(table.metadata().configuration.get(name, "0"))
-
-    def _deleted_versions(self, plan: ViewPlan, wanted: pa.Table) -> dict[tuple[object, ...], int]:
-        """Versions of the remembered deletes among these keys."""
-        found = _having(self._every_delete(plan), plan, wanted)
-        return dict(zip(_keys_of(plan, found), found[VERSION_COLUMN].to_pylist(), strict=True))
-
-    def _every_delete(self, plan: ViewPlan) -> pa.Table:
-        name = f"{plan.name}.deleted"
-        table = self._table(name, deletes_schema(plan))
-        known = self._deletes.get(name)
-        if known is None or known[0] != table.version():
-            known = table.version(), table.to_pyarrow_dataset().to_table()
-            self._deletes[name] = known
-        return known[1]
-
-    def _live_rows(
-        self, plan: ViewPlan, wanted: pa.Table
-    ) -> dict[tuple[object, ...], tuple[int, dict[str, object]]]:
-        """Version and values of the stored rows among these keys."""
-        return {place: (version, row) for place, version, row in self._rows(plan, wanted)}
-
-    def _rows(
-        self, plan: ViewPlan, wanted: pa.Table
-    ) -> Iterator[tuple[tuple[object, ...], int, dict[str, object]]]:
-        """Key, version and values of the stored rows among these keys."""
-        table = self._table(plan.name, table_schema(plan))
-        # not filtered while it is read: pyarrow fails on the statistics of texts
-        for batch in table.to_pyarrow_dataset().to_batches():
-            found = _having(pa.Table.from_batches([batch]), plan, wanted)
-            if found.num_rows:
-                versions = found[VERSION_COLUMN].to_pylist()
-                rows = decoded_rows(plan, found)
-                yield from zip(_keys_of(plan, found), versions, rows, strict=True)
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
         on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
@@ -489,37 +350,11 @@ class TableSink:
             post_commithook_properties=HOOKS,
         )
 
-    def _table(self, name: str, schema: pa.Schema) -> DeltaTable:
-        table = self._tables.get(name)
-        if table is None:
-            path = str(self._root / name)
-            if DeltaTable.is_deltatable(path):
-                table = DeltaTable(path)
-            else:
-                table = DeltaTable.create(path, schema, configuration=dict(CONFIGURATION))
-            self._tables[name] = table
-        elif self._later(name, table).is_file():
-            table.update_incremental()
-        return table
-
-    def _later(self, name: str, table: DeltaTable) -> Path:
-        """The commit after the one that is known; it lies in the folder under its number."""
-        return self._root / name / "_delta_log" / f"{table.version() + 1:020}.json"
-
-    def _both(self, plan: ViewPlan) -> list[tuple[str, pa.Schema]]:
-        tables = [(plan.name, table_schema(plan))]
-        if not plan.append_only:
-            tables.append((f"{plan.name}.deleted", deletes_schema(plan)))
-        return tables
-
-    def _locked(self, plan: ViewPlan) -> WriterLock:
-        return WriterLock(self._root / f".{plan.name}.lock", wait=True)
-
 
 def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
-    """Has newer rows take the place of those that there are; an event keeps its earliest times.
+    """Replaces stored rows by newer ones; an event keeps its earliest times.
 
-    Compaction moves it to another table, whose topic may even be read sooner than that of the log.
+    Compaction moves an event to another table, whose topic may be read before that of the log.
     """
     kept = f'NOT s."{_DELETED}"'
     times = [quoted(name) for name, _ in plan.times]
@@ -541,7 +376,7 @@ def _earlier(name: str) -> str:
 
 
 def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:
-    """Tells changes that a table can hold from those that it cannot."""
+    """Separates changes with an exact form in the table from those without one."""
     try:
         if not plan.append_only:
             keys_table(plan, [change for change in changes if change.row is None])
@@ -559,50 +394,3 @@ def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChang
 
 def _of_base(change: RowChange) -> RowChange:
     return change if change.base is None else structs.replace(change, key=change.base)
-
-
-def _having(table: pa.Table, plan: ViewPlan, wanted: pa.Table) -> pa.Table:
-    """Rows that have one of the wanted keys, and perhaps more where a key has several columns."""
-    first = plan.keys[0]
-    values = wanted.column(first).combine_chunks()
-    return table.filter(pc.is_in(table.column(first), value_set=values))
-
-
-def _keys_of(plan: ViewPlan, table: pa.Table) -> list[tuple[object, ...]]:
-    columns = [table.column(name).to_pylist() for name in plan.keys]
-    return list(zip(*columns, strict=True))
-
-
-def _among(plan: ViewPlan, rows: pa.Table) -> str | None:
-    """Returns a condition that holds of rows with these keys; None where keys have no literals."""
-    kinds = {plan.schema.by_name[name].kind for name in plan.keys}
-    if not kinds <= {ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.BOOLEAN}:
-        return None
-    return " OR ".join(
-        "("
-        + " AND ".join(
-            f"{quoted(name)} = {_literal(value)}"
-            for name, value in zip(plan.keys, key, strict=True)
-        )
-        + ")"
-        for key in _keys_of(plan, rows)
-    )
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return str(value).lower()
-
-
-def quoted(name: str) -> str:
-    """Returns a column's name as SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def unavailable(plan: ViewPlan, error: Exception) -> SinkUnavailableError | SinkRefusedError:
-    """Returns the error for a table that cannot be read or written."""
-    # the library's own text can show values
-    return SinkUnavailableError(
-        f"view {plan.name}: its table cannot be read or written", detail=type(error).__name__
-    )

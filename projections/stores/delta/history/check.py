@@ -19,7 +19,7 @@ from cdc.values import encoder
 from projections.stores.delta.history.arrow import COMMIT, HistoryForm
 from projections.stores.delta.history.states import history
 from projections.stores.delta.history.tables import having, made_anew, marks_of
-from projections.stores.delta.table_sink import unavailable
+from projections.stores.delta.view_tables import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

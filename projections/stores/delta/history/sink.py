@@ -37,7 +37,8 @@ from projections.stores.delta.history.tables import (
 )
 from projections.stores.delta.schema_migration import loses, reshape
 from projections.stores.delta.table_format import CONFIGURATION, HOOKS, maintain
-from projections.stores.delta.table_sink import TableSink, quoted, unavailable
+from projections.stores.delta.table_sink import TableSink
+from projections.stores.delta.view_tables import quoted, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
