@@ -3,185 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from random import Random
-from statistics import mean
-from typing import TYPE_CHECKING, Any, NamedTuple
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from projections.definition.derived import heavy_hitters, lagged
-from projections.definition.operators.lateness import Late, untimed_rows
-from projections.definition.operators.measures import Approximate, Measures, Percentile
+from projections.definition.operators.measures import Approximate, Measures
 from projections.definition.operators.pattern import Pattern, PatternQuery, Step
 from projections.definition.operators.time_bounds import of_window, span_of
 from projections.definition.operators.windows import (
-    Calendar,
-    Hopping,
-    Session,
-    Sliding,
     Tumbling,
     keys_of,
 )
 from projections.errors import ProjectionError
 from projections.incremental.patterns.index import Effort
 from projections.incremental.patterns.search import GroupRows, matches
-from tests.oracles.event_rows import ABSURD, DDL, EPOCH, NIGHT, Kept, Row, World, declared, utc
+from tests.oracles.event_rows import ABSURD, DDL, EPOCH, Kept, Row, World, declared, utc
+from tests.oracles.event_windows import (
+    ALL,
+    OF_FRAMES,
+    SEEDS,
+    STOCKHOLM,
+    WINDOWS,
+    by_window,
+    chance,
+    few_max_of,
+    windowed,
+    windows,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from zoneinfo import ZoneInfo
 
     from pyspark.sql import SparkSession
 
-    from projections.definition.operators.windows import Window
-
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
-
-STOCKHOLM = ZoneInfo("Europe/Stockholm")
-
-
-class Bounds(NamedTuple):
-    start: datetime
-    end: datetime
-
-
-WINDOWS: dict[str, Window] = {
-    "tumbling": Tumbling("at", "1 hour", offset="10 minutes"),
-    "hopping": Hopping("at", "1 hour", "25 minutes"),
-    "offset": Hopping("at", "1 hour", "25 minutes", offset="2 hours 45 minutes"),
-    "apart": Hopping("at", "20 minutes", "50 minutes", offset="5 minutes"),
-    "day": Calendar("at", "day", "Europe/Stockholm"),
-    "month": Calendar("at", "month", "Europe/Stockholm"),
-    "session": Session("at", "30 minutes"),
-    "sliding": Sliding("at", "1 hour"),
-}
-ALL = Measures(
-    count="n",
-    sums={"total": "amount"},
-    averages={"mean": "amount"},
-    least={"least": "amount"},
-    greatest={"greatest": "amount"},
-    distinct={"kinds": "amount"},
-    percentiles={
-        "median": Percentile("amount", 0.5),
-        "near": Percentile("amount", 0.5, error=0.01),
-    },
-    # as exact as one with more registers where values are few, and merged in a tenth of the time
-    approximate_distinct={"about": Approximate("amount", 0.05)},
-)
-OF_FRAMES = Measures(count="n", rate="per_s", sums={"total": "amount"}, averages={"mean": "amount"})
-
-
-def fixed(at: datetime, width: timedelta, every: timedelta, offset: timedelta) -> Iterator[Bounds]:
-    start = EPOCH + offset + (at - EPOCH - offset) // every * every
-    while start > at - width:
-        yield Bounds(start, start + width)
-        start -= every
-
-
-def local(at: datetime, unit: str) -> Bounds:
-    day = at.astimezone(STOCKHOLM).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-    if unit == "day":
-        # along the wall's clock, whatever the hours
-        return Bounds(day.astimezone(UTC), (day + timedelta(days=1)).astimezone(UTC))
-    first = day.replace(day=1)
-    following = (first + timedelta(days=32)).replace(day=1)
-    return Bounds(first.astimezone(UTC), following.astimezone(UTC))
-
-
-def sessions(rows: list[Row]) -> Iterator[tuple[Bounds, list[Row]]]:
-    gap = timedelta(minutes=30)
-    together: list[Row] = []
-    for row in sorted(rows, key=lambda row: row.at or EPOCH):
-        if together and row.at - together[-1].at > gap:  # type: ignore[operator]
-            yield _session(together, gap), together
-            together = []
-        together.append(row)
-    if together:
-        yield _session(together, gap), together
-
-
-def _session(rows: list[Row], gap: timedelta) -> Bounds:
-    times = [row.at for row in rows if row.at is not None]
-    return Bounds(times[0], times[-1] + gap)
-
-
-def windows_of(kind: str, rows: list[Row]) -> Iterator[tuple[Bounds, list[Row]]]:
-    """The windows of one group, and the rows that are in each."""
-    if kind == "session":
-        yield from sessions(rows)
-        return
-    if kind == "sliding":
-        for end in {row.at for row in rows if row.at is not None}:
-            start = end - timedelta(hours=1)
-            yield Bounds(start, end), [row for row in rows if start < row.at <= end]  # type: ignore[operator]
-        return
-    found: dict[Bounds, list[Row]] = defaultdict(list)
-    for row in rows:
-        assert row.at is not None
-        for bounds in {
-            "tumbling": lambda at: fixed(at, _H, _H, timedelta(minutes=10)),
-            "hopping": lambda at: fixed(at, _H, timedelta(minutes=25), timedelta(0)),
-            "offset": lambda at: fixed(at, _H, timedelta(minutes=25), timedelta(minutes=165)),
-            "apart": lambda at: fixed(
-                at, timedelta(minutes=20), timedelta(minutes=50), timedelta(minutes=5)
-            ),
-            "day": lambda at: [local(at, "day")],
-            "month": lambda at: [local(at, "month")],
-        }[kind](row.at):
-            found[bounds].append(row)
-    yield from found.items()
-
-
-_H = timedelta(hours=1)
-
-
-def windows(kind: str, rows: Iterable[Row]) -> dict[Any, dict[str, Any]]:
-    """What plain Python makes of the rows."""
-    return {key: measured(kind, inside) for key, inside in windowed(kind, rows)}
-
-
-def windowed(kind: str, rows: Iterable[Row]) -> Iterator[tuple[Any, list[Row]]]:
-    """The windows of all groups, and the rows that are in each."""
-    groups: dict[str | None, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.at is not None and row.at not in ABSURD:
-            groups[row.who].append(row)
-    for who, own in groups.items():
-        for bounds, inside in windows_of(kind, own):
-            yield (who, *bounds), inside
-
-
-def measured(kind: str, inside: list[Row]) -> dict[str, Any]:
-    amounts = [row.amount for row in inside if row.amount is not None]
-    said: dict[str, Any] = {"n": len(inside), "total": sum(amounts) if amounts else None}
-    said["mean"] = pytest.approx(mean(amounts)) if amounts else None
-    if kind == "sliding":
-        said["per_s"] = pytest.approx(len(inside) / 3600)
-    else:
-        said["least"], said["greatest"] = min(amounts, default=None), max(amounts, default=None)
-        said["kinds"] = said["about"] = len(set(amounts))
-        said["median"] = _median(amounts)
-        said["near"] = _median(amounts, error=0.01)
-    return said
-
-
-def _median(amounts: list[int], error: float = 1e-6) -> Any:
-    ordered = sorted(amounts)
-    if not ordered:
-        return None
-    middle = (len(ordered) - 1) / 2
-    return pytest.approx((ordered[int(middle)] + ordered[-int(-middle // 1)]) / 2, rel=error)
-
-
-SEEDS = pytest.mark.rotating("seed", [1, 2, 3])
-
-
-def few_max_of(kind: str, kinds: Iterable[str], seed: int) -> int:
-    """Of one kind in three, all that is affected is found by a join, as where many keys are."""
-    return 0 if ([*kinds].index(kind) + seed) % 3 == 0 else 500
 
 
 @SEEDS
@@ -309,133 +168,6 @@ def test_values_counted_by_a_sketch_are_as_many_as_there_are_within_the_stated_e
     assert first == again
     assert 5_000 == exact
     assert 5_000 == pytest.approx(first["about"], rel=3 * error)
-
-
-def chance(kind: str, seed: int) -> Random:
-    return Random(f"{kind} {seed}")  # noqa: S311  # chance that is repeated
-
-
-def by_window(kept: Kept) -> dict[Any, dict[str, Any]]:
-    """What a view says of each window."""
-    return {
-        (row["who"], utc(row["window_start"]), utc(row["window_end"])): {
-            name: value
-            for name, value in row.items()
-            if name not in {"who", "window_start", "window_end"}
-        }
-        for row in kept.rows.values()
-    }
-
-
-AFTER = timedelta(minutes=20)
-LATE = Late("came", after="20 minutes", ahead="1 hour")
-KINDS = ("tumbling", "hopping", "day")
-
-
-def late(row: Row, end: datetime) -> bool:
-    return row.came is not None and row.came >= end + AFTER
-
-
-def ahead(row: Row) -> bool:
-    if row.came is None or row.at is None or row.at in ABSURD:
-        return False
-    return row.at - timedelta(hours=1) > row.came
-
-
-@SEEDS
-@pytest.mark.parametrize("count", [None, "late"], ids=["dropped", "counted"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_windows_leave_out_rows_that_came_late_whatever_else_changes(
-    spark: SparkSession, kind: str, count: str | None, seed: int
-) -> None:
-    window = WINDOWS[kind]
-    text = replace(LATE, count=count).select(window, "events", ("who",), ALL, "")
-    view = declared(spark, text, keys_of(window, ("who",)))
-    world = World(chance(kind, seed), minutes=180, absurd=True)
-    kept = Kept(spark, view, world, span=span_of(window))
-    numbers: set[tuple[bool, bool]] = set()
-    for rows in kept.changed(few_max_of(kind, KINDS, seed)):
-        expected = {}
-        for key, inside in windowed(kind, (row for row in rows if not ahead(row))):
-            in_time = [row for row in inside if not late(row, key[2])]
-            left_out = len(inside) - len(in_time)
-            numbers.add((bool(in_time), bool(left_out)))
-            if count is not None:
-                expected[key] = measured(kind, in_time) | {count: left_out}
-            elif in_time:
-                expected[key] = measured(kind, in_time)
-        assert expected == by_window(kept)
-
-    assert len(numbers) > 1
-
-
-@pytest.mark.parametrize("kind", ["session", "sliding"])
-def test_where_rows_move_the_ends_one_is_late_by_its_own_time(
-    spark: SparkSession, kind: str
-) -> None:
-    window, measures = WINDOWS[kind], OF_FRAMES if kind == "sliding" else ALL
-    text = LATE.select(window, "events", ("who",), measures, "id <> 3 OR id <> 3")
-    view = declared(spark, text, keys_of(window, ("who",)))
-    kept, seen = Kept(spark, view, World(chance(kind, 1), minutes=180, absurd=True)), 0
-    beside = declared(spark, LATE.late_rows(window, "events", "id <> 3"), ("id",))
-    for rows in kept.changed():
-        rows = [row for row in rows if row.id != 3 and not ahead(row)]  # noqa: PLW2901
-        left_out = {row for row in rows if usable(row) and late(row, row.at or NIGHT)}
-        assert windows(kind, (row for row in rows if row not in left_out)) == by_window(kept)
-        found = beside.definition(kept.frames()).collect()
-        by = {(row.id, (row.came - row.at).total_seconds()) for row in left_out}  # type: ignore[operator]
-        assert by == {(row["id"], row["late_by_s"]) for row in found}
-        seen += len(by)
-    assert seen > 3
-
-
-def usable(row: Row) -> bool:
-    return row.at is not None and row.at not in ABSURD
-
-
-@pytest.mark.rotating("seed", [1, 2])
-@pytest.mark.parametrize("few_max", [500, 0])
-def test_each_row_that_is_in_no_window_for_its_time_is_kept_beside_with_the_reason(
-    spark: SparkSession, seed: int, few_max: int
-) -> None:
-    text = untimed_rows(WINDOWS["hopping"], "events", "id <> 3", LATE)
-    # pyspark's own way to Python does not take year 1
-    view = declared(spark, f"SELECT id, reason FROM ({text})", ("id",))  # noqa: S608
-    kept, seen = Kept(spark, view, World(chance("beside", seed), absurd=True)), set()
-    for rows in kept.changed(few_max):
-        reasons = {
-            row.id: "missing" if row.at is None else "ahead" if ahead(row) else "absurd"
-            for row in rows
-            if row.id != 3 and (not usable(row) or ahead(row))
-        }
-        assert reasons == {row["id"]: row["reason"] for row in kept.rows.values()}
-        seen |= {*reasons.values()}
-    assert len(seen) > 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_came_late_are_kept_beside_with_the_windows_they_are_late_for(
-    spark: SparkSession, kind: str
-) -> None:
-    text = LATE.late_rows(WINDOWS[kind], "events", "")
-    view, world = (
-        declared(spark, text, ("id", "window_start")),
-        World(chance(kind, 1), minutes=180, absurd=True),
-    )
-    kept, seen = Kept(spark, view, world, span=span_of(WINDOWS[kind])), 0
-    for rows in kept.changed():
-        expected = {
-            (*row, start, end, (row.came - end).total_seconds())
-            for (_, start, end), inside in windowed(kind, (row for row in rows if not ahead(row)))
-            for row in inside
-            if row.came is not None and late(row, end)
-        }
-        assert expected == {
-            tuple(utc(each) if isinstance(each, datetime) else each for each in row.values())
-            for row in kept.rows.values()
-        }
-        seen += len(expected)
-    assert seen
 
 
 PATTERN = Pattern(

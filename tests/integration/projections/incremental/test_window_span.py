@@ -9,8 +9,8 @@ import pytest
 
 from projections.definition.operators.time_bounds import span_of
 from projections.definition.operators.windows import keys_of
-from tests.integration.projections.incremental.test_event_time import ALL, WINDOWS
 from tests.oracles.event_rows import DDL, NIGHT, Row, declared
+from tests.oracles.event_windows import ALL, WINDOWS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
