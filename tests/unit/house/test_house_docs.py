@@ -103,6 +103,20 @@ def test_no_two_headings_of_a_page_have_one_anchor(page: Path) -> None:
         assert len(headings(page)) == len(anchors(page))
 
 
+NAMED_PATH = re.compile(r"`([\w./]+/[\w.]+\.(?:py|sql))`")
+
+
+def test_the_files_that_a_newcomer_opens_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    _, _, section = page.partition("## Where to start\n")
+    tasks = [line for line in section.partition("\n## ")[0].splitlines() if "`" in line][1:]
+    named = [NAMED_PATH.findall(task) for task in tasks]
+
+    assert 10 == len(named)
+    assert [] == [task for task, paths in zip(tasks, named, strict=True) if len(paths) < 2]
+    assert [] == [path for paths in named for path in paths if not (ROOT / path).is_file()]
+
+
 TABLE = re.compile(
     r"CREATE (?:UNLOGGED )?(?:TABLE|SEQUENCE) (?:IF NOT EXISTS )?((?:headwater|eventstore\w*)\.\w+)"
 )
