@@ -1,4 +1,4 @@
-"""Alert: one message when a row meets a condition, and one when it no longer does."""
+"""Alert: one message when a row meets a condition, and another when it no longer does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIGITS: Final = 8
 
 
 class Event(StrEnum):
-    """A message about a row."""
+    """What happened to a row: the kind of a message."""
 
     OPENED = "opened"
     RECOVERED = "recovered"
@@ -35,17 +35,15 @@ class Message:
     """A message about a row.
 
     Attributes:
-        id: The same for each repetition of the message: receivers skip ids that they have
-            processed.
+        id: The same for each delivery of the message: receivers skip ids that they have processed.
         alert: Name of the alert.
-        event: What has happened.
+        event: What happened to the row.
         view: The view.
         key: The row's key, by column.
         since: When the row was first seen to meet the condition.
-        at: When this was noted.
+        at: When this was recorded.
         position: The boundary of the source at which the view was read: `0/1A2B3C`.
-        row: The row that meets the condition, in the form of documents; None of one that does no
-            more.
+        row: The row that meets the condition, as a document; None once it no longer does.
     """
 
     id: str
@@ -61,10 +59,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Tells by a POST with a signature; see `projections.alerting.signature`.
+    """Delivers messages by a signed POST; see `projections.alerting.signature`.
 
     Attributes:
-        url: Where to; `http` or `https`.
+        url: The receiver's address; `http` or `https`.
         secret: Name of the secret to sign with, in the settings' `alerts.secrets`.
     """
 
@@ -85,7 +83,7 @@ class Webhook:
 
     @property
     def name(self) -> str:
-        """What tells it from others; a URL may be a secret, and is not in it."""
+        """Identifies the channel, without its URL, which may be a secret."""
         digest = hashlib.sha256(self.url.encode()).hexdigest()[:_DIGITS]
         found = _URL.fullmatch(self.url)
         return f"webhook {found[1] if found else ''} {digest}"
@@ -93,7 +91,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Tells by a record in a topic of Kafka: its key is the alert's name and the row's key.
+    """Delivers messages to a Kafka topic; the record key is the alert's name and the row's key.
 
     Attributes:
         topic: Name of the topic, which is created if it does not exist.
@@ -107,23 +105,23 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """Identifies the channel."""
         return f"topic {self.topic}"
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """Tells by calling a function, in the process that watches the source.
+    """Delivers messages by calling a function in the process that watches the source.
 
     Attributes:
-        function: Takes a `Message`; if it raises, it is called again later.
+        function: Takes a `Message`; if it raises an exception, the call is repeated later.
     """
 
     function: Callable[[Message], object]
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """Identifies the channel."""
         return f"handler {self.function.__module__}.{self.function.__qualname__}"
 
 
@@ -132,10 +130,10 @@ Channel = Webhook | Topic | Handler
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Rows of the last while, by a time that they have: older ones are ignored.
+    """Limits an alert to rows of the recent past; older rows are ignored.
 
     Attributes:
-        column: Name of the column with a row's time; rows where it is NULL are not reported.
+        column: Column with the time of a row; rows where it is NULL are not reported.
         within: How long a row is recent: `"7 days"`.
     """
 
@@ -147,22 +145,22 @@ class Recent:
 
     @property
     def length(self) -> timedelta:
-        """How long a row is recent."""
+        """Returns how long a row is recent."""
         return duration(self.within)
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Rows of a view that are reported.
+    """A condition on the rows of a view, and the channels that report them.
 
     Attributes:
-        name: Its name.
-        view: The view.
-        where: A condition on its rows, in the SQL of `headwater query`; empty for every row.
-        hold: How long a row must have met it before it is reported.
-        quiet: How long it must not have met it before its recovery is reported.
+        name: Name of the alert.
+        view: Name of the view.
+        where: Condition on a row, in the SQL of `headwater query`; empty for every row.
+        hold: How long a row must meet the condition before it is reported.
+        quiet: How long a row must not meet the condition before its recovery is reported.
         to: Channels.
-        recent: Which rows are looked at; None for all that the view has.
+        recent: Which rows are evaluated; None for all rows of the view.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The words with which views are declared: `view.mirror(...)`, `view.sql(...)`, `@view(...)`.
+"""Words that declare views: `view.mirror(...)`, `view.sql(...)`, `@view(...)`.
 
-The word with which alerts are declared: `alert("fraud", suspects, to=[...])`.
+`alert("fraud", suspects, to=[...])` declares an alert.
 
-The word with which a project's page is declared: `dashboard("GlobalShop", [...])`.
+`dashboard("GlobalShop", [...])` declares a project's dashboard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ViewWords:
-    """Declares views; called itself, it is the decorator of `derived.declare.function`."""
+    """Declares views; called itself, it is the decorator `derived.declare.function`."""
 
     mirror = staticmethod(declared.mirror)
     events = staticmethod(declared.events)
@@ -67,23 +67,22 @@ def alert(  # noqa: PLR0913  # each is a word of its own
     quiet: str = "0 seconds",
     recent: Recent | None = None,
 ) -> Alert:
-    """Declares an alert on rows of a view: one message per row until it has recovered.
+    """Declares an alert on rows of a view: one message per row until the row recovers.
 
     Args:
-        name: Of the alert.
-        of: The view: one that lives in the tables, with a row for each key.
+        name: Name of the alert.
+        of: The view, which must have a table and a key.
         to: Channels: any of `Webhook`, `Topic`, `Handler`.
-        where: A condition on its rows, in the SQL of `headwater query`. It may ask for `now()`,
-            such as `due_at < now()`; left out, every row meets it, as every match of a pattern.
-        hold: How long a row must have met the condition before it is reported: `"5 minutes"`.
-        quiet: Hold-down: how long it must not have met it before it counts as recovered. Shorter
-            interruptions belong to one alert.
-        recent: Leaves out rows that are older, such as matches of a pattern, of which there are
-            ever more: `Recent("match_end", "7 days")`. One that becomes too old is forgotten
-            without a recovery message.
+        where: Condition on a row, in the SQL of `headwater query`, such as `due_at < now()`. If
+            omitted, every row meets it, such as every match of a pattern.
+        hold: How long a row must meet the condition before it is reported: `"5 minutes"`.
+        quiet: How long a row must not meet the condition before it counts as recovered. A shorter
+            interruption does not end the alert.
+        recent: Ignores older rows, such as old matches of a pattern: `Recent("match_end", "7
+            days")`. A row that becomes too old is forgotten without a recovery message.
 
     Raises:
-        DeclarationError: It does not fit.
+        DeclarationError: An argument is invalid.
     """
     channels = tuple(to)
     if "table" not in of.to:
@@ -121,7 +120,7 @@ def dashboard(title: str, panels: Iterable[Panel]) -> Dashboard:
     """Declares the project's dashboard, which `headwater dashboard` serves.
 
     Raises:
-        DeclarationError: There is another, or a panel does not fit.
+        DeclarationError: The project already has a dashboard, or a panel is invalid.
     """
     shown = tuple(panels)
     if not title.strip() or not 1 <= len(shown) <= PANELS_MAX:

@@ -1,7 +1,7 @@
-"""CacheOptions: how a view is laid out in the cache, and its structures beside rows there.
+"""CacheOptions: how the cache stores a view's rows, lookups, counters and leaderboards.
 
-Lookups, counters and leaderboards are named by patterns, such as `customer:{customer_id}:orders`:
-parts joined by `:`, in which a column's name in braces is replaced by the row's value. A row in
+Patterns such as `customer:{customer_id}:orders` name lookups, counters and leaderboards. A pattern
+consists of parts joined by `:`; a column name in braces is replaced by the row's value. A row in
 which such a column is NULL has no entry, since NULL equals nothing.
 """
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from cdc.table import TableSchema
 
 ROWS: Final = "*"
-"""What a counter counts that adds up no column: rows, as in `count(*)`."""
+"""Counts rows instead of adding up a column, as in `count(*)`."""
 
 PATTERNS_MAX: Final = 16
-"""Patterns of one view: each costs every write of a row some time on the server."""
+"""Most patterns of one view: each adds server time to every write of a row."""
 
 _PART: Final = re.compile(r"\{([^{}:]+)\}|[^{}:\s\\]+")
 _SUMMED: Final = (ColumnKind.INTEGER, ColumnKind.NUMERIC)
@@ -33,7 +33,7 @@ _RANKED: Final = (*_SUMMED, ColumnKind.FLOAT, ColumnKind.TIMESTAMP, ColumnKind.T
 
 
 class CacheLayout(StrEnum):
-    """What a row is in the cache."""
+    """How the cache stores a row."""
 
     DOCUMENT = "document"  # a string: one JSON object
     HASH = "hash"  # a hash: a field for each column that is not NULL
@@ -41,11 +41,11 @@ class CacheLayout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NameTemplate:
-    """A name with places for values of a row.
+    """A name with placeholders for values of a row.
 
     Attributes:
-        text: As it was declared.
-        parts: What `:` separates; whether each is a column's name.
+        text: The pattern as declared.
+        parts: The parts between `:`, each with whether it is a column name.
     """
 
     text: str
@@ -56,7 +56,7 @@ class NameTemplate:
         """Reads a pattern.
 
         Raises:
-            DeclarationError: It is none.
+            DeclarationError: The text is not a pattern.
         """
         found = [_PART.fullmatch(part) for part in text.split(":")]
         parts = tuple((m[1] or m[0], m[1] is not None) for m in found if m is not None)
@@ -72,18 +72,18 @@ class NameTemplate:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it names."""
+        """Returns the columns that the pattern names."""
         return tuple(part for part, column in self.parts if column)
 
     def fits(self, name: str) -> bool:
-        """Tells whether a name can be what it comes to."""
+        """Returns whether the pattern can produce a name."""
         parts = name.replace("\\\\", "").replace("\\:", "").split(":")
         return len(parts) == len(self.parts) and all(
             column or part == found for (part, column), found in zip(self.parts, parts, strict=True)
         )
 
     def meets(self, other: NameTemplate) -> bool:
-        """Tells whether two patterns can come to the same name."""
+        """Returns whether two patterns can produce the same name."""
         return len(self.parts) == len(other.parts) and all(
             mine == theirs or column or other_column
             for (mine, column), (theirs, other_column) in zip(self.parts, other.parts, strict=True)
@@ -92,21 +92,21 @@ class NameTemplate:
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """How a view is kept in the cache.
+    """How the cache stores a view.
 
     Attributes:
         layout: `document`, one JSON string for each row; or `hash`, with a field for each column.
-        ttl: How long a row stays after it was last written. Its version is remembered for good, so
-            an older change never comes back in its place; lookups, counters and leaderboards know
-            nothing of it. None keeps rows.
+        ttl: How long a row stays after its last write; None keeps rows. The version of an expired
+            row is remembered, so an older change never restores it; lookups, counters and
+            leaderboards do not expire.
         lookups: Patterns of sets that name rows by their keys: `customer:{customer_id}:orders`.
-        counters: By pattern what is counted: `*` for rows, else the integer or numeric column whose
-            values are added up, exactly.
-        leaderboards: By pattern the column by which rows are ranked: a number or a timestamp. A
-            value that a double does not hold is refused.
+        counters: What each pattern counts: `*` for rows, or an integer or numeric column, whose
+            values are added up exactly.
+        leaderboards: The column by which each pattern ranks rows: a number or a timestamp. A value
+            that a double cannot represent is refused.
 
     Raises:
-        DeclarationError: A layout, time or pattern cannot be used.
+        DeclarationError: A layout, time or pattern is invalid.
     """
 
     layout: str = CacheLayout.DOCUMENT
@@ -130,17 +130,17 @@ class CacheOptions:
 
     @property
     def ttl_ms(self) -> int:
-        """How long a row lives, milliseconds; 0 for good."""
+        """Returns the time to live of a row, milliseconds; 0 if rows do not expire."""
         return 0 if self.ttl is None else int(self.ttl.total_seconds() * 1000)
 
     @property
     def linked(self) -> bool:
-        """Whether anything is kept beside rows."""
+        """Returns whether the view has lookups, counters or leaderboards."""
         return bool(self.lookups or self.counters or self.leaderboards)
 
     @property
     def form(self) -> dict[str, object]:
-        """The options as JSON values; if they change, all rows must be written again."""
+        """Returns the options as JSON values; after a change, all rows are written again."""
         return {
             "layout": str(self.layout),
             "ttl_ms": self.ttl_ms,
@@ -150,10 +150,10 @@ class CacheOptions:
         }
 
     def check(self, view: str, schema: TableSchema) -> None:
-        """Checks that a view's columns are what is named here.
+        """Checks that the view has the named columns, of usable types.
 
         Raises:
-            PlanError: A column is missing, or its values can be neither added up nor ranked.
+            PlanError: A column is missing, or its values cannot be added up or ranked.
         """
         for text in (*self.lookups, *self.counters, *self.leaderboards):
             for name in NameTemplate.parse(text).columns:
@@ -197,4 +197,4 @@ def _kind(view: str, schema: TableSchema, name: str) -> ColumnKind:
 
 
 DEFAULT_OPTIONS: Final = CacheOptions()
-"""One JSON document for each row, for good, and nothing beside it."""
+"""One JSON document for each row, without expiry, lookups, counters or leaderboards."""

@@ -1,8 +1,8 @@
-"""View definitions as data: stored, so that a view continues by its old one after a change.
+"""View definitions as JSON: a stored definition lets a view continue after its declaration changes.
 
-A declared view consists of frozen values, and so does the stored form: a JSON document that names
-the class of each value. Only the classes listed here are ever created from one, so an altered
-document can name a wrong column but cannot run code.
+A stored definition is a JSON document that names the class of each declared value. `decoded`
+creates only the classes listed here, so an altered document can name a wrong column but cannot run
+code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _KNOWN: Final[Mapping[str, type[Any]]] = MappingProxyType(
 )
 _KIND: Final = "is"
 _UNSAID: Final = frozenset({"registry", "function"})
-"""Fields that are the program's own, and no part of what was declared."""
+"""Fields that the program computes; they are not part of a declaration."""
 
 
 def encoded(view: AnyView) -> Any:
@@ -62,7 +62,7 @@ def encoded(view: AnyView) -> Any:
     A function is represented by its digest only, since its code is the program's own.
 
     Raises:
-        PlanError: Its events are not declared, or disagree on a column.
+        PlanError: A view's events are not declared, or disagree on a column.
     """
     if isinstance(view, EventsView):
         view = replace(view, events=view.events.as_declared())
@@ -73,7 +73,7 @@ def decoded(document: Any) -> AnyView:
     """Returns the view that a document defines.
 
     Raises:
-        DefinitionUnreadableError: It was kept by another version of this program, or altered.
+        DefinitionUnreadableError: Another version of this program stored it, or it was altered.
     """
     try:
         view = _in(document)
@@ -89,11 +89,11 @@ def decoded(document: Any) -> AnyView:
 
 
 def digest(view: AnyView) -> str:
-    """Returns what tells a definition from another; its name is no part of it."""
+    """Returns a digest of a definition, without the view's name."""
     document = {**encoded(view), "name": ""}
-    document.pop("span", None)  # follows from the query, and was not said by earlier versions
+    document.pop("span", None)  # follows from the query; earlier versions did not store it
     if isinstance(view, EventsView) and not view.times:
-        del document["times"]  # nor was that
+        del document["times"]  # likewise
     return hashlib.sha256(orjson.dumps(document, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
@@ -107,7 +107,7 @@ def _out(value: Any) -> Any:
 
 
 def _named(value: Any) -> dict[str, Any] | None:
-    """What says of itself which it is; None of what JSON has itself."""
+    """Returns the class name of a value; None for a plain JSON value."""
     if isinstance(value, Enum):
         return {_KIND: type(value).__name__, "value": value.value}
     if is_dataclass(value):

@@ -1,30 +1,30 @@
-"""Columns and fields that stores keep beside those of a view."""
+"""Columns and fields that stores add to those of a view."""
 
 from __future__ import annotations
 
 from typing import Final
 
 VERSION_COLUMN = "_version"
-"""Column or field in which every store keeps `ChangePosition.version` beside a row."""
+"""Column or field in which every store keeps a row's `ChangePosition.version`."""
 
 ROW_ID_COLUMN = "_row_id"
-"""Key of a mirror whose table has no key: the row's place in the source's order, as text."""
+"""Key of a mirror of a table without a key: the log position of the row, as text."""
 
 HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "recorded_to")
-"""Columns that a history has beside those of its table."""
+"""Columns that a history has in addition to those of its table."""
 
 HISTORY_BOOKKEEPING = ("_recorded_version", "_last_version", "_last_at")
-"""Columns of a history that are of use to Headwater alone."""
+"""Columns of a history for internal use."""
 
 BEGUN_COLUMN = "_headwater_begun"
-"""Of a mirror whose rows say when they were inserted: the version of the newest insert or delete of
-their key that is known."""
+"""For a mirror that records insert times: version of the key's newest known insert or delete.
+"""
 
 BEGUN_AT_COLUMN = "_headwater_begun_at"
-"""Of a remembered delete, when the key's row was inserted, if the view only left it out."""
+"""For a recorded delete: the insert time of a row that the view only excludes."""
 
 BOOKKEEPING = (*HISTORY_BOOKKEEPING, BEGUN_COLUMN)
-"""Columns of tables that are of use to Headwater alone, beside the version."""
+"""Columns of tables for internal use, beside the version."""
 
 DELETED_FIELD: Final = "_deleted"
-"""Field that marks the lasting memory of a delete where it shares an index with live rows."""
+"""Field that marks a recorded delete in an index that also has live rows."""

@@ -1,4 +1,4 @@
-"""Which views of a source are read by derived views of another, and the reverse."""
+"""Views of one source that derived views of another source read, and the reverse."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CrossReads:
-    """What derived views over several sources mean to one of these sources.
+    """The cross-source reads of one source.
 
     Attributes:
         read: Views of other sources that its derived views read, each with its source.
-        readers: Derived views that have rows of it and that the job of another source maintains,
-            each with that source.
-        fed: Its own views that such views read themselves.
-        derived: Those views, each after what it reads.
+        readers: Derived views that read it and are maintained by the job of another source, each
+            with that source.
+        fed: Its own views that those derived views read directly.
+        derived: Those derived views, each after its inputs.
     """
 
     read: Mapping[str, str] = field(default_factory=dict)
@@ -30,4 +30,4 @@ class CrossReads:
 
 
 NO_CROSS_READS: Final = CrossReads()
-"""Of a source whose views read no other source, and are read by none."""
+"""A source without cross-source reads."""

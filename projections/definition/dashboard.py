@@ -1,4 +1,4 @@
-"""Dashboards: what a page shows of the views, declared beside them.
+"""Dashboards: panels that show the result of a query, declared beside the views.
 
     dashboard("GlobalShop", [
         Line("Orders per minute", "SELECT window_start, orders FROM orders_per_minute …"),
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 PANELS_MAX: Final = 40
-"""Panels of one dashboard: each is answered anew at every boundary."""
+"""Most panels of one dashboard: each query runs at every new boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A question, and how its answer is drawn.
+    """A query, and how its result is drawn.
 
     Attributes:
-        title: Stands above it; tells it from the others.
+        title: Heading, unique in the dashboard.
         sql: A SELECT over the views' tables; see `headwater query`.
-        unit: What values are in: `"EUR"`, `"s"`, `"%"`. Empty if they are counted.
-        note: A few words below it.
+        unit: Unit of the values: `"EUR"`, `"s"`, `"%"`. Empty for counts.
+        note: A short text below the panel.
     """
 
     kind: ClassVar[str] = "rows"
@@ -38,32 +38,32 @@ class Panel:
 
 
 class Line(Panel):
-    """The first column from left to right, a time or a number; each further one is a line."""
+    """A line chart: the first column is the x axis, a time or number; each other one is a line."""
 
     kind = "line"
 
 
 class Bars(Panel):
-    """The first column names the bars, the second is their length."""
+    """A bar chart: the first column names the bars, the second has their lengths."""
 
     kind = "bars"
 
 
 class Number(Panel):
-    """The first column of the first row; a second one is what it is compared with."""
+    """A number: the first column of the first row; a second column is the value to compare with."""
 
     kind = "number"
 
 
 class Rows(Panel):
-    """A table as it is answered."""
+    """A table of the result."""
 
     kind = "rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A page."""
+    """The title and the panels of a dashboard."""
 
     title: str
     panels: tuple[Panel, ...]

@@ -1,4 +1,4 @@
-"""What differs between two definitions of a view, and what that asks for."""
+"""The difference between two definitions of a view, and what it requires."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 class DefinitionChangeKind(StrEnum):
-    """What a changed definition asks for."""
+    """What a changed definition requires."""
 
-    NONE = "none"  # it says the same
-    IN_PLACE = "in place"  # the rows stay as they are: the view follows as it stands
-    REBUILD = "rebuild"  # other rows, or rows laid out otherwise: a new version of the view
+    NONE = "none"  # nothing: both definitions mean the same
+    IN_PLACE = "in place"  # nothing to recompute: the view continues with its rows
+    REBUILD = "rebuild"  # a new version: rows or their layout differ
 
 
 class DefinitionChange(NamedTuple):
-    """How a definition differs from another.
+    """How one definition differs from another.
 
     Attributes:
-        kind: What that asks for.
-        said: What differs, in words.
-        columns: Columns of which it explains that they appear, are gone, or have another type.
-        rows: Whether it explains that rows appear or are gone: those that only one of the two
-            definitions lets in, as far as a row tells that.
+        kind: What the difference requires.
+        said: The differences, in words.
+        columns: Columns whose addition, removal or retyping the difference explains.
+        rows: Whether it explains added or removed rows: those that only one definition admits, as
+            far as a row shows that.
     """
 
     kind: DefinitionChangeKind
@@ -47,16 +47,16 @@ class DefinitionChange(NamedTuple):
 def difference(
     old: AnyView, new: AnyView, *, gone: Callable[[TableName], bool]
 ) -> DefinitionChange:
-    """Says how a definition differs from the one before.
+    """Compares a definition with the one before.
 
     Args:
-        old: The one that a view is kept by.
-        new: Another one of the same view.
-        gone: Whether the source has no table of that name any more: then a new name is the table's
-            own, and asks for nothing.
+        old: The definition by which the view is maintained.
+        new: Another definition of the same view.
+        gone: Whether the source no longer has a table of that name. A new name then belongs to a
+            renamed table and requires nothing.
     """
     old = _told_as(old, new)
-    # what was kept has tuples where a declaration may have lists
+    # a stored definition has tuples where a declaration may have lists
     old, new = decoded(encoded(old)), decoded(encoded(new))
     found = [
         part
@@ -67,7 +67,7 @@ def difference(
         return DefinitionChange(DefinitionChangeKind.NONE)
     rebuilt = any(part.kind is DefinitionChangeKind.REBUILD for part in found)
     if isinstance(old, DerivedView) and is_function(old) and part_told(old.text) is None:
-        rebuilt = False  # what it was is in the module no more: no one could keep it
+        rebuilt = False  # the module has lost the former function, so it cannot maintain the view
     return DefinitionChange(
         DefinitionChangeKind.REBUILD if rebuilt else DefinitionChangeKind.IN_PLACE,
         tuple(said for part in found for said in part.said),
@@ -77,7 +77,7 @@ def difference(
 
 
 def _told_as(old: AnyView, new: AnyView) -> AnyView:
-    """Returns the old view with a new digest, if its old one covered a module that is unchanged."""
+    """Gives the old view the new digest if the old digest covered a module that is unchanged."""
     if not isinstance(old, DerivedView) or not isinstance(new, DerivedView):
         return old
     function = new.function
@@ -86,7 +86,7 @@ def _told_as(old: AnyView, new: AnyView) -> AnyView:
 
 
 def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
-    """What every view has."""
+    """Compares what every view has."""
     if type(old) is not type(new):
         yield DefinitionChange(
             DefinitionChangeKind.REBUILD, ("it is another kind of view",), rows=True
@@ -114,7 +114,7 @@ def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
 def _of_rows(
     old: AnyView, new: AnyView, gone: Callable[[TableName], bool]
 ) -> Iterator[DefinitionChange]:
-    """What makes a mirror's or an events' view's rows."""
+    """Compares what determines the rows of a mirror or a view of events."""
     if isinstance(old, EventsView) and isinstance(new, EventsView):
         yield from _of_events(old.events, new.events)
         yield from _of_times(old, new)
@@ -167,7 +167,7 @@ def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
 
 
 def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
-    """What makes the rows of a view from those of others."""
+    """Compares what determines the rows of a derived view."""
     if old.inputs != new.inputs:
         reads = f"reads: {_listed(old.inputs)} -> {_listed(new.inputs)}"
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (reads,), rows=True)
@@ -192,7 +192,7 @@ def _query(view: DerivedView) -> tuple[object, ...]:
 
 
 def is_function(view: DerivedView) -> bool:
-    """Whether a view is made by a function of the program."""
+    """Returns whether a function of the program defines the view."""
     return view.sql is None and view.pattern is None and view.percolation is None
 
 

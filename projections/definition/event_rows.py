@@ -1,14 +1,14 @@
 """EventForm: domain events as typed rows.
 
-Each row is one event: the columns that every event has, then one column for each field of its
+Each row is one event: the columns common to all events, then one column for each field of its
 class, in the latest version. Fields of several types share a column if they share name and kind. A
 field named like a common column gets the prefix `data_`.
 
-A view of an older definition has the columns that its events had then: a field that no longer
-exists is NULL, and new fields are left out.
+A view of an older definition keeps the columns of that definition: a removed field is NULL, and new
+fields are excluded.
 
-A personal field has a column that is always NULL: views are stored where keys are not, and must not
-contain data of a person who was forgotten. Nothing is decrypted here.
+A personal field has a column that is always NULL: stores of views have no keys and must not contain
+data of a forgotten person. Nothing is decrypted here.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ ENVELOPE: Final = (
     Column("causation_id", ColumnKind.TEXT, "text"),
     Column("actor", ColumnKind.TEXT, "text"),
 )
-"""What every event has, under the names of the log's own columns."""
+"""Columns common to all events, named as in the log."""
 
 STORED: Final = (*(column.name for column in ENVELOPE), "schema_version", "data")
-"""Columns of the log that a row is made from."""
+"""Columns of the log that a row is built from."""
 
 KEY: Final = "global_position"
 _DATA: Final = "data"
@@ -71,7 +71,7 @@ _KINDS: Final[dict[type, tuple[ColumnKind, str]]] = {
     int: (ColumnKind.INTEGER, "bigint"),
     float: (ColumnKind.FLOAT, "double precision"),
     str: (ColumnKind.TEXT, "text"),
-    Decimal: (ColumnKind.NUMERIC, "numeric"),  # digits undeclared: kept as its text, exactly
+    Decimal: (ColumnKind.NUMERIC, "numeric"),  # without declared digits: stored exactly, as text
     datetime: (ColumnKind.TIMESTAMPTZ, "timestamp with time zone"),
     date: (ColumnKind.DATE, "date"),
     time: (ColumnKind.TIME, "time"),
@@ -82,16 +82,15 @@ _JSON: Final = (ColumnKind.JSON, "json")
 
 
 class EventForm:
-    """Makes rows of the events of some types.
+    """Converts events of some types to rows.
 
-    It goes to other processes with the classes and upcasters, by reference where their module can
-    be imported there.
+    It is picklable together with classes and upcasters, by reference if their module can be
+    imported in the other process.
 
     Args:
         registry: Where the types are declared.
         names: Names of the types.
-        kept: Columns beside what every event has, of an older definition; None for those that the
-            types have now.
+        kept: Columns of an older definition, beside the common ones; None for the current columns.
 
     Raises:
         PlanError: A type is unknown, or two of them disagree on a column.
@@ -119,7 +118,7 @@ class EventForm:
 
     @property
     def unmade(self) -> frozenset[str]:
-        """Columns of an older definition that no event has any more: what rows have there stays."""
+        """Columns that only an older definition has; stored rows keep their values there."""
         kept = () if self._kept is None else self._kept
         return frozenset(column.name for column in kept) - self._same
 
@@ -133,10 +132,10 @@ class EventForm:
         """Returns the row of an event.
 
         Args:
-            stored: The event's columns in the log, by name, as exact values; `STORED` at least.
+            stored: The event's columns in the log, by name, as exact values; at least `STORED`.
 
         Raises:
-            EventUnreadableError: This program's declarations cannot read it.
+            EventUnreadableError: The declarations of this program cannot read the event.
         """
         row: dict[str, object] = self._absent | {
             column.name: stored[column.name] for column in ENVELOPE
@@ -159,7 +158,7 @@ class EventForm:
         if self._codec is None:
             from eventstore.serialization.codec import Codec  # noqa: PLC0415  # loads cryptography
 
-            no_keys: Any = _NoKeys()  # reading asks for nothing else of it
+            no_keys: Any = _NoKeys()  # decoding needs no other method of it
             self._codec = Codec(self._registry, no_keys)
         try:
             return self._codec.decode(_stored_event(stored))
@@ -170,7 +169,7 @@ class EventForm:
 
 
 class _NoKeys:
-    """A key ring to which everybody is forgotten: personal fields are redacted, unread."""
+    """A key ring without keys: personal fields are redacted, and never decrypted."""
 
     def key_of(
         self, tenant: str, subject: str, *, create: bool = False, generation: int = 1
@@ -197,7 +196,7 @@ def _rebuilt(
 
 
 def _upcasters(registry: EventTypes, declared: EventType) -> tuple[Upcaster, ...]:
-    """The longest chain that ends at the latest version; older events are refused when read."""
+    """Returns the longest chain of upcasters to the latest version; older events are refused."""
     found: tuple[Upcaster, ...] = ()
     for version in range(declared.version - 1, 0, -1):
         try:
@@ -263,7 +262,7 @@ def _merged(fields: Mapping[str, Iterable[_Field]]) -> list[Column]:
 
 
 def _kind_of(hint: Any) -> tuple[ColumnKind, str, Callable[[Any], object]]:
-    """Kind and type of a field's column, and what makes the value of it."""
+    """Returns kind and type of a field's column, and the function that converts its values."""
     plain = _plain(hint)
     if get_origin(plain) is Literal and {str} == {type(value) for value in get_args(plain)}:
         plain = str
@@ -283,7 +282,7 @@ def _kind_of(hint: Any) -> tuple[ColumnKind, str, Callable[[Any], object]]:
 
 
 def _plain(hint: Any) -> Any:
-    """A hint without `Annotated`, `NewType` and `| None`."""
+    """Returns a type hint without `Annotated`, `NewType` and `| None`."""
     while True:
         if get_origin(hint) is Annotated:
             hint = get_args(hint)[0]

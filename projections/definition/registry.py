@@ -1,4 +1,4 @@
-"""Registry: what one module of views declares, collected while `load` runs it.
+"""Registry: the declarations of one module of views, collected while `load` runs it.
 
 Each call to `source`, `view.mirror` and the like registers itself, so the module needs no list at
 its end.
@@ -32,16 +32,16 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclass(slots=True)
 class Declarations:
-    """All that one module declared: sources, views and alerts by name.
+    """Everything that one module declares: sources, views and alerts by name.
 
     Attributes:
         sources: Sources.
         views: Views of one table each, or of events.
         derived: Derived views.
         alerts: Alerts on rows of views.
-        dashboard: What a page shows of them; None by default.
-        module: Path of the module; files that it names are beside it.
-        folders: Further folders of modules that it imports.
+        dashboard: The project's dashboard; None for the default one.
+        module: Path of the module; relative file names are resolved beside it.
+        folders: Additional folders to import modules from.
     """
 
     sources: dict[str, Source] = field(default_factory=dict)
@@ -53,10 +53,10 @@ class Declarations:
     folders: tuple[Path, ...] = ()
 
     def refuse_taken(self, name: str) -> None:
-        """Refuses a second view of one name.
+        """Refuses a name that another view has.
 
         Raises:
-            DeclarationError: There is one.
+            DeclarationError: The name is taken.
         """
         if name in self.views or name in self.derived:
             raise DeclarationError(f"two views have the name {name}")
@@ -66,14 +66,15 @@ class Declarations:
         return self.sources_of(view)[0]
 
     def sources_of(self, view: str) -> tuple[str, ...]:
-        """Returns the sources of the rows of a declared view, in the order of their declarations.
+        """Returns the sources that a declared view reads, in the order of their declarations.
 
-        The job of the first one maintains the view: so an edit of a query moves no view.
+        The job of the first one maintains the view, so editing a query does not move the view to
+        another job.
         """
         return self._sources()[view]
 
     def of_source(self, source: str) -> Declarations:
-        """Returns what concerns one source; a dashboard may read views of every source."""
+        """Returns the declarations of one source; a dashboard may read views of every source."""
         views = {name: view for name, view in self.views.items() if view.source == source}
         known = self._sources()
         derived = {n: view for n, view in self.derived.items() if known[n][0] == source}
@@ -84,7 +85,7 @@ class Declarations:
         return replace(self, sources=sources, views=views, derived=derived, alerts=alerts)
 
     def cross_reads(self, source: str) -> CrossReads:
-        """Returns what derived views over several sources mean to one source."""
+        """Returns the cross-source reads of one source."""
         known = self._sources()
         read: dict[str, str] = {}
         readers: dict[str, str] = {}
@@ -102,7 +103,7 @@ class Declarations:
 
     def _sources(self) -> dict[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {n: (view.source,) for n, view in self.views.items()}
-        for name, view in self.derived.items():  # each after those that it reads
+        for name, view in self.derived.items():  # each after its inputs
             reached = {source for each in view.inputs for source in found[each]}
             found[name] = tuple(each for each in self.sources if each in reached)
         return found
@@ -114,15 +115,15 @@ _current: ContextVar[Declarations | None] = ContextVar("declarations", default=N
 def load(path: Path, *folders: Path) -> Declarations:
     """Runs a module of declarations and returns what it declared.
 
-    It may import modules beside it: events are declared in one of those, because the executors of a
+    It may import modules beside it. Events are declared in one of those, because the executors of a
     job import it as well.
 
     Args:
         path: The module.
-        folders: Further folders of modules that it imports.
+        folders: Additional folders to import modules from.
 
     Raises:
-        DeclarationError: The file is missing, cannot be run, or declares something wrongly.
+        DeclarationError: The file is missing, cannot be run, or contains an invalid declaration.
     """
     if not path.is_file():
         raise DeclarationError(
@@ -130,7 +131,7 @@ def load(path: Path, *folders: Path) -> Declarations:
         )
     for folder in (path.parent, *folders):
         if str(folder.resolve()) not in sys.path:
-            # last, so that no module of a user's hides one of ours
+            # last, so that a user's module never shadows one of this program
             sys.path.append(str(folder.resolve()))
     declarations = Declarations(module=path.resolve(), folders=folders)
     token = _current.set(declarations)
@@ -150,7 +151,7 @@ def load(path: Path, *folders: Path) -> Declarations:
 
 
 def _where(path: Path, error: Exception) -> str:
-    """Where in a file of views something is wrong, and what."""
+    """Returns where in a file of views an error occurred, and the error."""
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
@@ -163,17 +164,17 @@ def _where(path: Path, error: Exception) -> str:
 
 
 def collected() -> Declarations:
-    """Returns what has been declared so far; nothing outside a module that is loaded."""
+    """Returns the declarations so far; None outside `load`."""
     declarations = _current.get()
-    # outside `load` (a notebook, a test) a declaration is just a value
+    # outside `load` (a notebook, a test) a declaration registers nowhere
     return Declarations() if declarations is None else declarations
 
 
 def checked(name: str, what: str) -> str:
-    """Returns a name.
+    """Returns a valid name.
 
     Raises:
-        DeclarationError: It cannot be used.
+        DeclarationError: The name is invalid.
     """
     if not _NAME.fullmatch(name):
         raise DeclarationError(

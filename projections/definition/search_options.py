@@ -1,4 +1,4 @@
-"""How the fields of a view are indexed, where a view says more than its columns' types do."""
+"""How the search engine indexes a view's fields, where a view overrides the default."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _RESERVED_FIELDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A field whose words are found: full text.
+    """A full-text field.
 
     Attributes:
-        analyzer: How its text becomes words: one of the engine's (`english`, `standard`), or one
-            that `SearchOptions.analysis` describes. None is the view's, and the engine's without.
-        search_analyzer: The same for the words of a query; None is the analyzer.
-        suggest: Whether words that are still being typed find its values (`--suggest`).
-        exact: Whether it is also kept as one term, for filters, facets and sorting.
-        boost: How much more a word counts that is found here; 1 counts as all others do.
+        analyzer: Splits text into words: one of the engine's analyzers (`english`, `standard`), or
+            one from `SearchOptions.analysis`. None uses the view's, otherwise the engine's default.
+        search_analyzer: Splits the words of a query; None uses `analyzer`.
+        suggest: Whether an unfinished word finds its values (`--suggest`).
+        exact: Whether the value is also indexed as one term, for filters, facets and sorting.
+        boost: Weight of a word found in this field; 1 is the default of all fields.
     """
 
     analyzer: str | None = None
@@ -70,11 +70,11 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """A field that is one term: found whole, for filters, facets and sorting.
+    """A field indexed as one term, for exact match, filters, facets and sorting.
 
     Attributes:
-        lowercase: Whether upper and lower case are the same.
-        boost: How much more it counts when a word of a query is the whole value.
+        lowercase: Whether matching ignores case.
+        boost: Weight of a query word that equals the whole value.
     """
 
     lowercase: bool = False
@@ -86,7 +86,7 @@ class Keyword:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A field that is kept in the document, and found by no search."""
+    """A field that is stored in the document but not indexed."""
 
 
 FieldOption = Text | Keyword | Stored
@@ -94,12 +94,12 @@ FieldOption = Text | Keyword | Stored
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How a view is indexed for search; all that is not said follows from the columns' types.
+    """How a view is indexed for search; the default follows from the columns' types.
 
     Attributes:
         fields: By column.
-        analyzer: Of the view's texts that name none themselves.
-        analysis: Analyzers, tokenizers and filters of its own, in the engine's form:
+        analyzer: Analyzer of texts that name none.
+        analysis: The view's own analyzers, tokenizers and filters, in the engine's form:
             `{"analyzer": {"folded": {"tokenizer": "standard", "filter": ["asciifolding"]}}}`.
     """
 
@@ -122,10 +122,10 @@ class SearchOptions:
             raise DeclarationError("analysis is not in the engine's format", hint=hint) from None
 
     def check(self, view: str, schema: TableSchema) -> None:
-        """Refuses options that do not fit the view's columns.
+        """Checks that the options fit the view's columns.
 
         Raises:
-            PlanError: A column is not there, or an option does not fit its type.
+            PlanError: A column is missing, or an option does not fit its type.
         """
         for name, option in self.fields.items():
             column = schema.by_name.get(name)
@@ -147,10 +147,10 @@ class SearchOptions:
 
 
 def unsearchable(columns: Iterable[str]) -> str | None:
-    """Returns the first column name that the search engine cannot have as a field; None if all fit.
+    """Returns the first column name that cannot be a field of the search engine; None if all can.
 
-    A dot in a field's name is a path for the engine: `b.c` is field `c` within `b`, so a document
-    cannot also have `b` as a text, and a name that begins or ends with a dot has an empty part.
+    The engine reads a dot in a field name as a path: `b.c` is field `c` within `b`, so `b` cannot
+    also be a text, and a name that begins or ends with a dot has an empty part.
     """
     return next(
         (name for name in columns if name in _RESERVED_FIELDS or "." in name or not name.strip()),
@@ -159,10 +159,10 @@ def unsearchable(columns: Iterable[str]) -> str | None:
 
 
 def refuse_unsearchable(view: str, columns: Iterable[str]) -> None:
-    """Refuses columns that the search engine cannot have as fields.
+    """Refuses columns that cannot be fields of the search engine.
 
     Raises:
-        PlanError: There is one; its name is in the detail.
+        PlanError: There is such a column; the detail names it.
     """
     name = unsearchable(columns)
     if name is None:
@@ -181,7 +181,7 @@ def refuse_unsearchable(view: str, columns: Iterable[str]) -> None:
 
 
 DERIVED: Final = SearchOptions()
-"""All as the types of the columns say."""
+"""Default options: every field follows from its column's type."""
 
 
 def _fits(option: FieldOption, column: Column) -> bool:

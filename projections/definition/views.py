@@ -30,11 +30,11 @@ EVENTS: Final = TableName("eventstore", "events")
 ARCHIVED_EVENTS: Final = TableName("eventstore", "archived_events")
 OUTBOX: Final = TableName("eventstore", "outbox")
 EVENT_TABLES: Final = (EVENTS, ARCHIVED_EVENTS)
-"""An event is in one of the two: compaction moves it from the first to the second."""
+"""Tables that hold events: each event is in one of them, and compaction moves it to the second."""
 
 
 class Store(StrEnum):
-    """Where a view can live."""
+    """A store of views."""
 
     TABLE = "table"  # warehouse: a Delta table
     SEARCH = "search"  # OpenSearch
@@ -44,20 +44,20 @@ class Store(StrEnum):
 class SchemaPolicy(StrEnum):
     """What a view does when the columns or the key of its table change.
 
-    Where nothing is declared, a view evolves with every change that loses nothing, and is paused by
-    one that does: a column retyped to what cannot hold its values, a key changed. Whatever is
-    declared, a renamed or dropped table pauses its views.
+    By default, a view evolves with every change that loses nothing, and is paused by one that does:
+    a column retyped to a type that cannot represent its values, a changed key. Under every policy,
+    a renamed or dropped table pauses its views.
     """
 
-    EVOLVE = "evolve"  # follows every change that a view can follow
-    PAUSE = "pause"  # stops in all its stores until `headwater view resume`
-    QUARANTINE = "quarantine"  # keeps its columns; records of another shape wait, key by key
-    IGNORE = "ignore"  # keeps its columns; new ones stay out, dropped ones get no new values
+    EVOLVE = "evolve"  # follows every change that it can follow
+    PAUSE = "pause"  # pauses in all its stores until `headwater view resume`
+    QUARANTINE = "quarantine"  # keeps its columns; records with other columns are quarantined
+    IGNORE = "ignore"  # keeps its columns; new ones are ignored, dropped ones get no new values
 
 
 @dataclass(frozen=True, slots=True)
 class TableRef:
-    """A captured table, as a view names it, and what its source says of changes of it."""
+    """A captured table as a view refers to it, with the options of its source."""
 
     source: str
     table: TableName
@@ -66,14 +66,14 @@ class TableRef:
 
 @dataclass(frozen=True, slots=True)
 class EventsRef:
-    """Events of some types in a source's event store, as a view names them.
+    """Events of some types in a source's event store, as a view refers to them.
 
     Attributes:
         source: Name of the source.
         types: Names of the types.
-        registry: Where they are declared.
-        versions: By type, which version of it the view is kept by; None for the declared one.
-        columns: Columns that the types have in those versions; None for the declared ones.
+        registry: Registry that declares the types.
+        versions: Version of each type by which the view is maintained; None for the declared ones.
+        columns: Columns of the types in those versions; None for the declared ones.
     """
 
     source: str
@@ -83,7 +83,7 @@ class EventsRef:
     columns: tuple[Column, ...] | None = None
 
     def as_declared(self) -> EventsRef:
-        """Returns it with the versions and columns that its types have now, unless it has some.
+        """Fills in the current versions and columns of the types, unless they are set.
 
         Raises:
             PlanError: A type is unknown, or two of them disagree on a column.
@@ -99,16 +99,16 @@ class EventsRef:
 class Source:
     """One Postgres database and the tables captured from it.
 
-    A table is reached as an attribute by its name (`shop.orders`) or as an item by its full name
+    A table is an attribute by its name (`shop.orders`) or an item by its full name
     (`shop["sales.orders"]`), which works for every name.
 
     Attributes:
-        name: Its name.
-        tables: What is captured; the event store's tables included, where it has one.
-        eventstore: Whether it has an event store, whose outbox is captured too.
-        on_schema_change: What its views do when their table changes, unless they say otherwise.
-        columns: Tables of which some columns do not leave it, or not as they are.
-        insert_only: Tables on which Postgres may refuse UPDATE and DELETE while they are captured.
+        name: Name of the source.
+        tables: Captured tables, including those of the event store.
+        eventstore: Whether the database has an event store, whose outbox is captured too.
+        on_schema_change: Default policy of its views.
+        columns: Rules for tables with columns that are excluded, hashed or masked.
+        insert_only: Tables for which Postgres may refuse UPDATE and DELETE while they are captured.
         escaped_topics: Tables whose names are escaped in their topics.
     """
 
@@ -121,14 +121,14 @@ class Source:
     escaped_topics: frozenset[TableName] = frozenset()
 
     def events(self, *types: str | type, registry: EventTypes = declared_events) -> EventsRef:
-        """Names events of the source's event store, for `view.events`.
+        """Selects events of the source's event store, for `view.events`.
 
         Args:
             types: Declared classes of events, or the names of their types.
-            registry: Where they are declared.
+            registry: Registry that declares the types.
 
         Raises:
-            DeclarationError: The source has no event store, or a class is no declared event.
+            DeclarationError: The source has no event store, or a class is not a declared event.
         """
         if not self.eventstore:
             raise DeclarationError(
@@ -164,12 +164,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumns:
-    """What makes a new state of a history; names as in its table.
+    """Which changes begin a new state of a history; names as in its table.
 
     Attributes:
         tracked: Columns whose change begins a new state; None for all.
         untracked: Columns whose change does not; an alternative to `tracked`.
-        sequence_by: Column that says since when a row is valid; None for the commit.
+        sequence_by: Column with the time from which a row is valid; None for the commit time.
     """
 
     tracked: tuple[str, ...] | None = None
@@ -178,44 +178,43 @@ class HistoryColumns:
 
 
 class ChangeTime(StrEnum):
-    """A time of the change that a row is from, beside those that the row has itself.
+    """A time of a row's change, in addition to the times that the row itself has.
 
-    A row of a mirror has those of its last change, and that of its first. An event happens once: it
-    has those of when it first came, whatever moves it to another table later.
+    A row of a mirror has the times of its last change and of its first. An event has the times of
+    its first arrival, even if compaction moves it to another table.
     """
 
     COMMIT = "commit"
-    """When it was committed at the source; what was only read from its table has none."""
+    """Commit time at the source; NULL for a row read by a snapshot."""
 
     FIRST_COMMIT = "first_commit"
-    """When a mirror's row was inserted: the commit of that, whatever became of it since. A row that
-    was there before anybody looked has none, and a key that is inserted anew is another row."""
+    """Commit time of the insert of a mirror's row, unaffected by later updates. NULL for a row that
+    existed before capture; a key that is inserted again is another row."""
 
     BROKER = "broker"
-    """When its record was sent."""
+    """Time at which its record was sent."""
 
     PROCESSING = "processing"
-    """When it was written into the view; a view that is made anew has another."""
+    """Time at which it was written to the view; a rebuilt view has other times."""
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorView:
-    """The latest row of every key of one table (SCD 1), or all that it ever had (SCD 2).
+    """The latest row of every key of one table (SCD 1), or every row that it ever had (SCD 2).
 
     Attributes:
         name: The view's name in every store.
-        source: Name of its source.
-        table: The table it mirrors.
-        keys: Columns that identify a row; empty means the table's own primary key.
-        to: Stores it lives in.
-        on_schema_change: What it does when its table changes; None as `SchemaPolicy` says.
-        cache: How it is laid out in the cache, and what is kept beside its rows there.
-        search: How its fields are indexed for search.
-        history: Of a history, what makes its states; None of a mirror of the latest rows.
-        expectations: What its rows should be like.
-        left_out: Columns of its table that it does not have.
-        times: Columns of its table in the warehouse that say when its rows changed, and which of
-            the times of a change they are.
+        source: Name of the source.
+        table: The mirrored table.
+        keys: Columns that identify a row; empty for the table's primary key.
+        to: Stores of the view.
+        on_schema_change: Schema policy; None for the default, see `SchemaPolicy`.
+        cache: How the cache stores it.
+        search: How search indexes its fields.
+        history: What begins a new state of a history; None for the latest rows.
+        expectations: Expectations of its rows.
+        left_out: Columns of its table that it excludes.
+        times: Which columns of the view's warehouse table contain which times of a row's change.
     """
 
     name: str
@@ -238,13 +237,13 @@ class EventsView:
 
     Attributes:
         name: The view's name in every store.
-        source: Name of its source.
-        events: Which events.
-        to: Stores it lives in.
-        search: How its fields are indexed for search.
-        expectations: What its rows should be like.
-        times: Columns of its table in the warehouse that say when its events came, and which of
-            the times of a change they are.
+        source: Name of the source.
+        events: The events.
+        to: Stores of the view.
+        search: How search indexes its fields.
+        expectations: Expectations of its rows.
+        times: Which columns of the view's warehouse table contain which times of an event's
+            arrival.
     """
 
     name: str
@@ -268,20 +267,20 @@ class DerivedView:
     Attributes:
         name: The view's name in every store.
         keys: Columns of the result that identify a row.
-        to: The stores that keep it.
-        inputs: Views that it reads.
+        to: Stores of the view.
+        inputs: The views that it reads.
         sql: Its Spark SQL; None if it is a function.
         function: Takes a DataFrame for each of `inputs`, in their order, and returns one.
         text: For a function, its digest, see `view_function.ViewFunction.text`; for a pattern and
             for standing queries, their full declaration.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
         expectations: Its expectations.
-        pattern: The pattern that is matched against its one input; None if it is another query.
+        pattern: The pattern matched against its one input; None for another query.
         percolation: Which queries of its second input are matched against documents of its first;
-            None if it is another query.
-        limit: How long a row of it can still change, or how far apart the rows that form one can
-            be, in words; empty if that is unlimited.
+            None for another query.
+        limit: How long a row can still change, or how far apart the rows that form one can be, in
+            words; empty if unlimited.
         extent: How far the effect of a changed row extends in the time of its group; None if
             unknown.
         span: The times, relative to a row, of the input rows that form it; None if unknown.
@@ -305,7 +304,7 @@ class DerivedView:
 
     @property
     def identities(self) -> Mapping[str, tuple[str, ...]]:
-        """By input, columns that identify its rows, where that is known."""
+        """Returns the columns that identify the rows of each input, where known."""
         if self.percolation is None:
             return {}
         how = self.percolation
@@ -313,17 +312,17 @@ class DerivedView:
 
     @property
     def along(self) -> Extent | None:
-        """Its extent, where its table has every row that the query gives: one tells of the next."""
+        """Returns the extent, if its table has every row of the query's result."""
         return None if any(each.withholds for each in self.expectations) else self.extent
 
     @property
     def fingerprint(self) -> str:
-        """What tells its query from another: its text, or what tells its function."""
+        """Returns what identifies the query: its text, or the digest of its function."""
         return self._fingerprint(self.sql or self.text)
 
     @property
     def fingerprints(self) -> frozenset[str]:
-        """That, and what it was to earlier releases: of a function, they had all of its module."""
+        """Returns the fingerprint, and its former value over a function's whole module."""
         whole: str | None = getattr(self.function, "whole", None)
         former = [] if whole is None else [self._fingerprint(whole)]
         return frozenset({self.fingerprint, *former})
@@ -339,9 +338,9 @@ AnyView = MirrorView | EventsView | DerivedView
 
 
 def kept_in(view: AnyView) -> frozenset[Store]:
-    """Returns the stores that a view is kept in.
+    """Returns the stores of a view.
 
-    A derived view always has a table: SQL reads it, and what is made from it does.
+    A derived view always has a table: SQL reads it, and further derived views read it.
     """
     return view.to | {Store.TABLE} if isinstance(view, DerivedView) else view.to
 

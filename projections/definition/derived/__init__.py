@@ -1,4 +1,4 @@
-"""Declarations of derived views: made from other views by a query, a function or a pattern.
+"""Declarations of derived views: views computed from other views by a query, function or pattern.
 
 Purpose: what `view.sql`, `view.aggregate`, `view.pattern` and their like check and make.
 Entry points: `declare` (SQL, aggregates, functions, patterns), `percolate` (standing queries),

@@ -1,8 +1,8 @@
-"""Clocks that are wrong: rows whose time is none, and times that are put right.
+"""Wrong clocks: views of rows without a usable time, and views with corrected times.
 
-Three times tell what time it was: that of the event and that of sending by the clock of a device,
-and that of receiving by the server's. What that clock was wrong by when the device sent, it was
-wrong by when the event happened; what the network took is counted to it.
+Three times determine the correction: the event and its sending by the device's clock, and its
+receipt by the server's. The clock's error at sending is assumed to be its error at the event; the
+network's delay counts as part of that error.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ def untimed(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view of the rows of another that are in no window for their time.
+    """Declares a view of the rows of another view that are in no window because of their time.
 
-    It has the columns of such a row, and `reason`: `missing` if its time is NULL, `absurd` if it
-    lies before year 2 or after 9998 or stands for none, `ahead` if it lies further after the row
-    arrived than `late` lets it. Windows without these rows are those of `aggregate`, with the same
-    `window` and `late`; rows that are late for one are those of `view.late`.
+    A row has the columns of its original and `reason`: `missing` if its time is NULL, `absurd` if
+    the time is before year 2, after 9998 or a placeholder, `ahead` if it is further after the row's
+    arrival than `late` allows. `aggregate`, with the same `window` and `late`, computes the windows
+    without these rows; `view.late` lists rows that are late for a window.
 
     Args:
         name: The view's name in every store.
-        of: The view whose rows they are.
+        of: The view of the rows.
         to: Any of `table`, `search`, `cache`.
         window: The windows.
-        late: Says with `ahead` which clocks are wrong; None if none is.
+        late: Its `ahead` decides which clocks are wrong; None if none is.
         keys: Columns that identify a row of `of`; default: those of its declaration.
-        where: A condition of Spark SQL on the rows that count.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        where: Spark SQL condition on the rows that count.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
         DeclarationError: The key of a row is unknown, or the declaration is invalid.
@@ -87,30 +87,30 @@ def clocked(  # noqa: PLR0913
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view of the rows of another, each with the time that it was by the server's clock.
+    """Declares a view of the rows of another view, each with its time by the server's clock.
 
-    It has the columns of a row, the corrected time, `clock_fast_s`: how many seconds the device's
-    clock was ahead when it sent (behind: less than 0), and `waited_s`: how many seconds the row
-    waited on the device. Where the time of sending or of receiving is missing or absurd, nothing is
-    known of the clock: the corrected time is that of the event as it is, and `clock_fast_s` is
-    NULL. An event that has no time gets none, and one whose time is absurd keeps it.
+    A row has the columns of its original, the corrected time, `clock_fast_s` (seconds by which the
+    device's clock was ahead at sending; negative if behind) and `waited_s` (seconds that the row
+    waited on the device). If the time of sending or of receipt is missing or absurd, the clock's
+    error is unknown: the corrected time is the event's own, and `clock_fast_s` is NULL. A missing
+    event time stays NULL, and an absurd one stays as it is.
 
-    If the event is later than its sending, the clock was set between the two, so its error at
-    sending says nothing about the event, which would come out later than it was received: such a
-    row is not corrected either, and `waited_s` is NULL too.
+    If the event is later than its sending, the clock was set in between, so its error at sending
+    does not apply to the event, whose corrected time would be after its receipt. Such a row is not
+    corrected either, and `waited_s` is NULL too.
 
     Args:
         name: The view's name in every store.
-        of: The view whose rows they are.
+        of: The view of the rows.
         to: Any of `table`, `search`, `cache`.
         event: The column with the time of the event, by the device's clock.
         sent: The column with the time at which the device sent it, by the same clock.
         received: The column with the time at which it was received, by the server's.
-        at: What the corrected time is called.
+        at: Name of the column with the corrected time.
         keys: Columns that identify a row of `of`; default: those of its declaration.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
         DeclarationError: Two columns have one name, the key of a row is unknown, or the declaration
@@ -149,21 +149,21 @@ def clocks(
     *,
     where: str | None = None,
 ) -> DerivedView:
-    """Declares a view of how wrong clocks are, and how long rows wait: one row for each device.
+    """Declares a view of clock errors and waiting times, with one row for each device.
 
-    Its measures are `rows`; by how many seconds the clock was ahead: `fast_least_s` (less than 0 if
-    it was behind), `fast_most_s` and `fast_p95_s`; how many seconds rows waited: `waited_most_s`
-    and `waited_p95_s`.
+    Its measures are `rows`; the seconds by which the clock was ahead: `fast_least_s` (negative if
+    behind), `fast_most_s` and `fast_p95_s`; the seconds that rows waited: `waited_most_s` and
+    `waited_p95_s`.
 
     Args:
         name: The view's name in every store.
         of: A view of `clocked`.
-        by: Columns that tell one device from another.
+        by: Columns that identify a device.
         to: Any of `table`, `search`, `cache`.
-        where: A condition of Spark SQL on the rows that count, such as those of a day.
+        where: Spark SQL condition on the rows that count, such as those of a day.
 
     Raises:
-        DeclarationError: The declaration does not fit.
+        DeclarationError: The declaration is invalid.
     """
     return aggregate(
         name,

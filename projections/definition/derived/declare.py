@@ -1,4 +1,4 @@
-"""Declarations of derived views: in SQL, as aggregates and patterns, or as a function."""
+"""Declarations of derived views: SQL, aggregates, patterns and functions."""
 
 from __future__ import annotations
 
@@ -52,21 +52,21 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view by a query of Spark SQL over other views, called by their names.
+    """Declares a view by a Spark SQL query over other views, which it names.
 
     Args:
         name: The view's name in every store; lower case, digits and underscores.
-        query: One SELECT, or the name of a `.sql` file beside the module, which has one.
+        query: One SELECT, or the name of a `.sql` file beside the module that contains one.
         keys: Columns of its result that identify a row.
         to: Any of `table`, `search`, `cache`.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like, beside what comments of the query say of it:
-            `-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW`.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations, in addition to those in comments of the query: `-- CONSTRAINT
+            positive EXPECT (total > 0) ON VIOLATION DROP ROW`.
 
     Raises:
-        DeclarationError: The file is missing, the text is no SELECT or names no view with a table,
-            or the declaration does not fit.
+        DeclarationError: The file is missing, the text is not a SELECT or names no view with a
+            table, or the declaration is invalid.
     """
     text = _text(name, query)
     known = collected()
@@ -99,34 +99,34 @@ def aggregate(  # noqa: PLR0913
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view with one row for each group of another's rows.
+    """Declares a view with one row for each group of another view's rows.
 
     Args:
         name: The view's name in every store.
         of: The view whose rows are grouped.
         by: Columns of the groups, which are the view's keys.
         to: Any of `table`, `search`, `cache`.
-        window: Windows of time in each group: `window_start` is a key as well, and `window_end` a
-            column; of `Sliding` it is the other way about.
-        late: Which rows come too late for their window, and count in no measure of it.
-        count: What the number of rows is called, if it is wanted.
-        rate: What the rows per second of a window are called, if they are wanted.
-        sums: Columns that are added up, by what the sums are called.
-        averages: Columns of which the mean is taken, by what the means are called.
-        least: Columns of which the least value is kept, by what it is called.
-        greatest: Columns of which the greatest value is kept, by what it is called.
-        distinct: Columns whose values are counted, each once, by what the counts are called.
-        percentiles: Percentiles of columns, by what they are called; exact by default.
-        top: The first rows of each group, by what they are called.
-        approximate_distinct: Columns whose values are counted, each once, by a sketch of a stated
-            error, by what the counts are called.
-        where: A condition of Spark SQL on the rows that count.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        window: Time windows in each group. `window_start` is a key too, and `window_end` a column;
+            for `Sliding`, the reverse.
+        late: Which rows come too late for their window; its measures exclude them.
+        count: Name of the column with the number of rows; None for none.
+        rate: Name of the column with the rows per second of a window; None for none.
+        sums: Columns to add up, by the name of the sum.
+        averages: Columns to average, by the name of the mean.
+        least: Columns to take the least value of, by the name of the result.
+        greatest: Columns to take the greatest value of, by the name of the result.
+        distinct: Columns whose distinct values are counted, by the name of the count.
+        percentiles: Percentiles of columns, by the name of the result; exact by default.
+        top: The first rows of each group, by the name of the column that lists them.
+        approximate_distinct: Columns whose distinct values are counted by a sketch with a stated
+            error, by the name of the count.
+        where: Spark SQL condition on the rows that count.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
-        DeclarationError: Nothing is computed, or the declaration does not fit.
+        DeclarationError: There is no measure, or the declaration is invalid.
     """
     sets = (distinct, percentiles, top, approximate_distinct)
     measures = Measures(count, rate, sums, averages, least, greatest, *sets)
@@ -153,18 +153,18 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two
     measures: Measures,
     condition: str,
 ) -> str:
-    """Returns the query of the windows of a table, with or without rows that came too late.
+    """Returns the query that groups a table into windows, with or without late rows.
 
     Args:
         window: The windows.
-        late: Which rows are too late for them; None if none is.
+        late: Which rows are too late for their window; None for none.
         table: The view whose rows are grouped.
-        by: Columns that rows of a window have in common.
+        by: Columns of the groups.
         measures: Measures of each window.
         condition: Spark SQL condition on the rows that count; empty for all.
 
     Raises:
-        DeclarationError: It cannot be said of such windows.
+        DeclarationError: These windows do not support late rows or one of the measures.
     """
     if late is None:
         return window.select(table, by, measures, condition)
@@ -208,25 +208,25 @@ def late(  # noqa: PLR0913
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view with one row for each row of another and each window that it is late for.
+    """Declares a view with one row for each late row of another view and each window it missed.
 
-    It has the columns of that row, `window_start`, `window_end`, and `late_by_s`: how many seconds
-    after the end of the window it arrived. Of sessions and windows that slide, a row is there once,
-    without a window, and `late_by_s` counts from its own time. Windows that leave out what is late
-    are those of `aggregate`, with the same `late`.
+    A row has the columns of its original, `window_start`, `window_end` and `late_by_s`: the seconds
+    between the end of the window and the row's arrival. For sessions and sliding windows, a late
+    row occurs once, without a window, and `late_by_s` counts from its own time. `aggregate`, with
+    the same `late`, computes the windows without late rows.
 
     Args:
         name: The view's name in every store.
-        of: The view whose rows may be late.
+        of: The view of the rows.
         to: Any of `table`, `search`, `cache`.
         window: The windows.
-        late: Which rows come too late for them.
-        keys: Columns that identify a row of `of`; default: those of its declaration. With
-            `window_start`, where there is one, they are the view's keys.
-        where: A condition of Spark SQL on the rows that count.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        late: Which rows come too late for their window.
+        keys: Columns that identify a row of `of`; default: those of its declaration. The view's
+            keys are these and, where there are windows, `window_start`.
+        where: Spark SQL condition on the rows that count.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
         DeclarationError: The key of a row is unknown, or the declaration is invalid.
@@ -240,16 +240,16 @@ def late(  # noqa: PLR0913
 
 
 def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[str]) -> None:
-    """Refuses a view that has columns beside those of its input, of which one is its key's.
+    """Refuses a view with own columns if one is named like a key column of its input.
 
     Args:
         name: The view that is being declared.
         of: The view that it reads.
-        identity: Columns that identify a row there.
-        more: What its own columns are called.
+        identity: Key columns of that view.
+        more: Names of its own columns.
 
     Raises:
-        DeclarationError: One is called like another.
+        DeclarationError: Two columns have one name.
     """
     if taken := [each for each in more if each in identity]:
         raise DeclarationError(
@@ -260,10 +260,10 @@ def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[s
 
 
 def identity_of(name: str, of: Input) -> tuple[str, ...]:
-    """Returns the columns that identify a row of a view, as far as its declaration names them.
+    """Returns the columns that identify a row of a view, if its declaration names them.
 
     Raises:
-        DeclarationError: It names none.
+        DeclarationError: The declaration names none.
     """
     if isinstance(of, DerivedView):
         return of.keys
@@ -293,23 +293,23 @@ def pattern(  # noqa: PLR0913
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view with one row for each match of a pattern in the rows of another.
+    """Declares a view with one row for each match of a pattern in the rows of another view.
 
     Args:
         name: The view's name in every store.
-        of: The view in whose rows it is looked for.
-        by: Columns that rows of a match have in common.
+        of: The view to search.
+        by: Columns of the groups: all rows of a match have them in common.
         to: Any of `table`, `search`, `cache`.
-        time: The column that has a row's time.
-        pattern: What is looked for.
-        keep: Columns that a match shows of its rows, beside their step and time.
-        where: A condition of Spark SQL on the rows that count.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        time: Column with the time of a row.
+        pattern: The pattern.
+        keep: Columns of the matched rows that a match lists, beside step and time.
+        where: Spark SQL condition on the rows that count.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
-        DeclarationError: The declaration does not fit.
+        DeclarationError: The declaration is invalid.
     """
     if not by:
         raise DeclarationError(f"view {name}: a pattern needs groups: by=[...]", hint='by=["card"]')
@@ -335,16 +335,16 @@ def function(  # noqa: PLR0913
 ) -> Callable[[Callable[..., Any]], DerivedView]:
     """Declares a view by a function of DataFrames, as a decorator.
 
-    Its parameters are called like the views that it reads. It describes the result and no more:
-    what looks at rows (`count`, `collect`) belongs elsewhere.
+    The function's parameters have the names of the views that it reads. It only describes the
+    result: actions that read rows (`count`, `collect`) belong elsewhere.
 
     Args:
         name: The view's name in every store; default: the function's.
         keys: Columns of its result that identify a row.
         to: Any of `table`, `search`, `cache`.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like, beside what `@expect(...)` below it says.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations, in addition to those of `@expect(...)` below it.
     """
 
     def declared(made: Callable[..., Any]) -> DerivedView:
@@ -374,7 +374,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     extent: Extent | None = None,
     span: Span | None = None,
 ) -> DerivedView:
-    """Declares a view by whatever makes it; its words above say the rest."""
+    """Declares a derived view of any kind; the functions above supply the arguments."""
     places = stores_of(name, to)
     if not keys or len(set(keys)) < len(keys):
         raise DeclarationError(f"view {name} needs keys without duplicates")
@@ -411,7 +411,7 @@ def declare(  # noqa: PLR0913, PLR0917  # the parts of one declaration
 
 
 def _require_tables(name: str, inputs: Sequence[str]) -> None:
-    """A view is made from tables, and from views declared before it: so there is no cycle."""
+    """Refuses inputs without a table or declared later, so that views form no cycle."""
     known = collected()
     views: Mapping[str, Input] = {**known.views, **known.derived}
     if not inputs:
@@ -436,7 +436,7 @@ def _require_tables(name: str, inputs: Sequence[str]) -> None:
 
 
 def _refuse_chained(name: str, inputs: Sequence[str], known: Declarations) -> None:
-    """A view over several sources is read by its own job only: else its inputs would be mixed."""
+    """Refuses an input that combines several sources in the job of another source."""
     sources = {each: known.sources_of(each) for each in inputs}
     reached = {source for several in sources.values() for source in several}
     owner = next(source for source in known.sources if source in reached)

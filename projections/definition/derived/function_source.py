@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MADE: Final = "__headwater_view__"
-"""What the function is called at the end of a slice's run, whatever its own name."""
+"""Name of the function after a stored part has run, whatever its own name."""
 
 _OWN: Final = frozenset({"cdc", "eventstore", "foundation", "headwater", "projections"})
-"""Packages whose words declare something when a module is run: that is done once, by the module."""
+"""Packages whose words declare something when a module runs; a stored part does not repeat that."""
 _CONSTANT: Final = "'"
 _DYNAMIC: Final = frozenset({"eval", "exec", "globals", "locals", "vars"})
 _MUTATORS: Final = frozenset(
@@ -50,11 +50,11 @@ class UntoldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FunctionSlice:
-    """What a function needs of its module.
+    """The part of its module that a function needs.
 
     Attributes:
-        text: A module of it, which binds the function to `MADE`.
-        digest: What tells it from another, whatever its layout, comments and docstrings.
+        text: A module that binds the function to `MADE`.
+        digest: Identifies the part independently of layout, comments and docstrings.
     """
 
     text: str
@@ -71,7 +71,7 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
         line: Its first line, including its decorators.
 
     Raises:
-        UntoldError: It cannot be determined.
+        UntoldError: The part cannot be determined.
     """
     module = _module(source)
     found = next((each for each in module.statements if each.begins(name, line)), None)
@@ -88,12 +88,13 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
 
 
 def digest_of(text: str) -> str:
-    """Returns what tells a slice from another.
+    """Returns the digest that identifies a part.
 
-    It is of what Python reads, and the same in every release of Python that reads it so.
+    It covers the syntax tree, so every Python release that parses the text alike computes the same
+    digest.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: The text is not Python.
     """
     tree = ast.parse(text)
     documented = any(
@@ -106,7 +107,7 @@ def digest_of(text: str) -> str:
 
 
 def _canonical(tree: ast.AST, *, docstrings: bool) -> Iterator[str]:
-    """What a tree says; by a stack, as a chain of calls may be longer than Python goes deep."""
+    """Serializes a tree with a stack: a chain of calls can exceed the recursion limit."""
     waiting: list[Any] = [tree]
     while waiting:
         node = waiting.pop()
@@ -131,13 +132,13 @@ def _canonical(tree: ast.AST, *, docstrings: bool) -> Iterator[str]:
 
 
 class _Told(str):
-    """Said already, and no constant of the tree."""
+    """Text that is already serialized, and not a constant of the tree."""
 
     __slots__ = ()
 
 
 def _text_alone(node: Any) -> bool:
-    """A statement that is a text and nothing else: a docstring, or a comment in its place."""
+    """Returns whether a statement is only a string: a docstring, or a comment in its place."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -147,21 +148,21 @@ def _text_alone(node: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement at the top of a module; of an import of several names, one of these.
+    """A top-level statement of a module; an import of several names counts as one for each name.
 
     Attributes:
-        node: It.
-        text: As it stands there.
-        place: Where.
+        node: Its syntax tree.
+        text: Its text.
+        place: Its position in the module.
         binds: Names that it binds.
         refers: Names of the module that it, or any function in it, reads.
-        perhaps: Those of them that are its own if it has bound them by then.
-        evaluates: Names that are read while the module is run.
-        changes: Names of which the object is changed then.
-        given: Names of which a call then may change the object, each with what is called.
-        aliased: Names whose objects it may give another name.
-        later: Names that functions in it bind when they are called, or whose objects they change.
-        touched: Names whose objects they may change by a call.
+        perhaps: Those names that are local if the statement has bound them by then.
+        evaluates: Names that it reads while the module runs.
+        changes: Names whose objects it changes while the module runs.
+        given: Names whose objects a call may change while the module runs, each with the callee.
+        aliased: Names whose objects it may bind to another name.
+        later: Names that its functions bind, or whose objects they change, when called.
+        touched: Names whose objects its functions may change by a call.
     """
 
     node: ast.stmt
@@ -219,18 +220,18 @@ class _Statement:
 
     @property
     def fixed(self) -> bool:
-        """Whether what it binds is nothing that a call could change."""
+        """Returns whether a call cannot change anything that the statement binds."""
         node = self.node
         if isinstance(node, ast.Assign):
             return all(isinstance(target, ast.Name) for target in node.targets) and _constant(
                 node.value
             )
         if isinstance(node, _FUNCTIONS):
-            return not node.decorator_list  # else no one knows what it is
+            return not node.decorator_list  # otherwise its value is unknown
         return self.imports
 
     def begins(self, name: str, line: int) -> bool:
-        """Whether it is a function of that name that begins in that line."""
+        """Returns whether it is the function of that name that begins on that line."""
         node = self.node
         return isinstance(node, _FUNCTIONS) and (node.name, _first_line(node)) == (name, line)
 
@@ -245,7 +246,7 @@ class _Lines:
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         begin, end = node.col_offset, node.end_col_offset
         if decorated and isinstance(node, _DEFINITIONS) and node.decorator_list:
-            # it has its lines to itself
+            # it shares its lines with no other statement
             first, begin, end = _first_line(node) - 1, 0, None
         lines = self._lines[first : last + 1]
         lines[-1] = lines[-1][:end]
@@ -255,16 +256,16 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module as what its functions may need.
+    """A module, analysed for what its functions may need.
 
     Attributes:
-        lines: Its text.
-        statements: What stands at its top, in order.
-        affects: Of each, the names that it binds, or whose objects it may change.
-        aliases: Of each, those whose objects it may give another name.
-        inward: Names that its functions bind, or whose objects they change, when they are called.
+        lines: The module's text.
+        statements: The top-level statements, in order.
+        affects: For each statement, names that it binds or whose objects it may change.
+        aliases: For each statement, names whose objects it may bind to another name.
+        inward: Names that its functions bind, or whose objects they change, when called.
         words: Names that are imported from this program's own packages.
-        dynamic: By what it may reach names that it does not name; None if it does not.
+        dynamic: What lets it reach names that it does not mention; None if nothing does.
     """
 
     lines: _Lines
@@ -303,7 +304,7 @@ class _Module:
     def closed(
         self, made: _Statement, found: _Statement
     ) -> tuple[list[_Statement], frozenset[str]]:
-        """Returns what a function needs, and the names that it and what it needs refer to.
+        """Returns the statements that a function needs, and all names to which these refer.
 
         Args:
             made: The function.
@@ -314,7 +315,7 @@ class _Module:
         chosen = [each for each in left if each[0].future]
         needed = set(made.refers)
         while True:
-            # what is changed under another name is changed under its own
+            # a change under another name is a change of the object's own name
             needed.update(*(each.binds for each, _, aliased in chosen if needed & aliased))
             known = {id(each) for each, _, _ in chosen}
             left = [each for each in left if id(each[0]) not in known]
@@ -327,10 +328,10 @@ class _Module:
     def require_told(
         self, made: _Statement, chosen: list[_Statement], needed: frozenset[str]
     ) -> None:
-        """Refuses what could be something else than the names say.
+        """Refuses a part whose names could mean something else at run time.
 
         Raises:
-            UntoldError: It could.
+            UntoldError: The names are ambiguous.
         """
         if self.dynamic is not None:
             raise UntoldError(f"its module reaches names by {self.dynamic}")
@@ -356,7 +357,7 @@ def _module(source: str) -> _Module:
 
 
 def _parts(lines: _Lines, node: ast.stmt) -> Iterator[_Statement]:
-    """A statement; of an import each name by itself."""
+    """Splits a statement: an import yields one part for each name."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         yield _Statement.of(node, lines.text(node, decorated=True), (node.lineno, node.col_offset))
         return
@@ -370,7 +371,7 @@ def _parts(lines: _Lines, node: ast.stmt) -> Iterator[_Statement]:
 
 
 def _dynamic(each: _Statement, bound: frozenset[str]) -> str | None:
-    """By what a statement may reach names that it does not name."""
+    """Returns what lets a statement reach names that it does not mention."""
     for node in ast.walk(each.node):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             return f"from {node.module} import *"
@@ -391,7 +392,7 @@ def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _run_now(statement: ast.stmt) -> Iterator[ast.AST]:
-    """What of a statement is run with it, and not when a function is called."""
+    """Returns the nodes that run with the statement, not when a function is called."""
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
@@ -405,7 +406,7 @@ def _run_now(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _aliased(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names of which the object, or what it is a part of, is bound to another."""
+    """Returns names whose object, or an object that contains it, gets another name."""
     for node in nodes:
         waiting = [getattr(node, "value", None)] if isinstance(node, _BINDINGS) else []
         while waiting:
@@ -427,7 +428,7 @@ def _names(nodes: Iterable[ast.AST]) -> frozenset[str]:
 
 
 def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names of which a part is bound or deleted."""
+    """Returns names of which a part is bound or deleted."""
     for node in nodes:
         found: ast.expr | None = None
         if isinstance(node, ast.Attribute | ast.Subscript):
@@ -439,7 +440,7 @@ def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _touched(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names that have something called of theirs that changes them, by its name."""
+    """Returns names with a called method that changes them, and the method's name."""
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name = _root(node.func)
@@ -448,11 +449,11 @@ def _touched(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _given(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Names that are given to what is called, and that name."""
+    """Returns names that are passed to a call, and the callee."""
     for node in nodes:
         if isinstance(node, ast.Call):
             called = _root(node.func)
-            if isinstance(node.func, ast.Attribute):  # a method may change what it is called of
+            if isinstance(node.func, ast.Attribute):  # a method may change its object
                 yield called, called
             for each in (*node.args, *(word.value for word in node.keywords)):
                 yield from ((name, called) for name in _names(ast.walk(each)))
@@ -465,7 +466,7 @@ def _given(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
 
 
 def _root(node: ast.expr) -> str:
-    """The name that an expression begins with; of a constant, `_CONSTANT`; else empty."""
+    """Returns the name at the start of an expression; `_CONSTANT` for a constant; else empty."""
     found: ast.expr = node
     while isinstance(found, ast.Attribute | ast.Subscript | ast.Call):
         found = found.func if isinstance(found, ast.Call) else found.value
@@ -481,7 +482,7 @@ def _constant(node: ast.expr) -> bool:
 
 
 def _own_words(statement: ast.stmt) -> frozenset[str]:
-    """Names that are imported from this program's own packages."""
+    """Returns names imported from this program's own packages."""
     found = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _OWN:

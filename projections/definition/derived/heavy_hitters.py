@@ -1,9 +1,8 @@
-"""Heavy hitters: the most frequent values of a column, of each group and window.
+"""Heavy hitters: the most frequent values of a column in each group and window.
 
-They are exact: every value is counted, and the most frequent ones are shown. What counts with a
-sketch of bounded size (`approx_top_k`) depends on the order in which rows come, so that a view that
-is kept and one that is rebuilt would differ. The values of one group are held at once, by Spark;
-its rows are not.
+The counts are exact. A sketch of bounded size (`approx_top_k`) depends on the order of the rows, so
+a maintained view and a rebuilt one would differ. Spark holds the distinct values of one group at
+once, but not its rows.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from projections.definition.views import DerivedView
 
 VALUES: Final = "values"
-"""What a view's column of them is called; of each there is the value, by its column's name."""
+"""Name of the view's list of values; each entry has the value under its column's name."""
 
 ROWS_MAX: Final = 10_000
 _COUNT: Final = "rows"
@@ -55,26 +54,26 @@ def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of i
 ) -> DerivedView:
     """Declares a view of the most frequent values of a column, one row for each group.
 
-    It has the columns of the groups and, with a window, `window_start` and `window_end`; and
-    `values`, a list: of each value the column, by its own name, and `rows`, in how many it is. The
-    most frequent comes first; of those that are as frequent, the least. NULL is no value.
+    A row has the group's columns; with a window, `window_start` and `window_end`; and `values`, a
+    list. Each entry has the value, under the column's name, and `rows`, the number of rows with it.
+    The most frequent value comes first; of equally frequent ones, the least. NULL is not counted.
 
     Args:
         name: The view's name in every store.
-        of: The view whose rows are counted.
+        of: The view of the rows.
         column: The column.
-        rows: How many values at most.
+        rows: Maximum number of values.
         by: Columns of the groups.
         to: Any of `table`, `search`, `cache`.
-        window: Windows of time in each group: `Tumbling`, `Hopping` or `Calendar`.
-        late: Which rows come too late for their window, and do not count in it.
-        where: A condition of Spark SQL on the rows that count.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        window: Time windows in each group: `Tumbling`, `Hopping` or `Calendar`.
+        late: Which rows come too late for their window and do not count.
+        where: Spark SQL condition on the rows that count.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
-        DeclarationError: There is no group, or the declaration does not fit.
+        DeclarationError: There is no group, or the declaration is invalid.
     """
     groups = tuple(by)
     _require_groups(name, column, groups, window, late)
@@ -95,9 +94,9 @@ def query(values: str, column: str, rows: int, shown: Sequence[str], keys: Seque
     Args:
         values: The query that counts each value in each group; see `counted`.
         column: The column.
-        rows: How many values at most.
+        rows: Maximum number of values.
         shown: Columns of a group.
-        keys: Those that identify it; the others are the same in all its rows.
+        keys: Columns that identify a group; its other columns are equal in all its rows.
     """
     value = quoted(column)
     listed = [
@@ -124,7 +123,7 @@ def counted(  # noqa: PLR0913, PLR0917  # the parts of one declaration
     late: Late | None = None,
     where: str = "",
 ) -> str:
-    """Returns the query of how often each value is in each group; arguments as of `frequent`."""
+    """Returns the query that counts each value in each group; arguments as of `frequent`."""
     groups, measures = (*by, column), Measures(_COUNTED)
     condition = both(f"{quoted(column)} IS NOT NULL", where)
     if window is not None:

@@ -1,4 +1,4 @@
-"""Windows beside those of some time before: this minute, and the same minute a week ago."""
+"""Windows beside earlier ones: this minute, and the same minute a week ago."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def lagged(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view of windows, each with what the same group's window of some time before had.
+    """Declares a view of windows, each with columns of an earlier window of the same group.
 
-    It has a row for each window of `of`, with all its columns. Where there was no such window, what
-    it had is NULL. Either window may still change: both are rows like any others.
+    It has a row for each window of `of`, with all its columns. The columns of an earlier window
+    that does not exist are NULL. Both windows can still change: they are ordinary rows.
 
     Args:
         name: The view's name in every store.
         of: The windows, a view of `aggregate` with a `window`.
-        back: How long before: `7 days`.
-        columns: Columns of the window before, by what they are called beside those of this one.
+        back: Distance to the earlier window: `7 days`.
+        columns: Columns of the earlier window, by the name that they get.
         to: Any of `table`, `search`, `cache`.
-        zone: Whose days `back` counts, where windows are those of a calendar: `Europe/Stockholm`. A
-            week is 167 or 169 hours there twice a year.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        zone: Time zone in which `back` counts days, for windows of a calendar: `Europe/Stockholm`.
+            A week there has 167 or 169 hours twice a year.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
-        DeclarationError: `of` has no windows, or the declaration does not fit.
+        DeclarationError: `of` has no windows, or the declaration is invalid.
     """
     keys = of.keys if isinstance(of, DerivedView) else ()
     if not {START, END} & {*keys}:
@@ -74,17 +74,17 @@ def lagged(  # noqa: PLR0913  # what may be said of a view, most of it seldom
 def query(
     windows: str, keys: Sequence[str], back: str, columns: Mapping[str, str], zone: str | None
 ) -> str:
-    """Returns the query of windows, each beside the one before it; see `lagged`.
+    """Returns the query that joins each window with the earlier one; see `lagged`.
 
     Args:
-        windows: The view that has them.
-        keys: Its keys, one of which is the bound of a window.
-        back: How long before.
-        columns: Columns of the window before, by what they are called.
-        zone: Whose days `back` counts; None counts hours.
+        windows: The view of the windows.
+        keys: Its keys, including a bound of the window.
+        back: Distance to the earlier window.
+        columns: Columns of the earlier window, by the name that they get.
+        zone: Time zone in which `back` counts days; None counts hours.
 
     Raises:
-        DeclarationError: `back` is no duration, or there is no such zone.
+        DeclarationError: `back` is not a duration, or the zone does not exist.
     """
     bound = next(each for each in (START, END) if each in keys)
     same = [f"before.{quoted(bound)} = {_earlier(f'this.{quoted(bound)}', back, zone)}"]
@@ -97,7 +97,7 @@ def query(
 
 
 def _earlier(at: str, back: str, zone: str | None) -> str:
-    """The expression of a time that lies some time before another."""
+    """Returns the expression of an earlier time."""
     width = f"INTERVAL {micros(back)} MICROSECONDS"
     if zone is None:
         return f"{at} - {width}"

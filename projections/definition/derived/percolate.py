@@ -1,4 +1,4 @@
-"""How views of standing queries are declared: `view.percolate` and `view.unreadable_queries`."""
+"""Declarations of standing queries: `view.percolate` and `view.unreadable_queries`."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
         of: The documents: a view.
         to: Any of `table`, `search`, `cache`.
         queries: The queries: a view with one row for each.
-        query: The column of `queries` that has the query's text.
-        words: Columns of a document that are searched for words. All its columns can be compared by
+        query: Column of `queries` with the query's text.
+        words: Columns of a document to search for words. Queries can compare all its columns by
             name: texts, numbers, truth values, dates, times, and lists of texts.
-        keep: Columns of the document that a match has, beside its keys.
+        keep: Columns of the document that a match contains, beside its keys.
         keys: Columns that identify a document; default: those of its declaration.
-        query_keys: Columns that identify a query; likewise.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
+        query_keys: Columns that identify a query; default: those of its declaration.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
         expect: Its expectations.
 
     Raises:
-        DeclarationError: The declaration does not fit.
+        DeclarationError: The declaration is invalid.
     """
     if not words:
         raise DeclarationError(
@@ -97,23 +97,23 @@ def unreadable_queries(  # noqa: PLR0913
     cache: CacheOptions | None = None,
     expect: Iterable[Expectation] = (),
 ) -> DerivedView:
-    """Declares a view with one row for each standing query that cannot be read.
+    """Declares a view with one row for each standing query that cannot be parsed.
 
     Its columns are the keys of the query, called `query_<name>`, and `reason`.
 
     Args:
         name: The view's name in every store.
-        of: The documents that the queries are for: a query may name a column that they lack.
+        of: The documents; a query may name a column that they lack.
         to: Any of `table`, `search`, `cache`.
         queries: The queries: a view with a row for each.
-        query: The column of `queries` that has its text.
+        query: Column of `queries` with the query's text.
         query_keys: Columns that identify a query; default: those of its declaration.
-        search: How its fields are indexed for search.
-        cache: How it is laid out in the cache.
-        expect: What its rows should be like.
+        search: How search indexes its fields.
+        cache: How the cache stores it.
+        expect: Its expectations.
 
     Raises:
-        DeclarationError: The declaration does not fit.
+        DeclarationError: The declaration is invalid.
     """
     _require_apart(name, of, queries)
     identity = tuple(query_keys) or identity_of(name, queries)

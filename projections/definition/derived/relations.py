@@ -1,4 +1,4 @@
-"""The names in a SELECT that stand where a table can, found without an engine."""
+"""Finds the names in a SELECT that stand where a table can, without an engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 _TOKEN: Final = re.compile(
     r"--[^\n]*|/\*.*?\*/"  # comments
-    r"|[rR]'[^']*'|[rR]\"[^\"]*\""  # texts in which a backslash is one
+    r"|[rR]'[^']*'|[rR]\"[^\"]*\""  # texts with backslash escapes
     r"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
     r"|`(?:[^`]|``)*`"
     r"|[A-Za-z_]\w*|[(),]|\S",
@@ -26,16 +26,16 @@ _AFTER: Final = frozenset(
 
 
 def relations(sql: str) -> frozenset[str]:
-    """Returns every name that stands where a table can, in lower case.
+    """Returns every name in table position, in lower case.
 
-    More names than tables can be among them (what `extract(year FROM placed)` has, or the name of
-    a WITH), never fewer.
+    The result may contain more names than tables (from `extract(year FROM placed)`, or of a WITH),
+    never fewer.
 
     Args:
         sql: A query of Spark SQL.
     """
     found: set[str] = set()
-    listed = [False]  # by bracket: whether a comma here is followed by a table
+    listed = [False]  # for each open bracket: whether a table can follow a comma
     wanted, before = False, ""
     for token in _TOKEN.findall(sql):
         word = token.lower()

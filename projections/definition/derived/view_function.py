@@ -1,4 +1,4 @@
-"""ViewFunction: a function of DataFrames that makes a view, and what tells it from another."""
+"""ViewFunction: a function of DataFrames that defines a view, and what identifies it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _TOLD: Final = re.compile(_PART + "([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class ViewFunction:
-    """A function that makes a view; sent to another process, it is found there in its module.
+    """A function that defines a view; another process imports it from its module.
 
     Attributes:
         made: The function.
         view: Name of the view.
         module: The module that declares it; None outside one.
-        folders: Further folders of modules that it imports.
-        whole: Text of its whole module; outside one, its own.
+        folders: Additional folders to import modules from.
+        whole: Text of its whole module; without one, its own text.
         part: The parts of its module that it needs; None if unknown.
-        untold: Why they cannot be determined; empty if they can.
+        untold: Why the parts cannot be determined; empty if they can.
     """
 
     made: Callable[..., Any]
@@ -54,17 +54,17 @@ class ViewFunction:
         module: Path | None,
         folders: tuple[Path, ...] = (),
     ) -> ViewFunction:
-        """Returns a function with what tells it from another.
+        """Wraps a function together with what identifies it.
 
         Args:
             made: The function.
             view: Name of the view.
-            module: The module that is being run; None without one.
-            folders: Further folders of modules that it imports.
+            module: The module that is being loaded; None without one.
+            folders: Additional folders to import modules from.
         """
         if module is None:
             return cls(made, view, None, (), inspect.getsource(made), None, "it is of no module")
-        with tokenize.open(module) as file:  # by the encoding that it says itself
+        with tokenize.open(module) as file:  # in the encoding that the file declares
             whole = file.read()
         try:
             return cls(made, view, module, folders, whole, _part(made, module, whole))
@@ -72,7 +72,7 @@ class ViewFunction:
             return cls(made, view, module, folders, whole, None, str(error))
 
     def __call__(self, *inputs: Any) -> Any:
-        """Returns the view, made from a DataFrame of each of its inputs."""
+        """Computes the view from a DataFrame for each of its inputs."""
         return self.made(*inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ class ViewFunction:
 
     @property
     def text(self) -> str:
-        """What tells it from another: what it needs of its module, or else all of that."""
+        """Returns what identifies the function: the digest of its parts, or of its whole module."""
         return self.former if self.part is None else told_of(self.part.digest)
 
     @property
@@ -95,12 +95,12 @@ class ViewFunction:
 
 
 def told_of(digest: str) -> str:
-    """Returns what tells a function from another of which the part of its module is known."""
+    """Returns the text that identifies a function whose parts have this digest."""
     return f"{_PART}{digest}"
 
 
 def part_told(text: str) -> str | None:
-    """Returns the digest of the part of its module that a function needs; None if none is known.
+    """Returns the digest of a function's parts; None if its text has none.
 
     Args:
         text: The function's text in a definition.
@@ -110,10 +110,10 @@ def part_told(text: str) -> str | None:
 
 
 def _part(made: Callable[..., Any], module: Path, whole: str) -> FunctionSlice:
-    """Returns what a function needs of its module.
+    """Returns the part of its module that a function needs.
 
     Raises:
-        UntoldError: It cannot be determined.
+        UntoldError: The part cannot be determined.
     """
     if not isinstance(made, FunctionType) or hasattr(made, "__wrapped__") or made.__closure__:
         raise UntoldError("it is nested in another function")

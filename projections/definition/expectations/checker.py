@@ -1,4 +1,4 @@
-"""Inspection: rows of one view, each beside the view's expectations."""
+"""Inspection: evaluates a view's expectations over its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STRENGTH = tuple(OnFail)
 
 
 class Inspection:
-    """Tells which expectations a row does not meet, and counts.
+    """Finds the expectations that a row does not meet, and counts them.
 
     Args:
         view: The view's name.
@@ -38,22 +38,22 @@ class Inspection:
 
     @property
     def named(self) -> frozenset[str]:
-        """Columns that are looked at."""
+        """Returns the columns that the conditions read."""
         return frozenset().union(*(fit.columns for _, fit in self._conditions))
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns that decide whether the view has a row."""
+        """Returns the columns that decide whether the view has a row."""
         said = (fit.columns for each, fit in self._conditions if each.withholds)
         return frozenset().union(*said)
 
     def unmet(self, row: Mapping[str, Any], *, counts: bool = True) -> Expectation | None:
-        """Returns the strongest of the expectations that withhold a row; None if it stays.
+        """Returns the strictest expectation that excludes a row; None if the row stays.
 
         Args:
-            row: Exact values by column. Those of `columns` must be there; a condition on others
-                that is only counted is passed over where one is not.
-            counts: Whether what it does not meet is added to `failed`.
+            row: Exact values by column, including those of `columns`. A condition that is only
+                counted is skipped if one of its columns is missing.
+            counts: Whether to add unmet expectations to `failed`.
         """
         found: Expectation | None = None
         for each, condition in self._conditions:
@@ -67,7 +67,7 @@ class Inspection:
 
 
 def types_of(schema: TableSchema) -> dict[str, Type]:
-    """Returns the types of a table's columns, as conditions see them."""
+    """Returns the types of a table's columns, as conditions use them."""
     return {column.name: TYPES[column.kind] for column in schema.columns}
 
 

@@ -27,7 +27,7 @@ Evaluate = Callable[[Row], Any]
 
 
 class Type(StrEnum):
-    """What can be compared with what."""
+    """A type of values that can be compared with each other."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -55,7 +55,7 @@ TYPES: Final[Mapping[ColumnKind, Type]] = {
     ColumnKind.BYTES: Type.OTHER,
 }
 
-# Postgres' numerics have at most 131072 digits before the point and 16383 after it
+# Postgres numerics have at most 131072 digits before the point and 16383 after it
 _EXACT: Final = Context(prec=300_000, Emax=999_999, Emin=-999_999, traps=[Inexact])
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -69,7 +69,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BoundCondition:
-    """A condition that fits the columns of a view.
+    """A condition bound to the columns of a view.
 
     Attributes:
         columns: The columns that it reads.
@@ -87,15 +87,14 @@ class _Typed:
 
 
 def fitted(node: Node, columns: Mapping[str, Type]) -> BoundCondition:
-    """Fits a condition to the columns of a view.
+    """Binds a condition to the columns of a view.
 
     Args:
         node: The parsed condition.
         columns: Types of the view's columns.
 
     Raises:
-        ConditionError: It names a column that is not there, or applies something to what it cannot
-            be applied to.
+        ConditionError: It names a missing column, or applies an operator to a wrong type.
     """
     found = _fit(node, columns)
     if found.type not in (Type.BOOLEAN, Type.NULL):
@@ -142,7 +141,7 @@ def _type_of(value: object) -> Type:
 
 
 def _read_as_times(node: CallExpression, parts: Sequence[_Typed]) -> list[_Typed]:
-    """Literal texts beside dates and times are such."""
+    """Converts literal texts that are compared with dates and times."""
     wanted = next((part.type for part in parts if part.type in _PARSED), None)
     if wanted is None or node.operator not in (*_COMPARE, "IN", "COALESCE"):
         return list(parts)
@@ -194,7 +193,7 @@ def _require(node: CallExpression, parts: Sequence[_Typed], wanted: Type) -> Non
 
 
 def _common(node: CallExpression, parts: Sequence[_Typed]) -> Type:
-    """The one type of what is compared."""
+    """Returns the common type of the compared parts."""
     types = list(dict.fromkeys(part.type for part in parts if part.type is not Type.NULL))
     if len(types) > 1 or types == [Type.OTHER]:
         raise ConditionError(
@@ -205,7 +204,7 @@ def _common(node: CallExpression, parts: Sequence[_Typed]) -> Type:
 
 
 def _comparable(value: Any) -> Any:
-    """Numbers in an order in which NaN equals itself and comes last."""
+    """Returns a key that orders numbers, with NaN equal to itself and last."""
     return (1, 0) if value != value else (0, value)  # noqa: PLR0124  # NaN alone differs so
 
 
@@ -214,7 +213,7 @@ def _compared(compare: Callable[[Any, Any], bool], number: bool) -> Callable[[An
         if left is None or right is None:
             return None
         if number:
-            # beside a float a literal is the float nearest to it, as engines have it
+            # compared with a float, a literal is the nearest float, as in engines
             if isinstance(left, float) or isinstance(right, float):
                 left, right = float(left), float(right)
             return compare(_comparable(left), _comparable(right))

@@ -1,4 +1,4 @@
-"""Expectation: a condition that rows of a view should meet, and what happens where one does not."""
+"""Expectation: a condition on the rows of a view, and what happens where it is not met."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _T = TypeVar("_T")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _ATTRIBUTE: Final = "headwater_expectations"
 DELETES: Final = "apply_as_deletes"
-"""What rows that count as deleted are counted under."""
+"""Counter of rows that count as deleted."""
 
 
 class OnFail(StrEnum):
     """What happens to a row that does not meet an expectation; the strictest one decides."""
 
-    WARN = "warn"  # it is kept, and counted
-    DROP = "drop"  # the view does not have it
-    QUARANTINE = "quarantine"  # the view does not have it; its record waits in quarantine
-    FAIL = "fail"  # the view stands still until someone says how to go on
+    WARN = "warn"  # the row stays and is counted
+    DROP = "drop"  # the view excludes the row
+    QUARANTINE = "quarantine"  # the view excludes the row; its record is quarantined
+    FAIL = "fail"  # the view is paused until the operator resumes it
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """A condition that rows of a view should meet.
 
-    A row meets it where the condition is true, and not where it is NULL. Called with a function, it
-    is a decorator that adds the condition to the function's view.
+    A row meets it if the condition is true, and not if it is NULL. Called with a function, it is a
+    decorator that adds the condition to the function's view.
 
     Attributes:
         name: Its name in counters.
-        condition: The condition, as it was written.
+        condition: The condition as written.
         on_fail: What happens to a row that does not meet it.
     """
 
@@ -49,10 +49,10 @@ class Expectation:
     on_fail: OnFail
 
     def __call__(self, function: _T) -> _T:
-        """Adds it to those of a function, which `@view(...)` above it then takes.
+        """Adds the expectation to a function, for `@view(...)` above it.
 
         Raises:
-            DeclarationError: What it stands above is a view already.
+            DeclarationError: The decorated object is already a view.
         """
         if not callable(function):
             raise DeclarationError(
@@ -64,12 +64,12 @@ class Expectation:
 
     @property
     def parsed(self) -> Node:
-        """The condition, read."""
+        """Returns the parsed condition."""
         return parse(self.condition)
 
     @property
     def withholds(self) -> bool:
-        """Whether a row that does not meet it stays out of the view."""
+        """Returns whether the view excludes a row that does not meet it."""
         return self.on_fail is not OnFail.WARN
 
     def __str__(self) -> str:
@@ -77,11 +77,11 @@ class Expectation:
 
 
 def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation:
-    """Says what rows of a view should be like.
+    """Declares an expectation of a view's rows.
 
     Args:
         name: Its name in counters; lower case, digits and underscores.
-        condition: A condition of SQL on the columns of one row.
+        condition: An SQL condition on the columns of one row.
         on_fail: `warn`, `drop`, `quarantine` or `fail`; see `OnFail`.
 
     Raises:
@@ -110,20 +110,20 @@ def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation
 
 
 def deletes(condition: str) -> Expectation:
-    """Says which rows count as deleted, as `apply_as_deletes` of Spark's pipelines does.
+    """Declares which rows count as deleted, like `apply_as_deletes` of Spark's pipelines.
 
     Args:
-        condition: A condition of SQL on the columns of one row; where it is NULL, the row stays.
+        condition: An SQL condition on the columns of one row; a row for which it is NULL stays.
 
     Raises:
-        DeclarationError: It cannot be read.
+        DeclarationError: The condition is invalid.
     """
-    expect(DELETES, condition)  # by itself, so that brackets close where they were opened
+    expect(DELETES, condition)  # parsed by itself, so that its brackets must balance
     return Expectation(DELETES, f"({condition}) IS NOT TRUE", OnFail.DROP)
 
 
 def of_function(function: Any) -> tuple[Expectation, ...]:
-    """Returns what decorators said of a function."""
+    """Returns the expectations that decorators added to a function."""
     return tuple(vars(function).get(_ATTRIBUTE, ()))
 
 
@@ -131,7 +131,7 @@ def expected(view: str, said: Iterable[Expectation]) -> tuple[Expectation, ...]:
     """Returns the expectations of a view.
 
     Raises:
-        DeclarationError: Two have one name, or one is none.
+        DeclarationError: Two have one name, or one is not an expectation.
     """
     found = tuple(said)
     for each in found:
@@ -158,13 +158,13 @@ _VIOLATIONS: Final = {
 
 
 def of_sql(text: str) -> Iterator[Expectation]:
-    """Returns the expectations that stand in the comments of a query, in Spark's pipelines' words.
+    """Returns the expectations in the comments of a query, in the syntax of Spark's pipelines.
 
     `-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW`; also `QUARANTINE ROW` and
-    `FAIL UPDATE`, and without `ON VIOLATION` rows are only counted.
+    `FAIL UPDATE`. Without `ON VIOLATION`, rows are only counted.
 
     Raises:
-        DeclarationError: One cannot be read.
+        DeclarationError: A constraint is invalid.
     """
     for comment in _COMMENT.finditer(text):
         said = _CONSTRAINT.fullmatch(comment[1])

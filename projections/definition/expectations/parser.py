@@ -1,7 +1,7 @@
-"""How conditions are written: a part of SQL that all engines read alike.
+"""The syntax of conditions: a part of SQL that all engines evaluate alike.
 
-Left out is what they do not agree on (division, implicit casts) and what would make a row pass
-today and fail tomorrow (the time of day, chance, other rows).
+It excludes what engines disagree on (division, implicit casts) and what would make a row pass today
+and fail tomorrow (current time, random values, other rows).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LENGTH_MAX: Final = 2_000
 DEPTH_MAX: Final = 50
-"""Bounds of what is read by recursion."""
+"""Limits of the recursive parser."""
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
@@ -48,14 +48,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that stands in the condition."""
+    """A literal value."""
 
     value: bool | Decimal | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class CallExpression:
-    """An operator or a function, and what it is applied to."""
+    """An operator or a function, and its arguments."""
 
     operator: str
     parts: tuple[Node, ...]
@@ -65,10 +65,10 @@ Node: TypeAlias = Name | Literal | CallExpression
 
 
 def parse(text: str) -> Node:
-    """Reads a condition.
+    """Parses a condition.
 
     Raises:
-        DeclarationError: It cannot be read.
+        DeclarationError: The text is invalid.
     """
     if not text.strip() or len(text) > LENGTH_MAX:
         raise DeclarationError(
@@ -78,7 +78,7 @@ def parse(text: str) -> Node:
 
 
 def names(node: Node) -> Iterator[Name]:
-    """Returns the columns that a condition looks at."""
+    """Returns the columns that a condition reads."""
     if isinstance(node, Name):
         yield node
     elif isinstance(node, CallExpression):
@@ -122,7 +122,7 @@ class _Parser:
         return self._tokens[self._place][1] if self._place < len(self._tokens) else ""
 
     def _take(self, *wanted: str) -> str | None:
-        """Steps over a word or sign if it is one of those wanted."""
+        """Consumes the next word or sign if it is one of the given ones."""
         said = self._said.upper()
         if self._kind in ("word", "sign") and said in wanted:
             self._place += 1

@@ -1,23 +1,23 @@
-"""Lateness: which rows are too late for their windows, judged by the rows themselves.
+"""Lateness: which rows are too late for their windows, decided from the rows themselves.
 
 By default no row is too late: a row that arrives after the end of its window corrects it. With
-`Late` a row that arrives too long after that end is left out of the window, and may be counted
-there, or kept in a separate view. In sessions and sliding windows each row moves the ends: there a
-row is late by its own time, and is left out before windows are formed.
+`Late`, a row that arrives too long after that end is excluded from the window, and can be counted
+there or listed in a separate view. In sessions and sliding windows each row moves the ends; there a
+row is late by its own time, and is excluded before windows are formed.
 
-A row has its own time and the time when it was recorded, such as a column `recorded_at` with a
-default of `now()`, or the time of a commit. It is late for a window if it arrived `after` or more
-past the window's end. This is a watermark by the clock of the recording system. A watermark by the
-rows' own times would be held back by an idle partition, and driven forward by a device whose clock
-is wrong; this one is not.
+A row has its own time and an arrival time, such as a column `recorded_at` with a default of
+`now()`, or the time of a commit. It is late for a window if it arrived `after` or more past the
+window's end. This is a watermark by the clock of the recording system. A watermark by the rows' own
+times would be held back by an idle partition and driven forward by a device with a wrong clock;
+this one is not.
 
-It is also no state in memory: lateness depends only on the row and its window. A view is therefore
-the same whether it followed the rows as they came, was rebuilt, or is computed by a query over all
-of them. A row without an arrival time is never late.
+Lateness keeps no state in memory: it depends only on the row and its window. A view is therefore
+the same whether it followed the rows as they came, was rebuilt, or is computed by one query over
+all of them. A row without an arrival time is never late.
 
-A row whose own time is long after its arrival has a wrong clock. On request it is in no window,
-like one without a time: its window would otherwise exist before its time. `untimed_rows` lists all
-such rows with the reason.
+A row whose own time is long after its arrival has a wrong clock. If `ahead` is set, it is in no
+window, like a row without a time; otherwise its window would exist too early. `untimed_rows` lists
+all such rows with the reason.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _OWN: Final = "its own time"
 
 
 class Untimed(StrEnum):
-    """Why a row has no time that counts.
+    """Why a row has no usable time.
 
-    `ABSURD` is one that no calendar goes to, or that stands for none, such as `9999-12-31`.
+    `ABSURD` times are outside the supported calendar, or placeholders such as `9999-12-31`.
     """
 
     MISSING = "missing"
@@ -88,27 +88,27 @@ class Late:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its columns of a view are called."""
+        """Returns the names of its columns in a view."""
         return () if self.count is None else (self.count,)
 
     def limit(self, window: Window) -> str:
-        """Returns until when rows that come change a window, for people."""
+        """Describes, for people, until when late rows change a window."""
         return f"{self.after} after {_END if fixed(window) else _OWN}"
 
     def select(
         self, window: Window, table: str, by: tuple[str, ...], measures: Measures, condition: str
     ) -> str:
-        """Returns the query of windows that late rows are left out of.
+        """Returns the query of windows without late rows.
 
         Args:
             window: The windows.
             table: The view whose rows are grouped.
-            by: Columns that rows of a window have in common.
+            by: Columns of the groups.
             measures: Measures of each window.
-            condition: Of Spark SQL, on the rows that count.
+            condition: Spark SQL condition on the rows that count.
 
         Raises:
-            DeclarationError: It cannot be said of such windows.
+            DeclarationError: These windows do not support late rows, or not one of the measures.
         """
         rows = self._rows(window, table, condition)
         if rows is None:
@@ -128,12 +128,12 @@ class Late:
         return rows.grouped(by, f"{listed}, {counted}" if listed else counted)
 
     def late_rows(self, window: Window, table: str, condition: str) -> str:
-        """Returns the query of late rows, each with a window that it is late for if that is fixed.
+        """Returns the query of late rows, each with a window it is late for if windows are fixed.
 
         Args:
             window: The windows.
             table: The view of the rows.
-            condition: Of Spark SQL, on the rows that count.
+            condition: Spark SQL condition on the rows that count.
         """
         rows, own = self._rows(window, table, condition), quoted(window.time)
         if rows is None:
@@ -145,7 +145,7 @@ class Late:
         )
 
     def is_ahead(self, window: Window) -> str:
-        """Returns a condition: a row's own time is too long after it arrived; else empty."""
+        """Returns the condition that a row's own time is too far after its arrival; else empty."""
         if self.ahead is None:
             return ""
         latest = f"{quoted(window.time)} - INTERVAL {micros(self.ahead)} MICROSECONDS"
@@ -156,7 +156,7 @@ class Late:
         return both(condition, f"NOT {ahead}") if ahead else condition
 
     def _rows(self, window: Window, table: str, condition: str) -> WindowedRows | None:
-        """The rows with their windows, and whether each is late; None if rows move the ends."""
+        """Returns rows with windows and whether each is late; None if rows move the ends."""
         if not isinstance(window, Tumbling | Hopping | Calendar):
             return None
         rows = window.rows(table, self._kept(window, condition))
@@ -173,13 +173,13 @@ class Late:
 
 
 def untimed_rows(window: Window, table: str, condition: str, late: Late | None) -> str:
-    """Returns the query of rows that are in no window for their time, each with the reason.
+    """Returns the query of rows without a usable time, each with the reason.
 
     Args:
         window: The windows.
         table: The view of the rows.
-        condition: Of Spark SQL, on the rows that count.
-        late: Decides which rows are ahead, if any are.
+        condition: Spark SQL condition on the rows that count.
+        late: Decides which rows are ahead; None for none.
     """
     fits, ahead = timed(window), "" if late is None else late.is_ahead(window)
     usable = both(fits, f"NOT {ahead}" if ahead else "")
@@ -192,15 +192,15 @@ def untimed_rows(window: Window, table: str, condition: str, late: Late | None) 
 
 
 def fixed(window: Window) -> bool:
-    """Tells whether the ends of such windows are there before any row is."""
+    """Returns whether the bounds of such windows are independent of the rows."""
     return isinstance(window, Tumbling | Hopping | Calendar)
 
 
 def added(window: Window) -> tuple[str, ...]:
-    """Returns the columns that a view of late rows has beside those of the rows."""
+    """Returns the columns that a view of late rows adds to those of the rows."""
     return (START, END, LATE_BY) if fixed(window) else (LATE_BY,)
 
 
 def _micros_of(time: str) -> str:
-    # of a time without a zone, which counts as UTC, the function would not take it
+    # the function refuses a time without a zone, which counts as UTC
     return f"unix_micros(CAST({time} AS TIMESTAMP))"

@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ERROR_LEAST: Final = 0.005
-"""A group's sketch then has 64 Ki counters; half the error takes four times as many."""
+"""A group's sketch then has 64 Ki counters; half the error needs four times as many."""
 _ERROR_MOST: Final = 0.3
 _ROUNDED_LEAST: Final = 0.001
-"""Some 3,500 buckets are then between one and a thousand; half the error takes twice as many."""
+"""About 3,500 buckets then cover one to a thousand; half the error needs twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The first rows of each group, ranked by a column, the greatest first.
+    """The first rows of each group, ranked by a column in descending order.
 
     Attributes:
-        by: Column that ranks.
-        rows: How many.
-        columns: Which columns of them are kept, beside the ranking one.
+        by: Column to rank by.
+        rows: Number of rows.
+        columns: Columns of the rows to list, beside the ranking one.
     """
 
     by: str
@@ -39,12 +39,12 @@ class Percentile:
     The exact form stores each distinct value with its count. With an error, values are first put
     into buckets whose bounds grow by a factor (DDSketch, Masson et al. 2019): the state does not
     grow with the rows, and each value counts as one whose relative distance from it is at most the
-    error. The result depends on the values alone, not on their order: the same rows give the same
-    number, maintained or rebuilt.
+    error. The result depends only on the values, not on their order: a maintained view and a
+    rebuilt one are equal.
 
     Attributes:
         of: The column; a number.
-        share: Share of the values that are not above it: 0.95 for p95.
+        share: Share of the values at or below the percentile: 0.95 for p95.
         error: Greatest relative distance between a value and the one that it counts as; None for
             the exact form. Values nearer to zero than 1e-300 count as zero.
     """
@@ -69,21 +69,21 @@ class Percentile:
 
     @property
     def expression(self) -> str:
-        """The percentile of a group, in Spark SQL."""
+        """Returns the percentile of a group, in Spark SQL."""
         values = quoted(self.of) if self.error is None else _bucketed(self.of, self.error)
         return f"percentile({values}, {self.share!r}D)"
 
 
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """How many distinct values a column has, by a sketch of fixed size (HyperLogLog++).
+    """The number of distinct values of a column, by a sketch of fixed size (HyperLogLog++).
 
-    The result depends on the values alone, not on their order or on how they were distributed: the
-    same rows give the same number, maintained or rebuilt.
+    The result depends only on the values, not on their order or distribution: a maintained view and
+    a rebuilt one are equal.
 
     Attributes:
         of: The column.
-        error: The standard error, relative to the number: two of three answers are nearer.
+        error: Standard error, relative to the number: two of three results are closer.
     """
 
     of: str
@@ -102,19 +102,19 @@ class Approximate:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Measures of each group; by the name that it has in the view.
+    """The measures of each group, by the name of their column in the view.
 
     Attributes:
-        count: What the number of rows is called, if it is wanted.
-        rate: What the rows per second of a window are called, if they are wanted.
-        sums: Columns that are added up.
-        averages: Columns of which the mean is taken.
-        least: Columns of which the least value is kept.
-        greatest: Columns of which the greatest value is kept.
-        distinct: Columns whose values are counted, each once.
+        count: Name of the column with the number of rows; None for none.
+        rate: Name of the column with the rows per second of a window; None for none.
+        sums: Columns to add up.
+        averages: Columns to average.
+        least: Columns to take the least value of.
+        greatest: Columns to take the greatest value of.
+        distinct: Columns whose distinct values are counted.
         percentiles: Percentiles of columns.
         top: The first rows.
-        approximate_distinct: Columns whose values are counted, each once, by a sketch.
+        approximate_distinct: Columns whose distinct values are counted by a sketch.
     """
 
     count: str | None = None
@@ -129,14 +129,14 @@ class Measures:
     approximate_distinct: Mapping[str, Approximate] | None = None
 
     def of_groups(self, width_s: float | None = None, only: str = "") -> str:
-        """Returns what a SELECT with groups lists.
+        """Returns the expressions of a SELECT with GROUP BY.
 
         Args:
-            width_s: Seconds of each window; None if they differ, or there are no windows.
-            only: A condition on the rows that are measured, where others have a group as well.
+            width_s: Seconds of each window; None if widths differ or there are no windows.
+            only: Condition on the rows to measure, if groups contain other rows too.
 
         Raises:
-            DeclarationError: A rate is asked for of windows that have no width.
+            DeclarationError: A rate is requested for windows without a fixed width.
         """
         kept = f" FILTER (WHERE {only})" if only else ""
         found = self._over(kept, width_s)
@@ -154,14 +154,14 @@ class Measures:
         return _listed(found)
 
     def of_frames(self, width_s: float, frame: str) -> str:
-        """Returns what a SELECT lists of whose rows each has a frame.
+        """Returns the expressions of a SELECT with a window frame for each row.
 
         Args:
             width_s: Seconds of each frame.
-            frame: Its name.
+            frame: Name of the frame.
 
         Raises:
-            DeclarationError: A measure is asked for that a frame does not have.
+            DeclarationError: A frame does not support one of the measures.
         """
         of_sets = (self.distinct, self.percentiles, self.top, self.approximate_distinct)
         strange = [name for each in of_sets for name in (each or {})]
@@ -173,10 +173,10 @@ class Measures:
         return _listed(self._over(f" OVER {frame}", width_s))
 
     def _over(self, over: str, width_s: float | None) -> dict[str, str]:
-        """Expressions that rows of a group and rows of a frame have, by their names.
+        """Returns the expressions common to groups and frames, by name.
 
         Args:
-            over: What follows each function: which frame, or which rows of the group.
+            over: What follows each function: the frame, or a filter on the group's rows.
             width_s: Seconds of a group or frame; None if they differ.
         """
         found: dict[str, str] = {}
@@ -200,7 +200,7 @@ class Measures:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What all measures are called."""
+        """Returns the names of all measures."""
         named = (self.sums, self.averages, self.least, self.greatest)
         more = (self.distinct, self.percentiles, self.top, self.approximate_distinct)
         single = [name for name in (self.count, self.rate) if name is not None]
@@ -227,7 +227,7 @@ def _bucketed(column: str, error: float) -> str:
 
 
 def quoted(name: str) -> str:
-    """Returns the name of a column as Spark SQL reads it, whatever is in it."""
+    """Quotes a column name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -1,4 +1,4 @@
-"""Patterns: rows of one group that follow each other in time, as a view with a row for each match.
+"""Patterns: rows of one group that follow each other in time; each match is a row of a view.
 
 A pattern names its steps in order, and the time within which they occur. It is matched against the
 rows of a group in the order of their own time, not of their arrival. A match is therefore a row
@@ -6,10 +6,10 @@ like any other: it appears when the last of its rows arrives, even late, and dis
 them.
 
 The rows of a match (called selection in complex event processing): starting from each row that fits
-the first step, each further step takes the first row that fits it, and the rows in between are
-skipped (`strict`: there are none). A row therefore begins at most one match. No row may fit an
-absent step until the following step has all of its rows, or, for the last step, until the time is
-up; a row that also fits the awaited step counts for that one.
+the first step, each further step takes the first row that fits it and skips the rows in between
+(`strict`: there are none). A row therefore begins at most one match. No row may fit an absent step
+until the following step has all of its rows or, for the last step, until the time is up; a row that
+also fits the awaited step counts for that one.
 
 Steps may occur in any order: a match then begins with a row that fits any of them, and takes each
 row that fits a missing one; see `projections.incremental.patterns.any_order`.
@@ -52,13 +52,13 @@ class Step:
     """One part of a pattern.
 
     Attributes:
-        name: What it is called.
-        where: A condition of Spark SQL on a row.
-        times: How many rows it takes, one after the other.
-        absent: Whether there must be no such row.
-        beside: Conditions on a row and one that an earlier step took, its last if it took several:
-            `country <> home.country`, `amount > 10 * first.amount + 100`. NULL is neither equal nor
-            anything else; see `projections.definition.operators.pattern`.
+        name: Name of the step.
+        where: Spark SQL condition on a row.
+        times: Number of consecutive rows that it takes.
+        absent: Whether no such row may occur.
+        beside: Conditions on a row and a row of an earlier step, the last one if that step took
+            several: `country <> home.country`, `amount > 10 * first.amount + 100`. NULL satisfies
+            none; see `projections.definition.operators.pattern`.
     """
 
     name: str
@@ -81,26 +81,27 @@ class Step:
 
     @property
     def conditions(self) -> tuple[Beside, ...]:
-        """What `beside` says."""
+        """Returns the parsed conditions of `beside`."""
         return read(self.name, self.beside)
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A pattern.
+    """A sequence of steps within a time limit.
 
     Attributes:
-        steps: Its parts, in order.
-        within: From the first row of a match to its last, and to the end of an absent step.
+        steps: The steps, in order.
+        within: Maximum time from the first row of a match to its last, and to the end of an absent
+            step.
         strict: Whether no other row of the group may occur between rows of a match.
         skip: Where the next match may begin, in the words of SQL's MATCH_RECOGNIZE: `past last row`
-            of this one, `to next row` after its first, or `to first b` or `to last b`: the first or
-            the last row of the step that is called b.
+            of this one, `to next row` after its first, or `to first b` or `to last b`, the first or
+            last row of the step named b.
         any_order: Whether the steps may occur in any order.
     """
 
     steps: Sequence[Step]
-    within: str = ""  # none is refused below, with the reason
+    within: str = ""  # the check below refuses an empty pattern with a reason
     strict: bool = False
     skip: str = PAST_LAST_ROW
     any_order: bool = False
@@ -120,10 +121,10 @@ class Pattern:
 
     @property
     def resumes(self) -> tuple[int, int]:
-        """Returns the number of a match's row, and the offset behind it where the next may begin.
+        """Returns the number of a match's row, and the offset from it, at which the next may begin.
 
         Raises:
-            DeclarationError: There is no such row.
+            DeclarationError: The match has no such row.
         """
         if self.skip == PAST_LAST_ROW:
             return -1, 1
@@ -133,7 +134,7 @@ class Pattern:
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Columns that steps compare with those of other rows."""
+        """Returns the columns that steps compare with those of other rows."""
         pairs = [(each.column, each.other) for step in self.steps for each in step.conditions]
         return tuple(dict.fromkeys(name for pair in pairs for name in pair))
 
@@ -162,7 +163,7 @@ def _require_matchable(steps: Sequence[Step], *, strict: bool) -> None:
 
 
 def _require_apart(steps: Sequence[Step]) -> None:
-    """Refuses steps that mean something in an order only."""
+    """Refuses steps that depend on an order."""
     for step in steps:
         if step.absent or step.beside:
             raise DeclarationError(
@@ -173,7 +174,7 @@ def _require_apart(steps: Sequence[Step]) -> None:
 
 
 def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
-    """Which row of a match the next may begin with; each step has its rows behind each other."""
+    """Returns which row of a match the next may begin with; rows are numbered step by step."""
     said = _SKIP.fullmatch(str(skip))
     if said is None:
         raise DeclarationError(
@@ -194,7 +195,7 @@ def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
 
 
 def _require_progress(pattern: Pattern) -> None:
-    """Refuses to look for the next match where this one was found."""
+    """Refuses to resume the search at the beginning of the match."""
     if pattern.resumes == (0, 0):
         raise DeclarationError(
             "skip cannot begin the next match at the first row of this match",
@@ -211,14 +212,14 @@ def _require_progress(pattern: Pattern) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PatternQuery:
-    """A pattern and where it is looked for: what makes a view.
+    """A pattern, and the rows that it is matched against: the definition of a view.
 
     Attributes:
         pattern: The pattern.
-        by: Columns that rows of a match have in common.
-        time: The column that has a row's time.
-        keep: Columns that a match shows of its rows.
-        where: A condition of Spark SQL on the rows that count; empty for all.
+        by: Columns of the groups: all rows of a match have them in common.
+        time: Column with the time of a row.
+        keep: Columns of the matched rows that a match lists.
+        where: Spark SQL condition on the rows that count; empty for all.
     """
 
     pattern: Pattern
@@ -235,7 +236,7 @@ _BESIDE: Final = re.compile(
     rf"(?:(?P<sign>[+-])\s*(?P<offset>{_NUMBER})\s*)?"
 )
 _EXACT: Final = Context(prec=200)
-"""Digits enough for a DECIMAL of 38 and constants of 36: of product and sum nothing is lost."""
+"""Enough digits for a DECIMAL of 38 and constants of 36: product and sum are exact."""
 _ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "=": frozenset({"equal"}),
     "<>": frozenset({"less", "greater"}),
@@ -244,11 +245,11 @@ _ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     ">": frozenset({"greater"}),
     ">=": frozenset({"greater", "equal"}),
 }
-"""What two values may be to each other."""
+"""Possible relations of two values."""
 
 
 class Beside(NamedTuple):
-    """A condition on a row and on one that was matched before.
+    """A condition on a row and an earlier row of the match.
 
     Attributes:
         text: Its text.
@@ -270,11 +271,11 @@ class Beside(NamedTuple):
 
     @property
     def reckons(self) -> bool:
-        """Whether the other row's value is not compared as it is: it has to be a number."""
+        """Returns whether the other row's value is used in arithmetic, so it must be a number."""
         return self.factor != 1 or self.offset != 0
 
     def against(self, value: Any) -> Any:
-        """Returns what the row's own value is compared with."""
+        """Returns the value to compare the row's own value with."""
         if value is None or not self.reckons:
             return value
         if isinstance(value, float):
@@ -283,14 +284,14 @@ class Beside(NamedTuple):
 
 
 def read(step: str, texts: Sequence[str]) -> tuple[Beside, ...]:
-    """Reads the conditions of a step.
+    """Parses the conditions of a step.
 
     Args:
-        step: Its name.
-        texts: Such as `country <> home.country`, `amount >= 1.5 * first.amount + 100`.
+        step: Name of the step.
+        texts: Conditions such as `country <> home.country`, `amount >= 1.5 * first.amount + 100`.
 
     Raises:
-        DeclarationError: One cannot be read, or they exclude each other.
+        DeclarationError: A condition is invalid, or conditions exclude each other.
     """
     conditions = tuple(_read(step, text) for text in texts)
     _require_possible(step, conditions)
@@ -320,12 +321,12 @@ def _read(step: str, text: str) -> Beside:
         said["step"],
         said["other"],
         factor,
-        offset.copy_negate() if said["sign"] == "-" else offset,  # a minus alone would round
+        offset.copy_negate() if said["sign"] == "-" else offset,  # unary minus alone would round
     )
 
 
 def _require_possible(step: str, conditions: Sequence[Beside]) -> None:
-    """Refuses comparisons of the very same values that cannot hold together."""
+    """Refuses comparisons of the same two values that cannot hold together."""
     allowed: dict[object, frozenset[str]] = defaultdict(lambda: _ALLOWED["<>"] | {"equal"})
     for each in conditions:
         allowed[_compared(each)] &= _ALLOWED[each.compared]

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 LENGTH_MAX: Final = 1_000
 DEPTH_MAX: Final = 20
 ANYTHING: Final = "*"
-"""The term of every document: the anchor of a query that no word of its own is sure to be in."""
+"""The term of every document: the anchor of a query without a word that must occur."""
 
 VALUE_MAX: Final = 64
-"""Characters of a text that is a term as a whole; a longer one is compared, but not looked up."""
+"""Most characters of a text that is one term; a longer text is compared, but not looked up."""
 
 _WORD: Final = re.compile(r"\w+")
 _TOKEN: Final = re.compile(
@@ -58,7 +58,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FieldKind(StrEnum):
-    """What a field of a document is compared as."""
+    """How queries compare a field of a document."""
 
     NUMBER = "number"
     TEXT = "text"
@@ -73,7 +73,7 @@ class Document:
     """A document as queries see it.
 
     Attributes:
-        words: Of each of its texts the words, in order.
+        words: Words of each text, in order.
         fields: Values by field: numbers, texts, truth values, dates as days and times as
             microseconds since 1970, lists of texts.
     """
@@ -92,7 +92,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A field and what it is compared with."""
+    """A comparison of a field with a value."""
 
     field: str
     sign: str
@@ -101,7 +101,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Queries of which all must hold, or one."""
+    """Queries of which all, or at least one, must hold."""
 
     parts: tuple[Query, ...]
     every: bool
@@ -128,16 +128,16 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def parse(text: str, fields: Mapping[str, FieldKind]) -> Query:
-    """Reads a query.
+    """Parses a query.
 
     Args:
         text: The query: words, `"a phrase"`, `begin*`, `field:value` (or `= != < <= > >=`, without
-            spaces), `-` before what must not be there, `|` between what may be instead,
-            parentheses; `*` alone is every document.
+            spaces), `-` before an excluded part, `|` between alternatives, parentheses; `*` alone
+            matches every document.
         fields: Fields of the documents that can be compared.
 
     Raises:
-        StandingQueryError: It cannot be read, or names a field that the documents do not have.
+        StandingQueryError: It cannot be parsed, or names a field that the documents do not have.
     """
     if not text.strip() or len(text) > LENGTH_MAX:
         raise _refused("a standing query is empty or too long", f"at most {LENGTH_MAX} characters")
@@ -145,7 +145,7 @@ def parse(text: str, fields: Mapping[str, FieldKind]) -> Query:
 
 
 def anchors(query: Query) -> frozenset[str]:
-    """Returns terms of which every document that a query matches has one at least."""
+    """Returns terms such that every document that the query matches has at least one of them."""
     if isinstance(query, Words):
         whole = query.words[:-1] if query.prefix else query.words
         return frozenset({max(whole, key=_rareness)}) if whole else frozenset({ANYTHING})
@@ -159,16 +159,16 @@ def anchors(query: Query) -> frozenset[str]:
 
 
 def needs(query: Query) -> tuple[frozenset[str], bool]:
-    """Returns terms that a document must all have if a query matches it.
+    """Returns terms that a document must all have for the query to match it.
 
     Returns:
-        The terms, and whether to have them is enough, so that nothing else need be looked at.
+        The second value is whether the terms suffice, so that the document need not be compared.
     """
     if isinstance(query, Words):
         whole = query.words[:-1] if query.prefix else query.words
         return frozenset(whole), not query.prefix and len(whole) == 1
     if isinstance(query, Compared):
-        # that is never enough: a field's name and value could be read in two ways in one term
+        # never sufficient: one term can stand for two readings of field name and value
         return anchors(query) - {ANYTHING}, False
     if isinstance(query, Joined):
         parts = [needs(part) for part in query.parts]
@@ -179,7 +179,7 @@ def needs(query: Query) -> tuple[frozenset[str], bool]:
 
 
 def terms(document: Document) -> frozenset[str]:
-    """Returns the terms by which the queries are found that may match a document."""
+    """Returns a document's terms, which select the queries that may match it."""
     found = {word for text in document.words for word in text}
     for field, value in document.fields.items():
         for each in value if isinstance(value, (list, tuple)) else (value,):
@@ -190,9 +190,9 @@ def terms(document: Document) -> frozenset[str]:
 
 
 def matches(query: Query, document: Document) -> bool:
-    """Tells whether a query matches a document.
+    """Returns whether a query matches a document.
 
-    A comparison with a field that has no value does not hold, whatever is compared.
+    No comparison holds for a field without a value.
     """
     if isinstance(query, Words):
         return any(_there(query, text) for text in document.words)
@@ -207,7 +207,7 @@ def matches(query: Query, document: Document) -> bool:
 
 
 class QueryParser:
-    """Reads queries and remembers them: the same ones are asked of every document.
+    """Parses queries and caches them: many documents are compared with the same queries.
 
     Args:
         fields: Fields of the documents that can be compared.
@@ -218,12 +218,12 @@ class QueryParser:
         self._read = lru_cache(100_000)(self._parsed)
 
     def query(self, text: str | None) -> Query | None:
-        """Returns a query; None if it cannot be read."""
+        """Returns a parsed query; None if it cannot be parsed."""
         found = self._read(text)
         return None if isinstance(found, StandingQueryError) else found
 
     def refusal(self, text: str | None) -> str | None:
-        """Returns why a query cannot be read; None if it can."""
+        """Returns why a query cannot be parsed; None if it can."""
         found = self._read(text)
         if not isinstance(found, StandingQueryError):
             return None
@@ -295,7 +295,7 @@ class _Parser:
 
 
 def _tokens(text: str) -> Sequence[tuple[str, re.Match[str] | None]]:
-    """What a text is made of; a sign that stands alone has no match, so no word is taken for it."""
+    """Splits a text into tokens; a separator that stands alone yields none."""
     found: list[tuple[str, re.Match[str] | None]] = []
     place = 0
     while place < len(text):
@@ -403,7 +403,7 @@ def _holds(query: Compared, value: Any) -> bool:
 
 
 def _term(field: str, value: Any) -> str | None:
-    """The term of a field's value, if it has one: of texts that are not long, and of truth."""
+    """Returns the term of a field's value: of a short text or a truth value; else None."""
     if isinstance(value, bool):
         return f"{field}={str(value).lower()}"
     if isinstance(value, str) and len(value) <= VALUE_MAX:
@@ -412,26 +412,26 @@ def _term(field: str, value: Any) -> str | None:
 
 
 def _rareness(word: str) -> tuple[int, str]:
-    """Longer words are rarer; nothing else is known of them here."""
+    """Estimates how rare a word is: longer words are rarer."""
     return len(word), word
 
 
 def _worth(found: frozenset[str]) -> tuple[bool, int, int]:
-    """How much a choice of anchors spares: best few, and rare ones."""
+    """Ranks a choice of anchors: few are best, then rare ones."""
     return ANYTHING not in found, -len(found), min(map(len, found))
 
 
 @dataclass(frozen=True, slots=True)
 class Percolation:
-    """Which queries are matched against which documents: what makes a view.
+    """A match of standing queries against documents: the definition of a view.
 
     Attributes:
-        query: Column that has the text of a query.
+        query: Column with the text of a query.
         query_keys: Columns that identify a query; the view calls them `query_<name>`.
         document_keys: Columns that identify a document.
-        words: Columns of a document in which words are looked for.
-        keep: Columns that a match shows of its document, beside its keys.
-        refused: Whether the view has, instead of matches, the queries that cannot be read.
+        words: Columns of a document to search for words.
+        keep: Columns of the document that a match contains, beside its keys.
+        refused: Whether the view lists the queries that cannot be parsed, instead of matches.
     """
 
     query: str
@@ -443,6 +443,6 @@ class Percolation:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Columns that identify a row of the view."""
+        """Returns the columns that identify a row of the view."""
         of_query = tuple(f"query_{name}" for name in self.query_keys)
         return of_query if self.refused else (*of_query, *self.document_keys)

@@ -1,10 +1,10 @@
-"""How far a changed row reaches in time: which rows of its input a view need not read for it.
+"""How far a change reaches in time: which input rows a recomputation can skip.
 
-Windows whose ends rows move, and matches of patterns, are looked for along the time of a group.
-What is decided of the time before a row does not depend on it, so a group need not be read from
-its beginning when a row comes; only from where the first row of the view begins that may change.
+Windows whose ends rows move, and matches of patterns, are computed along the time of a group. What
+happens before a row does not depend on it, so a recomputation starts at the first row of the view
+that can change, not at the beginning of the group.
 
-A window whose ends no row moves is made from the rows that lie between them, and no others.
+A window with fixed ends is computed only from the rows between them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from projections.definition.operators.windows import Window
 
 _CLOCKS_CHANGE: Final = timedelta(days=2)
-"""Further than a place has ever moved its clocks, to another side of the date line even."""
+"""More than any place has ever moved its clocks, even across the date line."""
 
 MATCH_START = "match_start"
 MATCH_END = "match_end"
@@ -39,16 +39,17 @@ MATCH_END = "match_end"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a view says of its rows' place in time; all of one group are made along its time.
+    """The position of a view's rows in time; the rows of a group are computed in its order.
 
     Attributes:
-        by: Columns of the groups, called alike in the view and in what it reads; none where all
-            rows are one group.
-        time: The column of what it reads that has a row's time.
-        start: The view's column that says when a row of it begins: those are made in that order.
-        end: The view's column that says until when a row of it decides where the next may begin.
-        before_us: How long before a changed row a row of the view may begin and change with it.
-        read_us: How long before the beginning of a row of the view its rows may lie.
+        by: Columns of the groups, with the same names in the view and its input; none if all rows
+            are one group.
+        time: Column of the input with the time of a row.
+        start: Column of the view with the start of a row; rows are computed in that order.
+        end: Column of the view with the time until which a row affects where the next may begin.
+        before_us: How long before a changed input row a row of the view may begin and change with
+            it, microseconds.
+        read_us: How long before the start of a row of the view its input rows may be, microseconds.
     """
 
     by: tuple[str, ...]
@@ -61,7 +62,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Between which times the rows lie from which a row of a view is made.
+    """The times between which the input rows of a row of the view are.
 
     Attributes:
         time: The column of the input with a row's time.
@@ -77,7 +78,7 @@ class Span:
 
 
 def span_of(window: Window) -> Span | None:
-    """Returns the span of windows whose ends no row moves; None of others."""
+    """Returns the span of windows with fixed ends; None for others."""
     if isinstance(window, Tumbling | Hopping):
         return Span(window.time, START, timedelta(0), duration(window.width))
     if isinstance(window, Calendar):
@@ -87,7 +88,7 @@ def span_of(window: Window) -> Span | None:
 
 
 def of_window(window: Window, by: tuple[str, ...]) -> Extent | None:
-    """Returns the extent of windows whose ends rows move; of others each is a group by itself."""
+    """Returns the extent of windows whose ends rows move; None for others."""
     if isinstance(window, Session):
         return Extent(by, window.time, START, END)
     if isinstance(window, Sliding):
@@ -98,8 +99,8 @@ def of_window(window: Window, by: tuple[str, ...]) -> Extent | None:
 def of_pattern(query: PatternQuery) -> Extent:
     """Returns the extent of matches.
 
-    A match may change with a row that comes as long after its first one as `within` says. Where the
-    next may begin depends on the row that is skipped to, which is none after its last.
+    A match can change with a row up to `within` after its first row. Where the next may begin
+    depends on the row that the pattern skips to, which is at the latest its last.
     """
     apart = query.pattern.skip == TO_NEXT_ROW
     end = MATCH_START if apart else MATCH_END

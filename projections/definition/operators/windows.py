@@ -1,13 +1,14 @@
-"""Windows: rows grouped by their own time, whenever they come.
+"""Windows: rows grouped by their own time, whenever they arrive.
 
-A window is no state that is kept in memory and closed. It is a row of a view like any other, made
-from all rows of a table that fall into it. So nothing comes too late: whatever is inserted, updated
-or deleted corrects the windows that it was in and is in, and those alone are computed again.
+A window is not state that is held in memory and closed. It is a row of a view like any other,
+computed from all rows of a table that fall into it. No row is therefore too late: an insert, update
+or delete corrects the windows that the row was in and is in, and only those are recomputed.
 
 Times are instants; a column without a time zone counts as UTC. A row is in no window if it has no
-time, or one that stands for none, such as `9999-12-31`: before year 2 or after 9998, or so near to
-these that its window would end beyond them. So every window can be written in every store. Windows
-hold their beginning and not their end, but for those that slide with every row, which end with it.
+time, or a placeholder such as `9999-12-31`: a time before year 2, after 9998, or so close to these
+that its window would end beyond them. Every window can therefore be written to every store. A
+window includes its beginning and excludes its end, except for sliding windows, which end with a row
+and include it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from projections.errors import DeclarationError
 START: Final = "window_start"
 END: Final = "window_end"
 HOPS_MAX: Final = 100
-"""Windows that one row may be in: each is computed again when the row changes."""
+"""Most windows that one row may be in: each is recomputed when the row changes."""
 
 _PART: Final = re.compile(r"(\d+)\s*(second|minute|hour|day|week)s?")
 _UNITS: Final = {
@@ -38,14 +39,14 @@ _DAYS_MAX: Final = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366
 _MICROSECOND: Final = timedelta(microseconds=1)
 _YEAR: Final = timedelta(days=365)
 _LONGEST: Final = 1_000 * _YEAR
-# a year from where years end that can be written: whatever is shorter fits between
+# a year inside the supported range: every shorter window fits
 _FIRST: Final = datetime(2, 1, 1)  # noqa: DTZ001  # of UTC, and written so below
 _LAST: Final = datetime(9999, 1, 1)  # noqa: DTZ001
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedRows:
-    """Rows with the windows that they are in, whose ends no other row moves; in Spark SQL.
+    """Rows with their windows, whose ends no row moves; in Spark SQL.
 
     Attributes:
         query: Returns each row once for each of its windows.
@@ -63,55 +64,55 @@ class WindowedRows:
 
     @property
     def bounds(self) -> str:
-        """What a SELECT lists of the windows themselves."""
+        """Returns the expressions of a window's bounds."""
         return f"{self.start} AS {START}, {self.end} AS {END}"
 
     def grouped(self, by: tuple[str, ...], listed: str) -> str:
         """Returns the query of the windows.
 
         Args:
-            by: Columns that rows of a window have in common.
+            by: Columns of the groups.
             listed: Measures of each window.
         """
         return _grouped(self.query, by, self.bounds, listed, (*by, self.group))
 
 
 class Window(Protocol):
-    """A way to group rows by a time that they have."""
+    """A way to group rows by one of their times."""
 
     @property
     def time(self) -> str:
-        """The column that has the time."""
+        """Returns the name of the column with a row's time."""
         ...
 
     @property
     def reach(self) -> timedelta:
-        """How far from a row's time its windows may begin or end."""
+        """Returns how far from a row's time its windows may begin or end."""
         ...
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
-        """Returns the query of the windows of a table.
+        """Returns the query that groups a table into windows.
 
         Args:
             table: The view whose rows are grouped.
-            by: Columns that rows of a window have in common.
+            by: Columns of the groups.
             measures: Measures of each window.
-            condition: Of Spark SQL, on the rows that count.
+            condition: Spark SQL condition on the rows that count.
 
         Raises:
-            DeclarationError: It cannot be said of such windows.
+            DeclarationError: These windows do not support one of the measures.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Tumbling:
-    """Windows side by side, all of one width: each row is in one.
+    """Adjacent windows of one width: each row is in exactly one.
 
     Attributes:
-        time: The column that has a row's time.
-        width: How long each is: `"1 minute"`, `"2 hours 30 minutes"`.
-        offset: By how much they begin later than at multiples of the width since 1970 (UTC).
+        time: Column with the time of a row.
+        width: Width of a window: `"1 minute"`, `"2 hours 30 minutes"`.
+        offset: Shift of the start from multiples of the width since 1970 (UTC).
     """
 
     time: str
@@ -132,7 +133,7 @@ class Tumbling:
         return self._hopping.select(table, by, measures, condition)
 
     def rows(self, table: str, condition: str) -> WindowedRows:
-        """Returns the rows of a table that a condition is true of, with their windows."""
+        """Returns the rows that meet a condition, with their windows."""
         return self._hopping.rows(table, condition)
 
     @property
@@ -142,15 +143,15 @@ class Tumbling:
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
-    """Windows of one width, of which one begins every so often.
+    """Windows of one width that start at a fixed interval.
 
-    They overlap, and a row is in several, or there are gaps between them, and a row may be in none.
+    They overlap, so a row is in several, or leave gaps, so a row may be in none.
 
     Attributes:
-        time: The column that has a row's time.
-        width: How long each is.
-        every: How long after one the next begins.
-        offset: By how much they begin later than at multiples of `every` since 1970 (UTC).
+        time: Column with the time of a row.
+        width: Width of a window.
+        every: Time between the starts of two windows.
+        offset: Shift of the start from multiples of `every` since 1970 (UTC).
     """
 
     time: str
@@ -179,11 +180,11 @@ class Hopping:
         return rows.grouped(by, measures.of_groups(rows.width_s))
 
     def rows(self, table: str, condition: str) -> WindowedRows:
-        """Returns the rows of a table that a condition is true of, with their windows."""
+        """Returns the rows that meet a condition, with their windows."""
         width, every, offset = map(micros, (self.width, self.every, self.offset))
         if every > width:
             return self._apart(f"{table} {_where(self, condition)}", width, every, offset)
-        # Spark's windows begin less than one length later; such as begin later yet are the same
+        # Spark's offset must be shorter than the interval; a longer one has an equal shorter one
         begins = offset % every
         lengths = ", ".join(f"'{each} microseconds'" for each in (width, every, begins))
         window = f"window({quoted(self.time)}, {lengths}) AS _window"
@@ -196,7 +197,7 @@ class Hopping:
         )
 
     def _apart(self, rows: str, width: int, every: int, offset: int) -> WindowedRows:
-        """Windows with gaps between them, which Spark's own have not; lengths in microseconds."""
+        """Returns windows with gaps between them, which Spark lacks; lengths in microseconds."""
         at = f"unix_micros(CAST({quoted(self.time)} AS TIMESTAMP))"
         since = f"pmod({at} - {offset}, {every})"
         inside = f"SELECT * FROM {rows} AND {since} < {width}"  # noqa: S608  # of a declaration
@@ -211,12 +212,12 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Days, weeks, months, quarters or years, as a calendar somewhere has them.
+    """Days, weeks, months, quarters or years of the calendar in a time zone.
 
     Attributes:
-        time: The column that has a row's time.
+        time: Column with the time of a row.
         unit: `day`, `week` (from Monday), `month`, `quarter` or `year`.
-        zone: Where: `Europe/Stockholm`; a day may have 23 or 25 hours there.
+        zone: Time zone: `Europe/Stockholm`; a day there can have 23 or 25 hours.
     """
 
     time: str
@@ -239,7 +240,7 @@ class Calendar:
 
     @property
     def longest(self) -> timedelta:
-        """How long one is at most, by a calendar without changes of the clock."""
+        """Returns the longest duration of a window, by a calendar without clock changes."""
         return timedelta(days=_DAYS_MAX[self.unit])
 
     def select(self, table: str, by: tuple[str, ...], measures: Measures, condition: str) -> str:
@@ -247,7 +248,7 @@ class Calendar:
         return self.rows(table, condition).grouped(by, measures.of_groups())
 
     def rows(self, table: str, condition: str) -> WindowedRows:
-        """Returns the rows of a table that a condition is true of, with their windows."""
+        """Returns the rows that meet a condition, with their windows."""
         local = f"from_utc_timestamp({quoted(self.time)}, '{self.zone}')"
         begins = f"date_trunc('{self.unit}', {local}) AS _begins"
         return WindowedRows(
@@ -260,11 +261,11 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Rows of one group that follow each other without a gap; it ends a gap after the last.
+    """Rows of one group without a gap between them; a session ends one gap after its last row.
 
     Attributes:
-        time: The column that has a row's time.
-        gap: How long nothing comes between two sessions; what comes exactly then still belongs.
+        time: Column with the time of a row.
+        gap: Length of the gap that separates sessions; a row exactly that much later still belongs.
     """
 
     time: str
@@ -292,13 +293,13 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """For each time at which a group has a row, the rows of the group in a window that ends there.
+    """For each time at which a group has a row, a window that ends there.
 
     Without groups, all rows form one group.
 
     Attributes:
-        time: The column with a row's time.
-        width: Width of the window; it includes its end, and not its beginning.
+        time: Column with the time of a row.
+        width: Width of the window; it includes its end and excludes its beginning.
     """
 
     time: str
@@ -320,8 +321,8 @@ class Sliding:
         rows = f"{table} {_where(self, condition)}"
         if by:
             return f"SELECT DISTINCT {_names(by)}, {shown} FROM {rows} {self._frame(_names(by))}"  # noqa: S608
-        # what a window has lies in the stretch of a width in which it ends, and in the one before:
-        # each row is put into two, so that Spark need not have all rows in one place
+        # a window's rows are in the stretch of one width in which it ends, and in the one before;
+        # each row is put into two stretches, so that Spark need not gather all rows in one task
         stretch = f"unix_micros(CAST({time} AS TIMESTAMP)) DIV {width} AS _own"
         twice = _with("explode(array(_own, _own + 1)) AS _stretch", f"({_with(stretch, rows)})")
         shown += f", _own = _stretch AS _ends FROM ({twice}) {self._frame('_stretch')}"
@@ -352,23 +353,23 @@ def _with(column: str, of: str) -> str:
 
 
 def timed(window: Window) -> str:
-    """Returns a condition of Spark SQL: a row has a time at which such windows can be."""
+    """Returns the Spark SQL condition that a row has a time supported by such windows."""
     return usable(quoted(window.time), max(window.reach - _YEAR, timedelta(0)))
 
 
 def usable(time: str, beyond: timedelta = timedelta(0)) -> str:
-    """Returns a condition of Spark SQL: the time is not NULL, and in a supported range.
+    """Returns the Spark SQL condition that a time is not NULL and in the supported range.
 
     Args:
         time: The expression of the time.
-        beyond: How far beyond a year the times computed from it may be.
+        beyond: How far times computed from it may exceed it.
     """
     first, last = _FIRST + beyond, _LAST - beyond
     return f"{time} >= TIMESTAMP '{first} UTC' AND {time} < TIMESTAMP '{last} UTC'"
 
 
 def both(one: str, other: str) -> str:
-    """Returns a condition of Spark SQL of which both are true; either may be empty."""
+    """Joins two Spark SQL conditions by AND; either may be empty."""
     return f"({one}) AND ({other})" if one and other else one or other
 
 
@@ -389,10 +390,10 @@ def _require_groups(what: str, by: tuple[str, ...]) -> None:
 
 
 def require_zone(name: str) -> None:
-    """Refuses what is the name of no time zone.
+    """Refuses an unknown time zone.
 
     Raises:
-        DeclarationError: There is none of that name.
+        DeclarationError: No time zone has that name.
     """
     try:
         ZoneInfo(name)
@@ -403,15 +404,15 @@ def require_zone(name: str) -> None:
 
 
 def micros(text: str) -> int:
-    """Reads a duration, as microseconds; see `duration`."""
+    """Parses a duration into microseconds; see `duration`."""
     return duration(text, least=timedelta(0)) // _MICROSECOND
 
 
 def duration(text: str, least: timedelta = _MICROSECOND) -> timedelta:
-    """Reads `1 minute`, or `2 hours 30 minutes`.
+    """Parses a duration such as `1 minute` or `2 hours 30 minutes`.
 
     Raises:
-        DeclarationError: It is none, or too short.
+        DeclarationError: The text is not a duration, or it is too short.
     """
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
