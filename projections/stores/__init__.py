@@ -1,9 +1,9 @@
-"""Stores: one folder for each engine, with the same file names; writing and reading side by side.
+"""Stores: one folder for each engine, with the same file names, for reading and writing.
 
 Purpose: `delta` (the warehouse), `opensearch` (search) and `valkey` (cache) implement the port
 `projections.changes.sink.Sink`.
 Entry points: `factory.open_sink`, `identity` (detects a store that was replaced), `capacity`.
-Invariants: the engines know nothing of each other. Each guards every key by the version that it
+Invariants: the engines do not import each other. Each guards every key by the version that it
 stores with it, and records deletes.
 A new store: a member of `definition.views.Store`, a folder here, a line in `factory`, a subclass
 of `tests.oracles.sink_contract.SinkContract`.

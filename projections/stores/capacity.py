@@ -1,4 +1,4 @@
-"""Room: what a version of a view takes of a store, and what the store has left for another one."""
+"""Room: how much of a store a version of a view uses, and how much is free for another one."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
 _KEYS_AT_ONCE: Final = 2000
 _LOOKED_AT_MAX: Final = 400_000
-"""Keys of a cache that are looked at: a share of its rows is known to a percent by far fewer."""
+"""Size of the sample of a cache's keys: far fewer estimate a share of its rows to a percent."""
 _ASKED_AT_ONCE: Final = 20
-"""Rows of each part of the keys whose size is asked for: each answer costs as much as a read."""
+"""Rows of each part of the keys that are measured: each measurement costs as much as a read."""
 
 
 class Room(NamedTuple):
-    """What there is of a store.
+    """Used and free capacity of a store.
 
     Attributes:
-        taken_bytes: About what the version takes that is there.
-        free_bytes: What may be written beside it; None where the store has no limit, or none that
-            is known from here.
+        taken_bytes: Estimated size of the existing version.
+        free_bytes: Free capacity; None if the store has no limit or an unknown one.
     """
 
     taken_bytes: int
@@ -37,12 +36,12 @@ class Room(NamedTuple):
 
 
 def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dict[str, Room]:
-    """Tells what a version takes of stores other than the tables, by their names.
+    """Estimates how much of each store other than the tables a version uses.
 
-    A store that does not answer, or has nothing of it, is left out: a rebuild finds that itself.
+    A store that does not answer, or lacks the version, is left out: a rebuild reports that itself.
 
     Args:
-        addresses: Where the stores are.
+        addresses: Addresses of the stores.
         place: The version's physical name.
         stores: The stores to ask.
     """
@@ -57,10 +56,9 @@ def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dic
 
 
 def cache_room(url: str, prefix: str, place: str) -> Room | None:
-    """Tells what the rows of a version take of the cache's memory, by a sample of them.
+    """Estimates the cache memory of a version's rows from a sample.
 
-    Lookups, counters and leaderboards are not among it, nor deletes that are remembered: it is less
-    than the whole.
+    It excludes lookups, counters, leaderboards and recorded deletes, so it is a lower bound.
 
     Args:
         url: The server's URL.
@@ -68,7 +66,7 @@ def cache_room(url: str, prefix: str, place: str) -> Room | None:
         place: The version's physical name.
 
     Returns:
-        It; None if no row of it was found.
+        The capacity; None if the sample has no row of the version.
 
     Raises:
         SinkError: The cache refuses, or does not answer.
@@ -77,13 +75,13 @@ def cache_room(url: str, prefix: str, place: str) -> Room | None:
     cursor = looked_at = found = asked = sampled_bytes = 0
     with closing(CacheServer(url, prefix)) as server, told_apart():
         client: Any = server.client
-        while True:  # keys come in the order of a hash: the first are as good a sample as any
+        while True:  # keys come in the order of a hash, so the first ones are a random sample
             cursor, keys = client.scan(cursor, match=pattern, count=_KEYS_AT_ONCE)
             looked_at, found = looked_at + _KEYS_AT_ONCE, found + len(keys)
             pipeline = client.pipeline(transaction=False)
             for key in keys[:_ASKED_AT_ONCE]:
                 pipeline.memory_usage(key)
-            sizes = [size for size in pipeline.execute() if size]  # one may have gone
+            sizes = [size for size in pipeline.execute() if size]  # keys may have expired
             asked, sampled_bytes = asked + len(sizes), sampled_bytes + sum(sizes)
             if not cursor or looked_at >= _LOOKED_AT_MAX:
                 break
@@ -98,14 +96,14 @@ def cache_room(url: str, prefix: str, place: str) -> Room | None:
 
 
 def search_room(url: str, place: str) -> Room | None:
-    """Tells what a version takes of the disk of search, with its replicas.
+    """Returns the disk space of a version in search, including replicas.
 
     Args:
         url: The engine's URL.
         place: The version's physical name.
 
     Returns:
-        It; None if there is no index of it.
+        The capacity; None if the version has no index.
 
     Raises:
         SinkError: The engine refuses, or does not answer.

@@ -1,7 +1,7 @@
-"""Marks: whether a store still has the rows of a view that its query wrote.
+"""Identity marks: whether a store still has the rows of a view that its query wrote.
 
 Anyone can delete an index or restore it from a backup. The query that fills it would continue at
-its checkpoint, and earlier rows would be missing for good. The identity mark of each index is
+its checkpoint, and earlier rows would be missing permanently. The identity mark of each index is
 therefore recorded beside the checkpoint, and an index with another mark counts as new: see
 `backfill`.
 """
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Marked(Protocol):
-    """A sink that can tell the place of a view from every other that has its name.
+    """A sink that can distinguish the index or table of a view from another with its name.
 
-    Several threads may ask it at once.
+    Threads may share it.
     """
 
     def mark(self, plan: ViewPlan) -> str | None:
-        """Returns the mark of a view's place; None if there is none that was prepared."""
+        """Returns the mark of a view's index or table; None if none was prepared."""
         ...
 
 
 def lost(spec: JobSpec, store: Store) -> frozenset[str]:
-    """Returns the views whose place is not the one that was filled.
+    """Returns the views whose index or table is not the one that was filled.
 
     Raises:
         SinkUnavailableError: The store does not answer.
@@ -54,16 +54,16 @@ def lost(spec: JobSpec, store: Store) -> frozenset[str]:
 
 
 def forget(config: JobConfig, store: Store, views: frozenset[str]) -> None:
-    """Forgets the places that views had."""
+    """Deletes the recorded marks of views."""
     kept = _read(config, store)
     _write(config, store, {view: mark for view, mark in kept.items() if view not in views})
 
 
 def check(spec: JobSpec, store: Store) -> None:
-    """Refuses to go on where a place has been lost since the job began.
+    """Refuses to continue if an index or table was replaced since the job began.
 
     Raises:
-        IndexLostError: One has.
+        IndexLostError: One was.
         SinkUnavailableError: The store does not answer.
     """
     gone = lost(spec, store)
@@ -76,7 +76,7 @@ def check(spec: JobSpec, store: Store) -> None:
 
 
 def keep(spec: JobSpec, store: Store) -> None:
-    """Keeps the marks of places that were just prepared, and of those of views that are paused.
+    """Records the marks of prepared views and of paused ones.
 
     Raises:
         SinkUnavailableError: The store does not answer.

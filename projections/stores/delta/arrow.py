@@ -1,4 +1,4 @@
-"""Arrow and Delta form of a view's rows: exact, or refused by name."""
+"""Converts a view's rows to and from Arrow and Delta: exactly, or with an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 DECIMAL_DIGITS: Final = 38
-"""Most digits of a decimal column; a numeric that may have more is kept as its text."""
+"""Most digits of a decimal column; a numeric that may have more is stored as text."""
 
 _INTEGERS: Final = {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}
 _TYPES: Final[dict[ColumnKind, pa.DataType]] = {
@@ -52,7 +52,7 @@ Convert = Callable[[Any], object]
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """Returns the type in which a table keeps a column."""
+    """Returns the type in which a table stores a column."""
     if column.kind is ColumnKind.INTEGER:
         return _INTEGERS.get(column.type_name, pa.int64())
     if column.kind is ColumnKind.NUMERIC:
@@ -64,7 +64,7 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def table_schema(plan: ViewPlan) -> pa.Schema:
-    """Returns the schema of a view's table: its columns, then what Headwater adds."""
+    """Returns the schema of a view's table: the view's columns, then internal ones."""
     fields = [pa.field(column.name, arrow_type(column)) for column in plan.schema.columns]
     if plan.append_only:
         fields.append(pa.field(ROW_ID_COLUMN, pa.string(), nullable=False))
@@ -76,7 +76,7 @@ def table_schema(plan: ViewPlan) -> pa.Schema:
 
 
 def deletes_schema(plan: ViewPlan) -> pa.Schema:
-    """Returns the schema of the table that remembers a view's deletes."""
+    """Returns the schema of the table that records a view's deletes."""
     fields = [table_schema(plan).field(name) for name in (*plan.keys, VERSION_COLUMN)]
     if plan.inserted_at:
         fields += [pa.field(BEGUN_COLUMN, pa.int64()), pa.field(BEGUN_AT_COLUMN, _INSTANT)]
@@ -98,7 +98,7 @@ def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
     if plan.append_only:
         arrays.append(pa.array([change.key[0] for change in changes], pa.string()))
     for _, which in plan.times:
-        # a row of a table without a key has one change
+        # a row of a table without a key has only one change
         first = plan.append_only and which is ChangeTime.FIRST_COMMIT
         arrays.append(_times(ChangeTime.COMMIT if first else which, changes))
     if plan.inserted_at:
@@ -108,7 +108,7 @@ def rows_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
 
 
 def _times(which: ChangeTime, changes: Sequence[RowChange]) -> pa.Array:
-    """When changes happened, in one of the ways in which that can be said."""
+    """Returns one kind of time for each change."""
     if which is ChangeTime.PROCESSING:
         return pa.repeat(pa.scalar(_now_us(), pa.int64()), len(changes)).cast(_INSTANT)
     found = (getattr(change, _TIMES[which]) for change in changes)
@@ -141,10 +141,10 @@ def keys_table(plan: ViewPlan, changes: Sequence[RowChange]) -> pa.Table:
 
 
 def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
-    """Returns a table's rows as the values that `cdc.values` decodes.
+    """Converts a table's rows to the values that `cdc.values` decodes.
 
     Raises:
-        pa.ArrowKeyError: It has not all columns of the view: they have become others meanwhile.
+        pa.ArrowKeyError: A column of the view is missing: the columns changed meanwhile.
     """
     if lacking := {column.name for column in plan.schema.columns}.difference(table.column_names):
         raise pa.ArrowKeyError(f"no column {min(lacking)}")
@@ -160,9 +160,9 @@ def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
 
 
 def row_part(plan: ViewPlan, table: pa.Table, names: tuple[str, ...]) -> RowPart:
-    """Returns some columns of rows in their document form, as `cdc.values` has it.
+    """Converts some columns of rows to their document form, as `cdc.values` defines it.
 
-    Column by column, which for rows that are only compared is several times as fast.
+    Converting by column is several times faster for rows that are only compared.
     """
     by_name = plan.schema.by_name
     columns = (_words(by_name[name], table.column(name)) for name in names)
@@ -170,11 +170,11 @@ def row_part(plan: ViewPlan, table: pa.Table, names: tuple[str, ...]) -> RowPart
 
 
 def _words(column: Column, values: pa.ChunkedArray) -> list[Any]:
-    """A column's values in their JSON form."""
+    """Converts a column's values to their JSON form."""
     kind = column.kind
     if kind is ColumnKind.NUMERIC and pa.types.is_decimal(values.type):
         texts = values.cast(pa.string())
-        # small numbers are written with an exponent
+        # the cast writes small numbers with an exponent
         if not pc.any(pc.match_substring(texts, "E")).as_py():
             return list(texts.to_pylist())
     if kind in _AS_KEPT or (kind is ColumnKind.NUMERIC and values.type == pa.string()):
@@ -194,17 +194,17 @@ _AS_KEPT: Final = frozenset(
         *(ColumnKind.UUID, ColumnKind.JSON, ColumnKind.TIME),
     }
 )
-"""Kinds of which a table has the JSON form itself."""
+"""Kinds whose table values already have the JSON form."""
 
 _TIME_FORMATS: Final = {
     ColumnKind.TIMESTAMP: "%Y-%m-%dT%H:%M:%S",
     ColumnKind.TIMESTAMPTZ: "%Y-%m-%dT%H:%M:%SZ",
 }
-"""Of microseconds, the seconds have six digits after the point."""
+"""For microsecond timestamps, `%S` includes six decimals."""
 
 
 def column_array(plan: ViewPlan, column: Column, values: list[object]) -> pa.Array:
-    """Returns values of a column in the type in which a table keeps it.
+    """Converts values of a column to the type in which a table stores it.
 
     Raises:
         UnholdableValueError: A value has no exact form in that type.
@@ -239,7 +239,7 @@ def _restorer(column: Column) -> Convert | None:
     if column.kind is ColumnKind.NUMERIC and arrow_type(column) == pa.string():
         return Decimal
     if column.kind is ColumnKind.TIMESTAMPTZ:
-        # pyarrow hands out its own UTC
+        # pyarrow returns a UTC class of its own
         return lambda value: value.replace(tzinfo=UTC)
     return None
 

@@ -1,13 +1,14 @@
 """Bulk load: fills a view's new table directly from the source, in several parallel parts.
 
-The rows are those of one database snapshot, taken after the read point of a whole-table snapshot of
-the table, and have that read's version. They are therefore ordered like the read's own records:
-every change that the database snapshot does not see has a greater version and comes by the stream,
-from its exact position on; every older one loses. The records of the read itself add nothing that
-the load lacks, or that the stream does not remove again, so the sink skips them (the table records
-which: `headwater.loaded`). They are in the topic and in the archive all the same.
+The rows are those of one database snapshot, taken after the log position of a whole-table snapshot
+of the table, and have that snapshot's version. They are therefore ordered like its own records:
+every change that the database snapshot does not see has a greater version and arrives by the
+stream, from its exact position on; every older change loses. The records of the whole-table
+snapshot add nothing that the load lacks, or that the stream does not remove again, so the sink
+skips them (the table records which: `headwater.loaded`). The topic and the archive contain them all
+the same.
 
-Readers never see half of it: the table is written beside its path and moved there when it is
+Readers never see a partial load: the table is written beside its path and moved there when it is
 complete. A killed load leaves a folder behind, which the next one removes.
 """
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 PARTS_PER_WORKER: Final = 8
-"""So many parts for each worker, that all of them end at about the same time."""
+"""Parts for each worker: enough that all workers finish at about the same time."""
 
 _BLOCK_BYTES: Final = 16 << 20
 _PAGES: Final = """
@@ -60,7 +61,7 @@ SELECT DISTINCT n.nspname, c.relname,
   JOIN pg_namespace n ON n.oid = c.relnamespace
 """
 _TIME: Final = "to_char({}, 'HH24:MI:SS.US')"
-_NO_TIME: Final = "24:"  # a time of day that neither Python nor any store has
+_NO_TIME: Final = "24:"  # 24:00:00, a time of day that neither Python nor any store supports
 _OPTIONS: Final = " ".join(
     [
         session.UNFILTERED,
@@ -74,17 +75,17 @@ _OPTIONS: Final = " ".join(
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is loaded, and where to.
+    """Source and destination of a load.
 
     Attributes:
-        plan: The view; a mirror of one table that has a key.
-        version: That of the snapshot of the whole table whose point has been reached; see
+        plan: The view: a mirror of one table with a key.
+        version: Version of the whole-table snapshot whose position has been reached; see
             `ChangePosition.version`.
-        dsn: The source, with the role that captures.
+        dsn: The source, with the capture role.
         root: Folder of the tables.
-        rules: Columns that do not leave the source, or not as they are.
-        salt: What columns are hashed with.
-        workers: Parts that are read at once.
+        rules: Rules for excluded, hashed and masked columns.
+        salt: Salt for hashed columns.
+        workers: Number of parts read in parallel.
     """
 
     plan: ViewPlan
@@ -98,7 +99,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Blocks of a table or partition, from one up to another; all of a foreign one."""
+    """A range of blocks of a table or partition; of a foreign table, all rows."""
 
     relation: sql.Composable
     first: int | None = None
@@ -109,7 +110,7 @@ def load(load: Load) -> int | None:
     """Fills the new table of a view.
 
     Returns:
-        The rows that it has; None if the view has a table already, which stays as it is.
+        The number of rows; None if the view already has a table, which stays unchanged.
 
     Raises:
         LoadFailedError: The source cannot be read as planned, or the table cannot be written.
@@ -150,7 +151,7 @@ def _fill(load: Load, table: str) -> int:
         row = holder.execute("SELECT pg_export_snapshot()").fetchone()
         snapshot = str(row[0] if row else "")
         parts = _parts(holder, load)
-        # every other part, so that no worker gets all that is full
+        # every other part, so that no worker gets all the full ones
         shares = [parts[number :: load.workers] for number in range(load.workers)]
         with ThreadPoolExecutor(load.workers, thread_name_prefix="load") as pool:
             work = (pool.submit(_append, load, table, snapshot, share) for share in shares if share)
@@ -158,7 +159,7 @@ def _fill(load: Load, table: str) -> int:
 
 
 def _append(load: Load, table: str, snapshot: str, parts: Sequence[_Part]) -> int:
-    """Appends parts of the source's table in one commit; returns their rows."""
+    """Appends parts of the source's table in one commit; returns the number of rows."""
     rows = 0
     failure: list[Exception] = []
     with _session(load, snapshot) as connection:
@@ -170,7 +171,7 @@ def _append(load: Load, table: str, snapshot: str, parts: Sequence[_Part]) -> in
                     for batch in _read(connection, load, part):
                         rows += batch.num_rows
                         yield batch
-            except Exception as error:  # what comes back through the library has lost its kind
+            except Exception as error:  # an error that passes through the library loses its class
                 failure.append(error)
                 raise
 
@@ -208,7 +209,7 @@ def _read(connection: psycopg.Connection[Any], load: Load, part: _Part) -> Itera
 
 
 def _batch(load: Load, text: bytes) -> pa.RecordBatch:
-    """Converts rows in Postgres' CSV form, whose NULL is nothing and whose empty text is quoted."""
+    """Converts rows in Postgres' CSV form: NULL is an empty field, and an empty text is quoted."""
     columns = load.plan.schema.columns
     names = [str(number) for number in range(len(columns))]
     try:
@@ -229,14 +230,14 @@ def _batch(load: Load, text: bytes) -> pa.RecordBatch:
                 false_values=["f"],
             ),
         )
-    except pa.ArrowInvalid:  # its text shows the value
+    except pa.ArrowInvalid:  # the error's text contains the value
         raise _unholdable(load.plan) from None
     arrays = [
         _array(load.plan, column, table.column(number)) for number, column in enumerate(columns)
     ]
     version = pa.chunked_array([pa.repeat(pa.scalar(load.version, pa.int64()), table.num_rows)])
     schema = table_schema(load.plan)
-    # what is read straight from the source has no record: no one knows when it changed
+    # a row read from the table has no record, so its commit time is unknown
     times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in load.plan.times]
     if load.plan.inserted_at:
         times.append(pa.repeat(pa.scalar(0, pa.int64()), table.num_rows))
@@ -268,7 +269,7 @@ def _expression(column: Column) -> sql.Composable:
 
 
 def _parts(connection: psycopg.Connection[Any], load: Load) -> list[_Part]:
-    """Cuts the table into pieces of blocks, which are read one after the other on the disk."""
+    """Divides the table into block ranges, each of which is read sequentially."""
     table = load.plan.schema.table
     root = sql.Identifier(table.schema, table.name).as_string(connection)
     relations = connection.execute(_PAGES, {"root": root}).fetchall()
@@ -280,7 +281,7 @@ def _parts(connection: psycopg.Connection[Any], load: Load) -> list[_Part]:
         if not plain:
             found.append(_Part(relation))
             continue
-        # rows behind the last block known are none of this snapshot's, but for those being added
+        # rows after the last known block are not in this snapshot, unless just being added
         bounds: list[int | None] = [*range(0, max(pages, 1), step), None]
         found += [_Part(relation, first, end) for first, end in pairwise(bounds)]
     return found
@@ -299,7 +300,7 @@ def _refuse_other_columns(connection: psycopg.Connection[Any], load: Load) -> No
 
 @contextmanager
 def _session(load: Load, snapshot: str | None = None) -> Iterator[psycopg.Connection[Any]]:
-    """A transaction that sees one moment, the given one or its own."""
+    """Opens a transaction on the given snapshot, or on a new one."""
     with session.connect(load.dsn, autocommit=False, options=_OPTIONS) as connection:
         if snapshot is not None:
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))

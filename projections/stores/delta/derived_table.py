@@ -1,4 +1,4 @@
-"""The table of a derived view: what its query gives, key by key, written without a JVM."""
+"""The table of a derived view: the result of its query by key, written without a JVM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAME_ROWS: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What rows were computed from; kept with the commit that wrote them.
+    """What rows were computed from; recorded in the commit that wrote them.
 
     Attributes:
         query: Digest of the view's query.
@@ -42,13 +42,13 @@ class Origin(msgspec.Struct, frozen=True):
 class DerivedTable:
     """Keeps the rows of a derived view in the Delta table `<root>/<view>`.
 
-    There is one writer, which gives what a boundary makes of the affected keys; given again it
-    changes nothing. Each row has the boundary at which it was computed last in `_version`.
+    A single writer passes the recomputed rows of the affected keys at each boundary; repeating a
+    write changes nothing. Column `_version` contains the boundary at which a row was last computed.
 
     Args:
         root: Folder of the tables.
         view: Name of the view.
-        keys: Columns that identify a row; NULL is a value like any other.
+        keys: Columns that identify a row; NULL is an ordinary value.
     """
 
     def __init__(self, root: Path, view: str, keys: Sequence[str]) -> None:
@@ -58,10 +58,10 @@ class DerivedTable:
         self._keys = tuple(keys)
 
     def written_after(self, version: int) -> list[Origin | None]:
-        """Returns what the table was written from since a version; None for an unknown write.
+        """Returns the origins of the writes since a version; None for a write without one.
 
         Args:
-            version: Of the table.
+            version: Version of the table.
 
         Raises:
             DeltaError: The table cannot be read.
@@ -125,7 +125,7 @@ class DerivedTable:
 
     def _merge(self, rows: pa.Table, noted: CommitProperties) -> None:
         table = DeltaTable(str(self._path))
-        # in brackets: what follows FROM is read to the end as one expression
+        # in parentheses: the parser reads all that follows FROM as one expression
         on = " AND ".join(f"({_alike(rows, name)})" for name in self._keys)
         gone = f's."{DELETED_FIELD}"'
         (
@@ -177,18 +177,18 @@ class DerivedTable:
 
 
 def _alike(rows: pa.Table, name: str) -> str:
-    """A condition: a key is that of a row. By equality alone are files passed over that lack it."""
+    """Returns the condition that two keys are equal, in a form that lets the engine skip files."""
     how = "IS NOT DISTINCT FROM" if rows[name].null_count else "="
     return f"t.{quoted(name)} {how} s.{quoted(name)}"
 
 
 def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Returns rows of which each says whether it is deleted.
+    """Decides for each row whether it is deleted.
 
     Args:
-        rows: Columns of a view and `_deleted`; where that is NULL, the row is deleted unless there
-            is another one of its key.
-        keys: Columns that identify a row; NULL is a value like any other.
+        rows: Columns of a view and `_deleted`; where that is NULL, the row is deleted unless
+            another row has its key.
+        keys: Columns that identify a row; NULL is an ordinary value.
     """
     told = rows[DELETED_FIELD]
     if not told.null_count:

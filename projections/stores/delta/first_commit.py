@@ -1,10 +1,10 @@
-"""The commit of a row's insert, in a mirror's table that declares it, for any order of changes.
+"""The commit time of a row's insert, for a mirror that declares it, in any order of changes.
 
-For each key, the newest known insert or delete counts: an insert has its commit; after a delete,
-the commit of a following row is unknown until its insert is known too. The newer of two is right,
-so their order and repetition do not matter. The value is stored beside the row, or beside the
-recorded delete, and moves with the key between them. A row that the view does not admit still
-exists, so its value is kept.
+For each key, the newest known insert or delete counts. An insert has a commit time; after a delete,
+the time is unknown until the next insert is known. The newer of the two wins, so order and
+repetition do not matter. The value is stored beside the row, or beside the recorded delete, and
+moves with the key between them. A row that the view excludes still exists at the source, so its
+value is kept.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class KeyState(NamedTuple):
     """What a table has of a key.
 
     Attributes:
-        version: Of its row, or of its delete.
+        version: Version of its row, or of its delete.
         begun: Version of the newest insert or delete of the key.
-        at_us: When that was committed, if it was an insert, microseconds since 1970; else 0.
+        at_us: Commit time of that insert, microseconds since 1970; 0 for a delete or an unknown
+            time.
     """
 
     version: int
@@ -44,12 +45,12 @@ NOTHING: Final = KeyState(0, 0, 0)
 
 
 def alone(change: RowChange) -> RowChange:
-    """Returns what a change says of when its row was inserted, and nothing else."""
+    """Reduces a change to what it reports of its row's insert."""
     return structs.replace(change, version=0, row=None, kept=(), base=None)
 
 
 def known(changes: Sequence[RowChange], by: Sequence[KeyState]) -> list[RowChange]:
-    """Returns changes with what is known of their keys, where that is newer."""
+    """Adds the stored insert of each key to its change, where it is newer."""
     return [
         structs.replace(change, begun=each.begun, begun_at_us=each.at_us)
         if each.begun > change.begun
@@ -59,16 +60,16 @@ def known(changes: Sequence[RowChange], by: Sequence[KeyState]) -> list[RowChang
 
 
 def leaves_out(change: RowChange) -> bool:
-    """Whether a delete may be of a row that is at its source and not in the view."""
+    """Returns whether a delete may concern a row that the view only excludes."""
     return change.begun < change.version
 
 
 def each_known(table: pa.Table, at: str) -> Iterator[KeyState]:
-    """Reads what a table has of its keys.
+    """Yields what a table has of its keys.
 
     Args:
-        table: Rows or deletes, with their versions.
-        at: The column with the time.
+        table: Rows or deletes, with versions.
+        at: Column with the time.
     """
     numbers = (table.column(name).to_pylist() for name in (VERSION_COLUMN, BEGUN_COLUMN))
     times = table.column(at).cast(pa.int64()).to_pylist()
@@ -77,7 +78,7 @@ def each_known(table: pa.Table, at: str) -> Iterator[KeyState]:
 
 
 def as_rows(plan: ViewPlan, gone: pa.Table) -> pa.Table:
-    """Returns deletes with the columns in which a view's table has the time."""
+    """Renames the time of deletes to the columns of a view's table."""
     time = gone.column(BEGUN_AT_COLUMN)
     for name in plan.inserted_at:
         gone = gone.append_column(table_schema(plan).field(name), time)
@@ -85,7 +86,7 @@ def as_rows(plan: ViewPlan, gone: pa.Table) -> pa.Table:
 
 
 def remembering(merger: Any, newer: str) -> Any:
-    """Has a remembered delete take what is newer of each: its version, and when the row began."""
+    """Updates a recorded delete with the newer version and the newer insert, independently."""
     parts = {VERSION_COLUMN: newer, BEGUN_COLUMN: _LATER, BEGUN_AT_COLUMN: _LATER}
     taken = {f'"{name}"': _one(f'"{name}"', when) for name, when in parts.items()}
     return merger.when_matched_update(taken, f"{newer} OR {_LATER}")
@@ -94,13 +95,13 @@ def remembering(merger: Any, newer: str) -> Any:
 def updating(
     merger: Any, columns: Mapping[str, str], inserted_at: Sequence[str], newer: str
 ) -> Any:
-    """Has newer rows take the place of those that there are, and every one what is newly known.
+    """Replaces stored rows by newer ones, and adds newly known insert times to all.
 
     Args:
         merger: The merge.
-        columns: What a newer row sets, by column, quoted.
-        inserted_at: The columns with the time, quoted.
-        newer: The condition that a row is newer than the stored one.
+        columns: New value of each column, quoted.
+        inserted_at: Columns with the time, quoted.
+        newer: Condition that a row is newer than the stored one.
     """
     own = [*inserted_at, f'"{BEGUN_COLUMN}"']
     first = {name: _one(name, _LATER) for name in own}

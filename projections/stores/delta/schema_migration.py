@@ -1,4 +1,4 @@
-"""A Delta table takes the columns that its view has now."""
+"""Migrates a Delta table to the present columns of its view."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
     """Gives a table exactly these columns, in one commit; returns whether it had others.
 
-    Added columns cost nothing. If a column is dropped or changes its type, every row is rewritten:
-    values stay where the new type holds them exactly, and are NULL otherwise, until the read that
-    such a change requests has delivered them.
+    Adding columns is free. If a column is dropped or changes its type, every row is rewritten:
+    values that the new type represents exactly stay, and others are NULL until the snapshot that
+    such a change requests delivers them.
 
     Args:
         table: The table.
-        wanted: Its columns from now on.
-        older_names: Other names that a column may have in the table, the likeliest first.
+        wanted: The columns that it must have.
+        older_names: Former names of each column, the likeliest first.
     """
     had = pa.schema(table.schema().to_arrow())
     lacking = [field for field in wanted if field.name not in had.names]
@@ -37,7 +37,7 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
             fields = Schema.from_arrow(pa.schema(lacking)).fields
             table.alter.add_columns([Field(each.name, each.type) for each in fields])
         return bool(lacking)
-    # pyarrow opens the files itself: the library cannot read while it writes what is read
+    # pyarrow opens the files itself: the library cannot read a table while it writes it
     parts = table.metadata().partition_columns
     files = dataset.dataset(
         table.file_uris(),
@@ -54,7 +54,7 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
 
 
 def loses(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
-    """Tells whether a reshape takes columns away, or gives one another type."""
+    """Returns whether a migration drops or retypes columns."""
     had = pa.schema(table.schema().to_arrow())
     places = _places(had, wanted, older_names)
     kept = {places.get(field.name, field.name): field.type for field in wanted}
@@ -64,7 +64,7 @@ def loses(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequen
 def _places(
     had: pa.Schema, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]
 ) -> dict[str, str | None]:
-    """By column that a table lacks, under which name it has it; None for a new one."""
+    """Returns the present name of each missing column; None for a new one."""
     gone = set(had.names) - set(wanted.names)
     return {
         field.name: next((old for old in older_names.get(field.name, ()) if old in gone), None)
@@ -92,7 +92,7 @@ def _rewritten(
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_integer(values.type) and pa.types.is_decimal(kind):
-        # else it is refused by the greatest integers that there could be
+        # otherwise it would be refused because of the greatest possible integers
         values = pc.cast(values, pa.decimal128(38, kind.scale))
     try:
         return pc.cast(values, kind)

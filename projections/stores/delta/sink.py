@@ -1,4 +1,4 @@
-"""The warehouse: histories and tables of the latest rows, each written in its way."""
+"""The warehouse: writes histories and tables of latest rows by the sink of their kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WarehouseSink:
-    """Hands each view to the sink of its kind; see `TableSink` and `HistorySink`."""
+    """Delegates each view to the sink of its kind; see `TableSink` and `HistorySink`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -34,16 +34,16 @@ class WarehouseSink:
         self._histories = HistorySink(root)
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the view's tables; see `Sink.prepare`.
+        """Creates the view's tables; see `Sink.prepare`.
 
         Raises:
-            TableTornError: The log of one is torn.
+            TableTornError: The log of one is damaged.
         """
         refuse_torn(self._root, plan.name)
         self._of(plan).prepare(plan)
 
     def mark(self, plan: ViewPlan) -> str | None:
-        """Returns what Delta itself tells the view's table by; None of no table, or of a torn one.
+        """Returns Delta's own id of the view's table; None if it is missing or damaged.
 
         Raises:
             SinkUnavailableError: It cannot be read for another reason.
@@ -91,7 +91,7 @@ class WarehouseSink:
         return self._of(plan).parts(plan)
 
     def drop(self, plan: ViewPlan) -> None:
-        """Removes the tables of a version that readers do not see.
+        """Deletes the tables of an inactive version.
 
         Raises:
             SinkUnavailableError: They cannot be removed.
@@ -107,9 +107,9 @@ class WarehouseSink:
         self.close()
 
     def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
-        """Forgets what a history knew of keys up to a version; see `HistorySink.erase`.
+        """Erases a history's records of keys up to a version; see `HistorySink.erase`.
 
-        Any other view has only what a key is now.
+        Other views only have the present rows.
         """
         return 0 if plan.history is None else self._histories.erase(plan, keys, through)
 
@@ -118,7 +118,7 @@ class WarehouseSink:
         return self._of(plan).versioned(plan)
 
     def close(self) -> None:
-        """Forgets the open tables."""
+        """Closes the open tables."""
         self._latest.close()
         self._histories.close()
 

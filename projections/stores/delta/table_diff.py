@@ -1,8 +1,8 @@
-"""TableDifference: two versions of a view's table, or of two tables, compared row by row.
+"""TableDifference: compares two versions of one table, or of two tables, row by row.
 
 Files that both versions share have the same rows in both, so only the other files are read: those
-written in between. Rows are matched by their key, a part of the keys at a time, so that memory is
-bounded however much was written.
+written in between. Rows are matched by key, one part of the keys at a time, so memory is bounded
+regardless of the number of changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 ROWS_AT_ONCE: Final = 500_000
-"""Rows of both versions together that are held at a time, about."""
+"""Approximate number of rows of both versions in memory at a time."""
 
 _NOT_A_NUMBER: Final = "NaN"
 
@@ -38,7 +38,7 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """A row that is not the same in both versions.
+    """A row that differs between the versions.
 
     Attributes:
         key: Its key, column by column.
@@ -51,19 +51,19 @@ class ChangedRow:
 
 @dataclass(slots=True)
 class TableDifference:
-    """How a version of a table differs from another.
+    """The difference between two versions of a table.
 
     Attributes:
-        keys: Columns that rows are matched by.
-        appeared: Rows whose key only the later one has.
-        gone: Rows whose key only the earlier one has.
-        changed: Rows that both have, with other values.
-        by_column: Of those, how many differ in each column.
-        columns_added: Columns that only the later one has; they are not compared.
-        columns_gone: Columns that only the earlier one has; likewise.
-        examples_appeared: Keys of some that appeared.
-        examples_gone: Keys of some that are gone.
-        examples_changed: Some that have changed.
+        keys: Columns by which rows are matched.
+        appeared: Number of rows whose key only the later version has.
+        gone: Number of rows whose key only the earlier version has.
+        changed: Number of rows that both have, with different values.
+        by_column: How many of those differ in each column.
+        columns_added: Columns that only the later version has; not compared.
+        columns_gone: Columns that only the earlier version has; not compared.
+        examples_appeared: Keys of some added rows.
+        examples_gone: Keys of some removed rows.
+        examples_changed: Some changed rows.
     """
 
     keys: tuple[str, ...]
@@ -79,7 +79,7 @@ class TableDifference:
 
     @property
     def same(self) -> bool:
-        """Whether there is none."""
+        """Returns whether the versions are equal."""
         rows = self.appeared or self.gone or self.changed
         return not (rows or self.columns_added or self.columns_gone)
 
@@ -91,7 +91,7 @@ class ComparedVersion:
     Attributes:
         path: Folder of the table.
         version: Its version.
-        passing: Leaves out rows that are not to be compared; None compares all.
+        passing: Filters the rows to compare; None compares all.
         reads: Columns that `passing` reads.
     """
 
@@ -121,9 +121,9 @@ def compare_sides(
 
     Args:
         earlier: A version of a table.
-        later: Another one, of the same table or of another.
-        keys: Columns that identify a row. Without them whole rows are compared, each as often as it
-            is there: then none is reported as changed.
+        later: Another version, of the same table or of another.
+        keys: Columns that identify a row. If empty, whole rows are compared, each as often as it
+            occurs, and none is reported as changed.
         examples_max: Number of examples of each kind.
         left_out: Columns that are not compared.
 
@@ -162,7 +162,7 @@ def compare_sides(
 
 
 class _Comparison:
-    """The rows of some keys."""
+    """Compares the rows of one part of the keys."""
 
     def __init__(self, found: TableDifference, columns: tuple[str, ...], examples_max: int) -> None:
         self._found = found
@@ -174,7 +174,7 @@ class _Comparison:
         self._left.setdefault(key, []).append(row)
 
     def after(self, key: Key, row: Row) -> None:
-        """Pairs a row with one of its key: an equal one if there is one."""
+        """Pairs a row with a row of its key, an equal one if possible."""
         candidates = self._left.get(key)
         if not candidates:
             self._found.appeared += 1
@@ -217,13 +217,13 @@ class _Version:
         self.columns = [each.name for each in self._table.schema().fields]
         actions = pa.table(self._table.get_add_actions(flatten=True))
         rows = actions["num_records"].to_pylist()
-        # by the whole name: a file with rows taken out by a vector is not plain, see below
+        # by the full name: a file with a deletion vector is not equal to the file without it
         self._rows = dict(zip(actions["path"].to_pylist(), rows, strict=True))
         self.plain = plain(self._table)
         self.files = frozenset(self._rows) if self.plain else frozenset[str]()
 
     def count(self, without: frozenset[str]) -> int:
-        """How many rows there are in other files than those, about."""
+        """Estimates the number of rows in other files than the given ones."""
         return sum(rows or 0 for name, rows in self._rows.items() if name not in without)
 
     def rows(
@@ -233,7 +233,7 @@ class _Version:
         without: frozenset[str],
         part: tuple[int, int],
     ) -> Iterator[tuple[Key, Row]]:
-        """Yields rows in other files than those, of one part of the keys."""
+        """Yields rows of one part of the keys, from other files than the given ones."""
         number, parts = part
         names = [*keys, *columns]
         passing = self._side.passing
@@ -261,7 +261,7 @@ class _Version:
 
 
 def _comparable(column: pa.Array) -> list[object]:
-    """Values that can be compared, and be keys: what is nested becomes tuples."""
+    """Makes values hashable and comparable: nested ones become tuples."""
     values: list[object] = column.to_pylist()
     if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
         return [_hashable(value) for value in values]
@@ -270,7 +270,7 @@ def _comparable(column: pa.Array) -> list[object]:
 
 def _hashable(value: object) -> object:
     if isinstance(value, float) and math.isnan(value):
-        return _NOT_A_NUMBER  # which equals itself here
+        return _NOT_A_NUMBER  # NaN, equal to itself here
     if isinstance(value, dict):
         return tuple((name, _hashable(each)) for name, each in value.items())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What all Delta tables have in common: settings, commit hooks, and compaction."""
+"""What all Delta tables share: properties, commit hooks and compaction."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ CONFIGURATION: Final = {
 HOOKS: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=True)
 
 FEED: Final = {"delta.enableChangeDataFeed": "true"}
-"""Property of a table whose changes others are made from."""
+"""Property of a table from which other views are derived."""
 
 FLOOR: Final = "headwater.floor"
 
 LOADED: Final = "headwater.loaded"
-"""Property of a table that was filled from the source: the version of the read that it stands for.
-What that read sends is there already, or has changed since and comes by the stream."""
+"""Property of a table filled directly from the source: the version of the snapshot that the load
+replaces. Every record of that snapshot is in the table already, or has changed since and arrives by
+the stream."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ def maintain(table: DeltaTable, root: Path, name: str) -> None:
     Args:
         table: The table.
         root: Folder of all tables.
-        name: Its name there. What is promised of a view of that name stays, also where nothing
-            newer has been published for longer than versions are kept.
+        name: Its name there. Versions that a view's readers were promised stay, even if nothing
+            newer was published for longer than the retention of versions.
     """
     if table.version() % COMMITS_PER_COMPACTION:
         return
@@ -58,5 +59,5 @@ def maintain(table: DeltaTable, root: Path, name: str) -> None:
             keep_versions=promised(root, name) or None,
         )
     except DeltaError as error:
-        # rather too many files than one that someone reads
+        # rather too many files than a missing one
         _log.warning("table %s is not vacuumed: %s", name, type(error).__name__)

@@ -1,8 +1,8 @@
-"""State: the size of what a view stores.
+"""State: the storage that a view uses.
 
-No window, join or pattern is kept in memory or in a state store of the engine: a view's state is
-the rows of its table, and it also reads the rows of its input views. Its size is therefore the size
-of tables, and comes from their logs; no row is read.
+Windows, joins and patterns keep nothing in memory or in a state store of the engine: the state of a
+view is the rows of its table, and the rows of its inputs. Its size is therefore the size of tables,
+read from their logs; no row is read.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from projections.publishing.published_versions import PublishedVersion
 
 _TIMES: Final = (START, "match_start", "valid_from")
-"""Columns that say when a row's own time begins: of windows, of matches, of states."""
+"""Columns with the start of a row in its own time: of windows, matches and states."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersionStats:
-    """The table of a view at one version.
+    """A view's table at one version.
 
     Attributes:
-        rows: How many it has.
-        files: How many files they are in.
-        size_bytes: What these take.
-        disk_bytes: What its folder takes, with former versions and the log.
-        oldest: When the first of its windows, matches or states begins; None where it has no such
-            time, or its files do not say.
-        newest: When the last of them begins.
+        rows: Number of rows.
+        files: Number of data files.
+        size_bytes: Size of those files.
+        disk_bytes: Size of its folder, including former versions and the log.
+        oldest: Start of its first window, match or state; None without such a column, or without
+            file statistics.
+        newest: Start of the last one.
     """
 
     rows: int
@@ -56,13 +56,13 @@ class TableVersionStats:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """What there is to say of the state of a view.
+    """The state of a view.
 
     Attributes:
         view: Its name.
-        way: How it is kept.
-        kept: Its table, as readers get it.
-        reads: Rows of each view that it reads, at the versions that it was made from.
+        way: How the view is maintained.
+        kept: Its table, as readers see it.
+        reads: Rows of each input, at the versions from which the view was computed.
         limit: See `DerivedView.limit`.
     """
 
@@ -74,7 +74,7 @@ class ViewState:
 
 
 def kept(tables: Path, place: str, version: int) -> TableVersionStats:
-    """Tells what a version of a table has.
+    """Measures a version of a table.
 
     Raises:
         SinkUnavailableError: The table, or this version of it, cannot be read.
@@ -93,7 +93,7 @@ def kept(tables: Path, place: str, version: int) -> TableVersionStats:
 
 
 def rows_at(tables: Path, place: str, version: int) -> int:
-    """Returns how many rows a version of a table has; errors are those of `kept`."""
+    """Returns the number of rows of a version of a table; errors as of `kept`."""
     return _sum(_actions(tables / place, version), "num_records")
 
 
@@ -104,13 +104,13 @@ def states(
     views: Mapping[str, View | DerivedView],
     said: Mapping[str, Any],
 ) -> list[ViewState]:
-    """Tells the state of views at a published version.
+    """Measures the state of views at a published version.
 
     Args:
         tables: Folder of the tables.
         published: The version.
-        places: Where views are read; see `Published.current`.
-        views: As they are declared; others are left out.
+        places: Physical name of each view; see `Published.current`.
+        views: Declared views; others are left out.
         said: The job's report on derived views, by physical name.
 
     Raises:
@@ -154,7 +154,7 @@ def _actions(folder: Path, version: int) -> pa.Table:
 def _on_disk(folder: Path) -> int:
     total = 0
     for file in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # former versions go while they are counted
+        with suppress(FileNotFoundError):  # former versions may be deleted during the count
             total += file.stat().st_size if file.is_file() else 0
     return total
 

@@ -1,4 +1,4 @@
-"""Untouched tables: whether the tables of a view are as they were made."""
+"""Whether the tables of a view are still as created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def untouched(root: Path, plan: ViewPlan) -> bool:
-    """Tells whether the tables of a view have no rows and no deletes, and never were truncated."""
+    """Returns whether the tables of a view never had a row, a delete or a truncate."""
     for name in (plan.name, f"{plan.name}.deleted"):
         path = str(root / name)
         if not DeltaTable.is_deltatable(path):

@@ -1,4 +1,4 @@
-"""Bulk writes to a search engine: bounded bodies, two under way, fewer when it cannot follow."""
+"""Bulk writes to a search engine: bounded bodies, two in flight, smaller under back-pressure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from projections.stores.opensearch.client import SearchEngine
 
 BULK_BYTES: Final = 1 << 20
-"""Body of one bulk request; larger ones are no faster, and while one is made two are under way."""
+"""Size of a bulk request: larger ones are no faster. Two are in flight while one is built."""
 
 BULK_BYTES_LEAST: Final = 64 << 10
 DOCUMENT_BYTES: Final = 96 << 20
-"""Largest document that is sent: the engine closes the line on a request of more than 100 MB."""
+"""Largest document sent: the engine closes the connection on a request of more than 100 MB."""
 
 PATIENCE_S: Final = 30.0
-"""How long an engine may be too busy for anything at all before the batch is given up."""
+"""How long the engine may reject everything as too busy before the batch fails."""
 
 TOO_LARGE: Final = 413
 _IN_FLIGHT: Final = 2
@@ -38,10 +38,10 @@ Answer = dict[str, Any]
 
 
 class BulkSender(Generic[T]):
-    """Sends the lines of documents and tells the engine's answer to each.
+    """Sends documents in bulk and returns the engine's response to each.
 
-    An engine that refuses because it is too busy (429, `es_rejected`) is sent half as much at a
-    time, after a while; what it takes makes the bodies grow again.
+    If the engine rejects documents because it is too busy (429, `es_rejected`), bodies are halved
+    and sent again after a pause; accepted documents make them grow again.
 
     Args:
         engine: The engine.
@@ -56,22 +56,22 @@ class BulkSender(Generic[T]):
 
     @property
     def bytes_max(self) -> int:
-        """Size of a body at this moment."""
+        """Returns the present size of a body."""
         return self._bytes_max
 
     def send(self, index: str, documents: Iterable[Lines[T]]) -> Iterator[tuple[T, Answer]]:
-        """Sends documents of different ids, in no order.
+        """Sends documents with distinct ids, in no particular order.
 
         Args:
             index: The index.
-            documents: Each with the object that it represents; read as they are sent.
+            documents: Documents, each with the object that it represents; read as they are sent.
 
         Yields:
-            What stands for a document, and the answer to it.
+            The object of each document, and the response to it.
 
         Raises:
-            SinkUnavailableError: The engine does not answer, or takes nothing for too long.
-            SinkReadOnlyError: The index takes no writes.
+            SinkUnavailableError: The engine does not answer, or accepts nothing for too long.
+            SinkReadOnlyError: The index is read-only.
             SinkRefusedError: The engine refuses the request as a whole.
         """
         under_way: deque[Future[list[tuple[T, Answer]]]] = deque()
@@ -83,11 +83,11 @@ class BulkSender(Generic[T]):
             while under_way:
                 yield from under_way.popleft().result()
         finally:
-            for left in under_way:  # nothing is being written any more when this is left
+            for left in under_way:  # no request is in flight after this block
                 left.exception()
 
     def close(self) -> None:
-        """Ends its threads."""
+        """Stops its threads."""
         self._pool.shutdown()
 
     def _bodies(self, documents: Iterable[Lines[T]]) -> Iterator[list[Lines[T]]]:
@@ -158,7 +158,7 @@ class BulkSender(Generic[T]):
                 return [{"status": 503}] * len(part)
             return [_too_large(error.kind)]
         except SinkUnavailableError as error:
-            # a document for which the engine's memory is too small alone would never pass
+            # a document that exceeds the engine's memory even alone would never succeed
             alone = len(part) == 1 and len(part[0][1]) > BULK_BYTES
             if alone and _BREAKER in (error.detail or ""):
                 return [_too_large(_BREAKER)]

@@ -1,4 +1,4 @@
-"""The search engine as both sides use it: requests, bulk requests, errors with a code."""
+"""The search engine, for reading and writing: requests, bulk requests, typed errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LATER: Final = frozenset((429, 502, 503, 504))
-"""Statuses by which the engine asks to be given the same again."""
+"""Statuses by which the engine asks for a retry."""
 
 NOT_FOUND: Final = 404
 BLOCKED: Final = "cluster_block_exception"
@@ -31,13 +31,13 @@ _READ_ONLY_HINT: Final = (
     " index.blocks.read_only_allow_delete (or index.blocks.write) of the index to null"
 )
 
-logging.getLogger("opensearch").setLevel(logging.ERROR)  # it warns of each answer we handle
+logging.getLogger("opensearch").setLevel(logging.ERROR)  # it warns of each response that we handle
 
 
 class SearchEngine:
     """One OpenSearch cluster.
 
-    Several threads may use it at once.
+    Threads may share it.
 
     Args:
         url: `http[s]://[user:password@]host:port`.
@@ -53,10 +53,10 @@ class SearchEngine:
         )
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Sends a request, again if the engine asks for that; returns its answer.
+        """Sends a request, with retries if the engine asks for them; returns the response.
 
         Raises:
-            SinkRefusedError: The engine refuses it.
+            SinkRefusedError: The engine rejects it.
             SinkUnavailableError: The engine does not answer, or is too busy.
         """
         for attempt in stamina.retry_context(
@@ -68,14 +68,14 @@ class SearchEngine:
         raise AssertionError  # the loop returns or raises
 
     def bulk(self, index: str, body: list[bytes]) -> list[dict[str, Any]]:
-        """Sends the lines of a bulk request once; returns the answer to each."""
+        """Sends the lines of a bulk request once; returns the response to each."""
         wanted = "items.*.status,items.*.error.type,items.*.error.reason"
         path = f"/{index}/_bulk?filter_path={wanted}"
         answer = self._perform("POST", path, b"".join(body), _LINES)
         return [next(iter(item.values())) for item in answer["items"]]
 
     def scanned(self, place: str, wanted: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-        """Reads an index or alias page by page, as it is now."""
+        """Yields an index or alias page by page, as of the call."""
         self.request("POST", f"/{place}/_refresh")
         query = {"size": READ_DOCUMENTS, "sort": ["_doc"], "query": {"match_all": {}}} | wanted
         page = self.request("POST", f"/{place}/_search?scroll=2m", query)
@@ -105,12 +105,13 @@ class SearchEngine:
 
 
 class EngineRefusedError(SinkRefusedError):
-    """The engine refuses a request.
+    """The engine rejects a request.
 
     Attributes:
-        status: Of HTTP.
-        kind: The engine's name for what is wrong.
-        reason: Its own words. They may show a value: for requests about mappings and by users only.
+        status: HTTP status.
+        kind: The engine's name of the error.
+        reason: The engine's text, which may contain a value: only for requests about mappings, and
+            for requests by users.
     """
 
     status: int = 0
@@ -119,7 +120,7 @@ class EngineRefusedError(SinkRefusedError):
 
 
 def read_only(what: str, detail: str | None = None) -> SinkReadOnlyError:
-    """Returns the error for an index that takes no writes for now."""
+    """Returns the error for an index that is read-only."""
     return SinkReadOnlyError(f"{what}: search is read-only", detail=detail, hint=_READ_ONLY_HINT)
 
 
@@ -135,7 +136,7 @@ def _typed(error: exceptions.TransportError) -> Exception:
 
 
 def _reason(info: object) -> str:
-    """The innermost cause in the engine's own words."""
+    """Returns the innermost cause in the engine's words."""
     found = ""
     cause: object = info
     while isinstance(cause, dict):

@@ -1,4 +1,4 @@
-"""Fields of an index as those who search see them."""
+"""Fields of an index, as searches use them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KIND: Final = "kind"
 BOOST: Final = "boost"
-"""What a field's `meta` says: the kind of its column, and how much it counts."""
+"""Keys of a field's `meta`: the kind of its column, and its boost."""
 
 _TEXT: Final = "text"
 _SHOWN: Final = 12
@@ -27,12 +27,12 @@ class SearchField:
 
     Attributes:
         name: The column.
-        type: The engine's type of it.
-        exact: Under which name its whole value is indexed; None if it is not.
-        suggest: Under which name words that are still being typed find it; None if they do not.
-        words: Whether words of a query are looked for in it.
-        stemmed: Whether its analyzer is not the usual one, so that terms need not be whole words.
-        boost: How much more a word counts that is found here.
+        type: The engine's type.
+        exact: Name under which its whole value is indexed; None if it is not.
+        suggest: Name under which unfinished words find it; None if they do not.
+        words: Whether a query's words are searched for in it.
+        stemmed: Whether its analyzer is not the default, so that terms need not be whole words.
+        boost: Weight of a word found in it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class SearchField:
 
 
 def fields_of(mappings: Mapping[str, Any]) -> dict[str, SearchField]:
-    """Returns the fields of an index by name, as its mapping tells them."""
+    """Returns the fields of an index by name, from its mapping."""
     found = mappings.get("properties", {})
     return {name: _field(name, told) for name, told in _told(found) if name != DELETED_FIELD}
 
@@ -53,7 +53,7 @@ def fields_of(mappings: Mapping[str, Any]) -> dict[str, SearchField]:
 def _told(
     properties: Mapping[str, Any], above: str = ""
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All fields, those within structs as `items.name`."""
+    """Yields all fields; those within structs as `items.name`."""
     for name, told in properties.items():
         if "properties" in told:
             yield from _told(told["properties"], f"{above}{name}.")
@@ -65,7 +65,7 @@ def field_named(fields: Mapping[str, SearchField], name: str, view: str) -> Sear
     """Returns a field.
 
     Raises:
-        SearchFieldError: There is none of that name; the nearest is named.
+        SearchFieldError: No field has that name; the hint is the nearest name.
     """
     found = fields.get(name)
     if found is not None:
@@ -94,7 +94,7 @@ def exact_name(field: SearchField, view: str, purpose: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns names as an error's hint shows them."""
+    """Joins names for an error's hint."""
     shown = list(names)
     more = f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     return ", ".join(shown[:_SHOWN]) + more

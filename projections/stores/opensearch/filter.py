@@ -46,7 +46,7 @@ _RANGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FieldCondition:
-    """What must hold of a field.
+    """A condition on a field.
 
     Attributes:
         field: The field.
@@ -60,10 +60,10 @@ class FieldCondition:
 
     @classmethod
     def parse(cls, text: str) -> FieldCondition:
-        """Reads a condition as it is written on a command line.
+        """Parses a condition in the syntax of the command line.
 
         Raises:
-            SearchQueryError: It has no field or no comparison.
+            SearchQueryError: It has no field or no operator.
         """
         compared = _COMPARED.fullmatch(text)
         if compared is not None:
@@ -76,11 +76,11 @@ class FieldCondition:
         return cls(null[1], Operator.PRESENT if null[2] else Operator.MISSING)
 
     def clause(self, fields: Mapping[str, SearchField], view: str) -> dict[str, Any]:
-        """Returns the condition in the engine's form.
+        """Converts the condition to the engine's form.
 
         Raises:
-            SearchFieldError: The field is not there, or is not indexed for that.
-            SearchQueryError: The value is none of the field's type.
+            SearchFieldError: The field is missing, or is not indexed for this comparison.
+            SearchQueryError: The value does not have the field's type.
         """
         field = field_named(fields, self.field, view)
         if self.operator in (Operator.MISSING, Operator.PRESENT):

@@ -1,4 +1,4 @@
-"""Documents that an index has already, for changes that leave some of their values as they were."""
+"""Looks up indexed documents, for changes that omit unchanged values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from projections.stores.opensearch.client import SearchEngine
 
 READ_BYTES: Final = 4 << 20
-"""What one look-up should bring at most: values that are left out are large ones."""
+"""Target size of one response: omitted values are large ones."""
 
 IDS_PER_LOOK_UP: Final = 1000
 _FIRST: Final = 8
@@ -23,11 +23,11 @@ Stored = tuple[int, dict[str, "Json"]]
 """Version and fields of a document."""
 
 NO_ROW: Final[Stored] = (0, {DELETED_FIELD: True})
-"""What stands for a document that is not there."""
+"""Stands for a missing document."""
 
 
 class StoredDocuments:
-    """Looks documents up by id, at most some megabytes at a time.
+    """Looks up documents by id, a few megabytes at a time.
 
     Args:
         engine: The engine.
@@ -40,7 +40,7 @@ class StoredDocuments:
         self._many = _FIRST
 
     def versions(self, ids: Iterable[str]) -> dict[str, int]:
-        """Returns the versions of those that are there."""
+        """Returns the versions of those that exist."""
         wanted = list(dict.fromkeys(ids))
         found: dict[str, int] = {}
         for start in range(0, len(wanted), IDS_PER_LOOK_UP):
@@ -49,7 +49,7 @@ class StoredDocuments:
         return found
 
     def fields(self, ids: Sequence[str], names: Iterable[str]) -> Iterator[dict[str, Stored]]:
-        """Yields some fields of documents, some documents at a time, each of the ids once.
+        """Yields fields of documents in groups; each id occurs once.
 
         Args:
             ids: Ids of the documents.

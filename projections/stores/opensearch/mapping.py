@@ -1,7 +1,7 @@
 """Mapping of a view's search index: from the kinds of its columns, and its search options.
 
-The field's `meta` records the column of a field: its kind, which decides whether stored values
-still have the right form, and its weight in a search.
+The field's `meta` records the column's kind, which decides whether stored values still have the
+right form, and its weight in a search.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KEYWORD_CHARACTERS: Final = 8191
 FIELDS_LEAST: Final = 1000
 
 LIVE: Final = {"bool": {"must_not": {"term": {DELETED_FIELD: True}}}}
-"""What readers see of an index: all but the memories of deletes."""
+"""Filter of the alias that readers use: excludes markers of deletes."""
 
 _EXACT: Final[dict[str, Any]] = {"type": "keyword", "ignore_above": KEYWORD_CHARACTERS}
 
-# An index is for finding: the document keeps each value exactly as it is, also where the index
-# rounds it (numeric as double) or leaves it out (NaN, infinity, years beyond the engine's).
+# The index is only for finding: the document keeps each value exactly, even where the index
+# rounds it (numeric as double) or omits it (NaN, infinity, years beyond the engine's).
 FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
     ColumnKind.BOOLEAN: {"type": "boolean"},
     ColumnKind.INTEGER: {"type": "long"},
@@ -58,10 +58,10 @@ FIELDS: Final[dict[ColumnKind, dict[str, Any]]] = {
 
 
 def index_body(plan: ViewPlan) -> dict[str, Any]:
-    """Returns settings and mapping of a view's physical index, and its alias if readers see it.
+    """Returns settings and mapping of a view's physical index, and its alias if it is active.
 
-    The refresh interval is left unsaid: the engine then refreshes every second while someone
-    searches, and else before the next search is answered, which spares it most of its work.
+    The refresh interval is not set: the engine then refreshes every second while searches arrive,
+    and otherwise before it answers the next search, which avoids most refreshes.
 
     Raises:
         PlanError: The search engine cannot have a field of a column's name.
@@ -85,9 +85,9 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
 
 
 def fields_limit(properties: dict[str, Any]) -> int:
-    """Returns how many fields an index of these may have; the engine's own limit is 1,000.
+    """Returns the limit of fields for an index with these; the engine's own limit is 1,000.
 
-    A field counts with those below it: its exact text, and four that suggestions need.
+    Subfields count as well: the exact text, and four for suggestions.
     """
     return max(FIELDS_LEAST, 6 * _count(properties))
 
@@ -111,21 +111,21 @@ def _properties(
 
 
 def _nested_mapping(nested: Nested, options: SearchOptions, path: str) -> dict[str, Any]:
-    if nested.value is not None:  # the engine knows no lists: a field has one value or several
+    if nested.value is not None:  # the engine has no list type: any field can have several values
         return field_mapping(replace(nested.value, name=path), options)
     if not nested.columns:
-        return {"type": "object", "enabled": False}  # the names within are values
+        return {"type": "object", "enabled": False}  # the names within are data
     found: dict[str, Any] = {
         "properties": _properties(nested.columns, nested.inner, options, f"{path}.")
     }
     if nested.many:
-        # each struct is searched as one, and its words are found like those of any other field
+        # each struct is searched as a unit, and its words like those of any other field
         found |= {"type": "nested", "include_in_root": True}
     return found
 
 
 def field_mapping(column: Column, options: SearchOptions, above: str = "") -> dict[str, Any]:
-    """Returns the mapping of a column, in the form in which the engine tells it again."""
+    """Returns the mapping of a column, in the form in which the engine returns it."""
     option = options.fields.get(above + column.name)
     meta = {KIND: str(column.kind)}
     if isinstance(option, Text | Keyword) and option.boost != 1:

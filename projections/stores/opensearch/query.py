@@ -1,7 +1,7 @@
 """The query of an index, and its form for the engine.
 
-A user's text is words, not a language: no character of it is special, except that a `*` alone
-matches every row. With `syntax`, it is the engine's simple query syntax.
+A user's text consists of words without special characters, except that a single `*` matches every
+row. With `syntax`, it is in the engine's simple query syntax.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from projections.stores.opensearch.filter import FieldCondition
 
 HITS_MAX: Final = 10_000
-"""How deep the engine looks into its answer (`index.max_result_window`)."""
+"""Greatest depth of a result (`index.max_result_window`)."""
 
 TEXT_CHARACTERS_MAX: Final = 1_000
 PARTS_MAX: Final = 64
 FACET_VALUES: Final = 10
 FRAGMENT_CHARACTERS: Final = 150
 HIGHLIGHTED_CHARACTERS: Final = 1_000_000
-"""How much of a text is looked at for highlights; of a longer one, the engine would fail."""
+"""Most characters of a text that are highlighted; the engine fails on longer ones."""
 
 _TIMEOUT: Final = "20s"
 _WORDS_ONLY: Final = "WHITESPACE"
@@ -40,19 +40,19 @@ _ALL: Final[dict[str, Any]] = {"match_all": {}}
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """One question.
+    """A search.
 
     Attributes:
-        text: Words; without any, every row is found.
-        where: What must hold besides.
+        text: Words; without any, every row matches.
+        where: Conditions that rows must also meet.
         facets: Fields whose values are counted.
-        sort: Fields to sort by, `name` or `name:desc`; default: the best come first.
-        size: How many hits.
-        start: How many to pass over.
-        fields: Fields in which words are looked for; default: all.
-        every_word: Whether each word has to be found, not only some.
-        syntax: Whether the text is the engine's simple language: `red -"arm chair" tab*`.
-        marks: What is put around a word that was found.
+        sort: Fields to sort by, `name` or `name:desc`; default: by score.
+        size: Maximum number of hits.
+        start: Number of hits to skip.
+        fields: Fields to search; default: all.
+        every_word: Whether every word must match, instead of some.
+        syntax: Whether the text is in the engine's simple query syntax: `red -"arm chair" tab*`.
+        marks: Markup before and after a matched word.
     """
 
     text: str = ""
@@ -71,8 +71,8 @@ def search_body(query: SearchQuery, fields: Mapping[str, SearchField], view: str
     """Returns the body of a search.
 
     Raises:
-        SearchFieldError: A field is not there, or cannot be used like that.
-        SearchQueryError: Too much is asked, or a value is none of its field's type.
+        SearchFieldError: A field is missing, or does not support this use.
+        SearchQueryError: The query exceeds a limit, or a value does not have its field's type.
     """
     check_limits(query)
     searched = _searched(query, fields, view)
@@ -101,11 +101,11 @@ def search_body(query: SearchQuery, fields: Mapping[str, SearchField], view: str
 def suggest_body(
     query: SearchQuery, fields: Mapping[str, SearchField], view: str
 ) -> dict[str, Any]:
-    """Returns the body that counts the values which a query's text begins, by field.
+    """Returns the body that counts the values that complete a query's text, by field.
 
     Raises:
-        SearchFieldError: A field is not there, or suggests nothing.
-        SearchQueryError: Too much is asked.
+        SearchFieldError: A field is missing, or has no suggestions.
+        SearchQueryError: The query exceeds a limit.
     """
     check_limits(query)
     asked = [field_named(fields, name, view) for name in query.fields] or list(fields.values())
@@ -137,7 +137,7 @@ def suggest_body(
 
 
 def correction_body(query: SearchQuery, fields: Mapping[str, SearchField]) -> dict[str, Any] | None:
-    """Returns the body that asks for words like those of a text; None if no field can tell."""
+    """Returns the body that asks for similar words; None if no field supports it."""
     telling = [
         found.suggest or found.name
         for found in fields.values()
@@ -154,15 +154,15 @@ def correction_body(query: SearchQuery, fields: Mapping[str, SearchField]) -> di
 def filters(
     where: Iterable[FieldCondition], fields: Mapping[str, SearchField], view: str
 ) -> list[dict[str, Any]]:
-    """Returns conditions in the engine's form."""
+    """Converts conditions to the engine's form."""
     return [condition.clause(fields, view) for condition in where]
 
 
 def check_limits(query: SearchQuery) -> None:
-    """Refuses a question that asks for too much.
+    """Refuses a query that exceeds a limit.
 
     Raises:
-        SearchQueryError: It does.
+        SearchQueryError: It exceeds one.
     """
     if query.size < 0 or query.start < 0 or query.start + query.size > HITS_MAX:
         raise SearchQueryError(

@@ -1,10 +1,10 @@
 """Adapts a search index to the present columns of its view.
 
 A new field is added to the mapping. The type of a field, and the analysis of its text, cannot be
-changed: the changes are named, the documents are copied, with their versions, to a second index and
-back, and readers are moved from one to the other in one step each time. After a kill in between,
-the next process continues: the second index shows that work is unfinished. Other differences, such
-as a missing alias or dynamic fields, are corrected as well.
+changed in place: documents are copied, with their versions, to a second index and back, and the
+alias is moved in one step each time. After a kill in between, the next process continues: the
+second index shows that work is unfinished. Other differences, such as a missing alias or dynamic
+fields, are corrected as well.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _log = structlog.get_logger(__name__)
 
 
 class Engine(Protocol):
-    """What is asked of a search engine."""
+    """The requests to a search engine that this module needs."""
 
     def request(self, method: str, path: str, body: object = None) -> Any:
-        """Sends a request; returns its answer."""
+        """Sends a request; returns the response."""
         ...
 
     def bulk(self, index: str, body: list[bytes]) -> list[dict[str, Any]]:
-        """Sends the lines of a bulk request; returns the answer to each."""
+        """Sends the lines of a bulk request; returns the response to each."""
         ...
 
     def scanned(self, place: str, wanted: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-        """Reads an index page by page."""
+        """Yields an index page by page."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field, or the index's analyzers, that an index cannot take as it is.
+    """A field, or the analyzers, that the index cannot adopt in place.
 
     Attributes:
         name: The field.
-        old: How the index has it.
-        new: How the view wants it.
+        old: Mapping in the index.
+        new: Mapping that the view needs.
     """
 
     name: str
@@ -67,11 +67,11 @@ class FieldChange:
 
 
 def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChange]:
-    """Names what of an index cannot become what a view wants without its documents being copied.
+    """Returns the differences that require a copy of the documents.
 
     Args:
         had: Settings and mappings of the index, as the engine returns them.
-        wanted: The body with which it would be created now.
+        wanted: The body with which a new index would be created.
     """
     before = had["mappings"].get("properties", {})
     after = wanted["mappings"]["properties"]
@@ -94,16 +94,16 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
 
 
 def spare_of(index: str) -> str:
-    """Returns the index that has a view's documents while its own one is recreated."""
+    """Returns the name of the second index of a view."""
     return f"{index}-spare"
 
 
 def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
-    """Gives the index of a view the view's fields.
+    """Migrates a view's index to the view's fields.
 
     Raises:
-        IndexLostError: It has them, and some of its documents do not fit them: they are left out,
-            and the view is to be read again.
+        IndexLostError: The migration is done, but documents that do not fit were left out: the view
+            needs a new snapshot.
         SinkError: The engine refuses or cannot be reached.
     """
     spare = spare_of(index)
@@ -121,9 +121,9 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
             changes="; ".join(map(str, differing)),
         )
         body["mappings"]["_meta"] = mapping.get("_meta", {})
-        del body["aliases"]  # readers are moved when it is whole
+        del body["aliases"]  # the alias moves once the copy is complete
         if copied:
-            engine.request("DELETE", f"/{spare}")  # a copy that was not finished
+            engine.request("DELETE", f"/{spare}")  # an unfinished copy
         engine.request("PUT", f"/{spare}", body)
         left_out += _copy(engine, plan, index, spare, _carried(plan, had, wanted))
         _move(engine, plan, index, spare)
@@ -147,7 +147,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
 
 
 def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, Any]) -> None:
-    """Gives an index back what another process has made otherwise, and no document depends on."""
+    """Corrects settings of an index that do not affect its documents."""
     if found["mappings"].get("dynamic") != _STRICT:
         engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
     shown = index_body(plan)["aliases"].get(plan.view)
@@ -157,7 +157,7 @@ def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, A
 
 
 def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
-    """A field without what may change at any time."""
+    """Returns a field's mapping without the parts that can change in place."""
     return {key: value for key, value in field.items() if key != "meta"}
 
 
@@ -168,7 +168,7 @@ def _shown(field: Mapping[str, Any]) -> str:
 
 
 def _as_told(setting: Any) -> Any:
-    """A setting as the engine tells it again: every number and truth value as its text."""
+    """Converts a setting to the engine's form: numbers and booleans as text."""
     if isinstance(setting, dict):
         return {name: _as_told(value) for name, value in setting.items()}
     if isinstance(setting, list | tuple):
@@ -177,7 +177,7 @@ def _as_told(setting: Any) -> Any:
 
 
 def _carried(plan: ViewPlan, had: dict[str, Any], wanted: dict[str, Any]) -> dict[str, str]:
-    """Fields whose values stay, and as what; those of another form come with the read."""
+    """Returns the fields whose values are copied; values of another form come with the snapshot."""
     carried = {name: name for name in wanted if name in had and _same_form(had[name], wanted[name])}
     for name, older in plan.older_names.items():
         place = next((old for old in older if old in had and old not in wanted), None)
@@ -187,15 +187,15 @@ def _carried(plan: ViewPlan, had: dict[str, Any], wanted: dict[str, Any]) -> dic
 
 
 def _same_form(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether values are written alike, though they may be indexed in another way."""
+    """Returns whether values have the same stored form, even if indexed differently."""
     kind = had.get("meta", {}).get(KIND)
-    if kind is None:  # made when the type said it all
+    if kind is None:  # from a release that recorded only the type
         return bool(had.get("type") == wanted.get("type"))
     return bool(kind == wanted.get("meta", {}).get(KIND))
 
 
 def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dict[str, str]) -> int:
-    """Copies documents; returns how many do not fit their new place."""
+    """Copies documents; returns how many do not fit the new mapping."""
     left_out = 0
     for page in engine.scanned(source, {"version": True}):
         lines = []
@@ -215,7 +215,7 @@ def _copy(engine: Engine, plan: ViewPlan, source: str, target: str, carried: dic
 
 
 def _move(engine: Engine, plan: ViewPlan, source: str, target: str) -> None:
-    """Removes an index in one step with letting its readers, if it has any, see another instead."""
+    """Deletes an index and moves its alias, if it has one, in one step."""
     borne = engine.request("GET", f"/{source}/_alias")[source]["aliases"]
     actions: list[dict[str, Any]] = []
     if plan.view in borne or plan.shown:

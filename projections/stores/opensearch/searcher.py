@@ -1,4 +1,4 @@
-"""Searches in a view, for applications: typed answers, by the alias that is the view's name."""
+"""Searches a view, for applications: typed results, by the view's alias."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _WHOLE: Final = "allow_partial_search_results=false"
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A row that was found.
+    """A row that matches.
 
     Attributes:
         key: Text of its key.
-        score: How well it fits; None where the answer is sorted by a field, and no text was given.
-        row: Its columns in their document form: numerics are their decimal text.
-        highlights: By column, pieces of its text with the marks around the words that were found.
+        score: Relevance; None if hits are sorted by a field and there is no text.
+        row: Its columns as a document: numerics as decimal text.
+        highlights: By column, fragments of its text with the matched words marked.
     """
 
     key: str
@@ -51,11 +51,11 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class FacetValue:
-    """How often a value is among all rows that were found.
+    """The number of matching rows with a value.
 
     Attributes:
-        value: The value; for an instant, the beginning of the counted span.
-        rows: How often.
+        value: The value; for an instant, the start of the counted interval.
+        rows: Number of rows.
     """
 
     value: str
@@ -64,14 +64,14 @@ class FacetValue:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        total: How many rows, with those that are not shown.
-        hits: Those that are.
-        facets: By field, its most frequent values; of instants, spans in their order.
-        did_you_mean: Another spelling of a text by which nothing was found.
-        took_ms: Time that the engine needed.
+        total: Number of matching rows, including those not returned.
+        hits: The returned rows.
+        facets: By field, its most frequent values; for instants, intervals in order.
+        did_you_mean: A corrected spelling of a text without hits.
+        took_ms: Time that the engine took.
     """
 
     total: int
@@ -97,9 +97,9 @@ class Suggestion:
 
 
 class Searcher:
-    """Searches in the views of a project.
+    """Searches the views of a project.
 
-    Threads may share one. Rows are found about a second after they were written.
+    Threads may share it. A row is found about a second after it is written.
 
     Args:
         url: OpenSearch, `http[s]://[user:password@]host:port`.
@@ -120,16 +120,16 @@ class Searcher:
         self.close()
 
     def search(self, view: str, query: SearchQuery | str) -> SearchAnswer:
-        """Answers one search.
+        """Runs a search.
 
         Args:
             view: The view's name.
-            query: The query; a text alone is a search for its words.
+            query: The query; a plain text searches for its words.
 
         Raises:
-            NoIndexError: No view of that name can be searched; the nearest is named.
-            SearchFieldError: A field is not there, or cannot be used like that.
-            SearchQueryError: It cannot be carried out as it is written.
+            NoIndexError: No view of that name can be searched; the hint is the nearest name.
+            SearchFieldError: A field is missing, or does not support this use.
+            SearchQueryError: The query is invalid.
             SinkError: The engine does not answer.
         """
         asked = SearchQuery(query) if isinstance(query, str) else query
@@ -147,33 +147,33 @@ class Searcher:
         )
 
     def get(self, view: str, key: str) -> dict[str, Any] | None:
-        """Returns the row of a key as it was written last, also before a search finds it.
+        """Returns the row of a key as last written, even before searches find it.
 
         Args:
             view: The view's name.
             key: Text of its key.
 
         Returns:
-            Its columns in their document form; None if there is none.
+            Its columns as a document; None if there is no row.
 
         Raises:
             NoIndexError: No view of that name can be searched.
             SinkError: The engine does not answer.
         """
-        if not _NAME.fullmatch(view):  # no pattern, and no list of names
+        if not _NAME.fullmatch(view):  # neither a pattern nor a list of names
             raise self._no_index(view)
         try:
             found = self._engine.request("GET", f"/{view}/_doc/{quote(key, safe='')}")
         except EngineRefusedError as error:
             if error.status != NOT_FOUND:
                 raise
-            self.fields(view)  # a row that is not there, if the view is
+            self.fields(view)  # the row is missing, but the view exists
             return None
         row: dict[str, Any] = found["_source"]
         return None if row.pop(DELETED_FIELD, False) else row
 
     def refresh(self, view: str) -> None:
-        """Lets searches find all that was written so far, which they do a second later anyway."""
+        """Makes all earlier writes visible to searches now, instead of within a second."""
         self.fields(view)
         self._engine.request("POST", f"/{view}/_refresh")
 
@@ -182,13 +182,13 @@ class Searcher:
 
         Args:
             view: The view's name.
-            query: What was typed so far; its last word may be unfinished. With a `SearchQuery`,
-                also whose values, what must hold of their rows, and how many at most.
+            query: The text so far; its last word may be unfinished. A `SearchQuery` also selects
+                fields, filters rows and limits the number.
 
         Raises:
             NoIndexError: No view of that name can be searched.
-            SearchFieldError: The fields, or all of the view's, suggest nothing.
-            SearchQueryError: It cannot be carried out as it is written.
+            SearchFieldError: The fields, or all fields of the view, have no suggestions.
+            SearchQueryError: The query is invalid.
             SinkError: The engine does not answer.
         """
         asked = SearchQuery(query) if isinstance(query, str) else query
@@ -208,7 +208,7 @@ class Searcher:
             NoIndexError: No view of that name can be searched.
         """
         found = {}
-        if _NAME.fullmatch(view):  # no pattern, and no list of names
+        if _NAME.fullmatch(view):  # neither a pattern nor a list of names
             with suppress(EngineRefusedError):
                 found = self._engine.request("GET", f"/{view}/_mapping")
         for index in found.values():
@@ -270,10 +270,10 @@ class Searcher:
 
 
 def conditions(texts: Iterable[str]) -> tuple[FieldCondition, ...]:
-    """Reads conditions such as `total>=10`.
+    """Parses conditions such as `total>=10`.
 
     Raises:
-        SearchQueryError: One has no field or no comparison.
+        SearchQueryError: A condition has no field or no operator.
     """
     return tuple(map(FieldCondition.parse, texts))
 

@@ -68,22 +68,22 @@ _LOST_HINT: Final = (
 
 
 class SearchSink:
-    """Keeps a row as a document of the index `<view>-v1`, read through the alias `<view>`.
+    """Writes each row as a document of the index `<view>-v1`, read through the alias `<view>`.
 
     The engine compares versions (`version_type=external`). It forgets the version of a deleted
-    document within a minute, so a delete is a document too: `{"_deleted": true}`, which the
-    alias hides. What `sweep` was given last is in the mapping's `_meta`; it takes the place of
-    older such memories. A write is on disk when it is acknowledged and found within a second.
+    document within a minute, so a delete is a document too: `{"_deleted": true}`, which the alias
+    hides. The mapping's `_meta` stores the version of the last sweep, which replaces older delete
+    markers. A write is on disk when acknowledged, and found within a second.
 
-    The index bears the mark of the engine's own ids for it. One that was deleted, or deleted and
-    restored from a backup, has not that mark: nothing is written to it until `prepare` has run.
+    The index stores the engine's own ids of it as its identity mark. After a delete, or a restore
+    from a backup, the mark no longer matches: nothing is written until `prepare` has run.
 
-    Two bodies of 1 MiB are under way at a time, less when the engine is too busy; a document that
-    is larger goes alone. One of more than 96 MiB is refused.
+    Two bodies of 1 MiB are in flight at a time, smaller when the engine is too busy; a larger
+    document is sent alone. A document of more than 96 MiB is refused.
 
     Args:
         url: `http[s]://[user:password@]host:port`.
-        patience_s: Longest time that the engine may be too busy for anything, seconds.
+        patience_s: Longest time that the engine may reject everything as too busy, seconds.
     """
 
     def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
@@ -92,16 +92,16 @@ class SearchSink:
         self._forms: dict[str, DocumentForm] = {}
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes index and alias unless they are there; gives the index the view's fields.
+        """Creates index and alias if missing, and migrates the index to the view's fields.
 
         Raises:
-            IndexRefusedError: The engine has not what the view's search options name, or an index
-                of another's that bears the view's name.
-            IndexLostError: The index has become what the view wants, and has lost documents.
+            IndexRefusedError: The engine lacks something that the view's search options name, or a
+                foreign index has the view's name.
+            IndexLostError: The index was migrated, and lost documents.
             SinkError: The engine refuses or cannot be reached.
         """
         index = index_name(plan)
-        # readers may have been moved to another version since the plan was made
+        # readers may have moved to another version since the plan was created
         plan = replace(plan, shown=plan.shown and not self._shown_elsewhere(plan))
         try:
             try:
@@ -124,7 +124,7 @@ class SearchSink:
             self._note(index, meta | {_MARK: mark})
 
     def mark(self, plan: ViewPlan) -> str | None:
-        """Returns what tells a view's index from every other; None if there is none."""
+        """Returns the identity mark of a view's index; None if there is none."""
         try:
             mark, meta = self._state(index_name(plan))
         except IndexLostError:
@@ -179,7 +179,7 @@ class SearchSink:
         below_version: int,
         reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
     ) -> int:
-        """Notes the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
+        """Stores the version in the index's mapping, then deletes documents; see `Sink.sweep`."""
         index = index_name(plan)
         if self._floor(plan) < below_version:
             _, meta = self._state(index)
@@ -198,12 +198,12 @@ class SearchSink:
         self.engine.close()
 
     def show(self, plan: ViewPlan) -> None:
-        """Lets readers of the view see this version and no other, in one step.
+        """Makes this version the active one for readers, in one step.
 
         Raises:
             SinkError: The engine refuses or cannot be reached; nothing was changed.
         """
-        # what was written is found from now on: else readers could see less than before
+        # refreshed first: readers must not see less than before
         self.engine.request("POST", f"/{index_name(plan)}/_refresh")
         add = {"add": {"index": index_name(plan), "alias": plan.view, "filter": LIVE}}
         others = self._shown_in(plan.view) - {index_name(plan)}
@@ -211,17 +211,17 @@ class SearchSink:
         self.engine.request("POST", "/_aliases", {"actions": [add, *remove]})
 
     def shows(self, plan: ViewPlan) -> bool:
-        """Tells whether readers of the view see this version."""
+        """Returns whether this version is the active one."""
         return self._shown_in(plan.view) == {index_name(plan)}
 
     def hide(self, view: str) -> None:
-        """Takes the view's name from its readers, in one step; see `Showing`."""
+        """Removes the view's alias, in one step; see `Showing`."""
         if shown := sorted(self._shown_in(view)):
             remove = [{"remove": {"index": index, "alias": view}} for index in shown]
             self.engine.request("POST", "/_aliases", {"actions": remove})
 
     def drop(self, plan: ViewPlan) -> None:
-        """Removes a version that readers do not see."""
+        """Deletes an inactive version."""
         for index in (index_name(plan), spare_of(index_name(plan))):
             try:
                 self.engine.request("DELETE", f"/{index}")
@@ -234,7 +234,7 @@ class SearchSink:
         return bool(self._shown_in(plan.view) - {own, spare_of(own)})
 
     def _shown_in(self, view: str) -> set[str]:
-        """Indices that readers of a view see."""
+        """Returns the indices behind a view's alias."""
         try:
             return set(self.engine.request("GET", f"/_alias/{view}"))
         except EngineRefusedError as error:
@@ -243,7 +243,7 @@ class SearchSink:
             return set()
 
     def _sweep_own(self, plan: ViewPlan, changes: Sequence[RowChange], floor: int) -> None:
-        """Removes what was written while another instance swept: it has not seen that."""
+        """Removes what this call wrote while another instance swept, unseen by that sweep."""
         now = self._floor(plan)
         if now > floor:
             name_of = self._form(plan).name_of
@@ -251,7 +251,7 @@ class SearchSink:
             self._remove(plan, late, now)
 
     def _remove(self, plan: ViewPlan, ids: Sequence[str], below_version: int) -> None:
-        """Deletes documents that are older; one that became newer meanwhile stays."""
+        """Deletes older documents, unless they became newer meanwhile."""
         version = {"version": below_version - 1, "version_type": "external_gte"}
         body = [orjson.dumps({"delete": {"_id": each, **version}}) + b"\n" for each in ids]
         for start in range(0, len(body), READ_DOCUMENTS):
@@ -264,7 +264,7 @@ class SearchSink:
                 )
 
     def _floor(self, plan: ViewPlan) -> int:
-        """Version below which the view takes no change any more.
+        """Returns the version below which the view refuses changes.
 
         Raises:
             IndexLostError: The index is not the one that the view was prepared in.
@@ -275,7 +275,7 @@ class SearchSink:
         return int(meta.get(_FLOOR, "0"))
 
     def _state(self, index: str) -> tuple[str, dict[str, str]]:
-        """The engine's ids of an index, and what we have noted in it."""
+        """Returns the engine's ids of an index, and our metadata in it."""
         try:
             found = self.engine.request("GET", f"/{index}?{_STATE}")
         except EngineRefusedError as error:
@@ -300,19 +300,19 @@ class SearchSink:
 
 
 class _Writing:
-    """What becomes of the changes of one call: lines of bulk requests, made as they are sent."""
+    """Tracks the changes of one call: lines of bulk requests, built as they are sent."""
 
     def __init__(self, plan: ViewPlan, form: DocumentForm, stored: StoredDocuments) -> None:
         self._plan = plan
         self._form = form
         self._stored = stored
-        # counted by themselves: a sum of values for each document costs as much as to encode it
+        # counted separately: summing values of each document would cost as much as encoding it
         self._upserted = self._deleted = self._stale = self._size_bytes = 0
         self._refused: list[Refused] = []
 
     def lines(self, changes: Sequence[RowChange], floor: int) -> Iterator[tuple[RowChange, bytes]]:
         kept = [change for change in changes if change.kept and change.version >= floor]
-        # rows that came under another key: what is there is read before anything is written over it
+        # rows that changed their key: stored values are read before anything overwrites them
         lent = dict(self._bases([change for change in kept if change.base is not None]))
         for change in changes:
             if change.version < floor:
@@ -329,16 +329,16 @@ class _Writing:
 
     @property
     def applied(self) -> Applied:
-        """What has become of the changes."""
+        """Returns the result of the changes."""
         return Applied(
             self._upserted, self._deleted, self._stale, tuple(self._refused), self._size_bytes
         )
 
     def note(self, change: RowChange, answer: Mapping[str, Any]) -> None:
-        """Takes the answer to one change.
+        """Records the response to one change.
 
         Raises:
-            SinkError: It is refused for what is not the document's fault.
+            SinkError: The rejection is not caused by the document.
         """
         status = answer["status"]
         if status == _CONFLICT:
@@ -375,17 +375,17 @@ class _Writing:
 
 
 def index_name(plan: ViewPlan) -> str:
-    """Returns the physical index of a view; readers use the alias, the view's name."""
+    """Returns the physical index of a view; readers use the alias, which is the view's name."""
     return index_of(plan.name)
 
 
 def index_of(place: str) -> str:
-    """Returns the physical index of a version of a view, by its place."""
+    """Returns the physical index of a version by its physical name."""
     return f"{place}-v1"
 
 
 def document_id(name: str) -> str:
-    """Returns the `_id` of a key's text; what the engine refuses as an id goes by its hash."""
+    """Returns the `_id` of a key's text; a hash if the engine cannot use the text as an id."""
     data = name.encode()
     if 0 < len(data) <= ID_BYTES:
         return name
@@ -393,7 +393,7 @@ def document_id(name: str) -> str:
 
 
 def _lines(form: DocumentForm, change: RowChange, own_stored: int, base: Stored) -> bytes:
-    """The two lines of a bulk request that write a change."""
+    """Returns the two lines of a bulk request for a change."""
     row_id, own_version = document_id(form.name(change)), change.version
     if change.row is None:
         document = _DELETED
@@ -411,7 +411,7 @@ def _lines(form: DocumentForm, change: RowChange, own_stored: int, base: Stored)
 
 
 def _refusal(plan: ViewPlan, answer: Mapping[str, Any]) -> SinkError:
-    """Why one document was not written; what is no document's fault is raised."""
+    """Returns why a document was not written; raises if the document is not the cause."""
     status = answer["status"]
     if status == TOO_LARGE:
         return _too_large(plan, answer)
@@ -428,7 +428,7 @@ def _refusal(plan: ViewPlan, answer: Mapping[str, Any]) -> SinkError:
 
 
 def _cause(answer: Mapping[str, Any]) -> str:
-    """Names what an item was refused for; the engine's own text shows the value."""
+    """Returns the cause of a rejection without the engine's own text, which contains the value."""
     error = answer.get("error", {})
     field = _FIELD.search(error.get("reason", ""))
     return str(error.get("type", answer["status"])) + (f" in field {field[1]}" if field else "")

@@ -1,4 +1,4 @@
-"""CacheServer: one Valkey or Redis as views use it: its keys, its script, its errors."""
+"""CacheServer: the keys, the script and the errors of one Valkey or Redis."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 TIMEOUT_S: Final = 15.0
-"""For one answer. The client tries three times more, so a server that hangs is told in a minute."""
+"""Timeout of one response. The client retries three times, so a hung server is reported in a
+minute."""
 
 SCRIPT: Final = Path(__file__).with_name("write.lua").read_text("utf-8")
 
 _SHA: Final = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 UNDER_WAY_BYTES: Final = 4 * 1024 * 1024
-"""Sent before answers are read: bounds what waits here and in the server's buffer."""
+"""Calls sent before responses are read: bounds the buffers on both sides."""
 
 _PASSING: Final = (
     redis.ConnectionError,
@@ -44,7 +45,7 @@ _PASSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names of all that belongs to one view on a server.
+    """Names of a view's keys on a server.
 
     Attributes:
         prefix: Namespace of the project.
@@ -56,46 +57,46 @@ class Keys:
 
     @property
     def rows(self) -> str:
-        """How a row's key begins; its own key follows."""
+        """Prefix of row keys; the key of the row follows."""
         return f"{self.prefix}{self.view}:"
 
     @property
     def deletes(self) -> str:
-        """Hash of deletes: version by key."""
+        """Hash of recorded deletes: version by key."""
         return f"{self.prefix}_deleted:{self.view}"
 
     @property
     def floor(self) -> str:
-        """The version below which nothing is taken any more."""
+        """Key of the version below which changes are refused."""
         return f"{self.prefix}_floor:{self.view}"
 
     @property
     def links(self) -> str:
-        """Hash of the parts that rows have in lookups, counters and leaderboards, by key."""
+        """Hash with each row's entries in lookups, counters and leaderboards, by row key."""
         return f"{self.prefix}_links:{self.view}"
 
     @property
     def form(self) -> str:
-        """The options under which its rows were written."""
+        """Key of the options with which its rows were written."""
         return f"{self.prefix}_form:{self.view}"
 
     @property
     def building(self) -> str:
-        """There while the view may lack rows, or have rows too many."""
+        """Key that exists while the view may have missing or surplus rows."""
         return f"{self.prefix}_building:{self.view}"
 
     @property
     def current(self) -> str:
-        """Hash of the places of views of which readers see another version than the first."""
+        """Hash of the physical names of views whose active version is not the first."""
         return f"{self.prefix}_current"
 
     def beside(self, what: str) -> str:
-        """How the keys of all `lookup`s, `counter`s or `leaderboard`s begin."""
+        """Returns the key prefix of all `lookup`s, `counter`s or `leaderboard`s."""
         return f"{self.prefix}_{what}:{self.view}:"
 
 
 BESIDE: Final = ("lookup", "counter", "leaderboard")
-"""What can lie beside rows."""
+"""Kinds of structures beside rows."""
 
 
 class CacheServer:
@@ -113,7 +114,7 @@ class CacheServer:
         )
 
     def keys(self, plan: ViewPlan) -> Keys:
-        """Names of what belongs to a view."""
+        """Returns the names of a view's keys."""
         return Keys(self.prefix, plan.name)
 
     def run(self, plan: ViewPlan, what: str, *arguments: bytes | str) -> Any:
@@ -125,7 +126,7 @@ class CacheServer:
 
     @contextmanager
     def calls(self, plan: ViewPlan, what: str) -> Iterator[Calls]:
-        """Calls of the script that are under way at once."""
+        """Returns a pipeline of script calls."""
         keys, options = self.keys(plan), plan.cache
         fixed = (
             *("3", keys.deletes, keys.floor, keys.links, what, keys.rows),
@@ -137,18 +138,16 @@ class CacheServer:
         try:
             yield calls
         finally:
-            if (
-                calls.under_way
-            ):  # what it says later would be taken for the answer to something else
+            if calls.under_way:  # a late response would be taken for the response to another call
                 connection.disconnect()
             pool.release(connection)
 
     def scan(self, begin: str, count: int) -> Iterator[list[bytes]]:
-        """Yields all keys that begin so, in lists of a bounded length."""
+        """Yields all keys with a prefix, in lists of bounded length."""
         return self._matching(f"{glob(begin)}*", count)
 
     def scan_beside(self, plan: ViewPlan, count: int) -> Iterator[list[bytes]]:
-        """Yields the keys of all that lies beside the rows of a view, and maybe others."""
+        """Yields the keys of all structures beside a view's rows, possibly with others."""
         return self._matching(f"{glob(self.prefix)}_*:{glob(plan.name)}:*", count)
 
     def close(self) -> None:
@@ -156,20 +155,20 @@ class CacheServer:
         self.client.close()
 
     def _matching(self, pattern: str, count: int) -> Iterator[list[bytes]]:
-        # a scan may show a key twice while the server rehashes
+        # a scan may return a key twice while the server rehashes
         found = list(set(self.client.scan_iter(match=pattern, count=count)))
         for start in range(0, len(found), count):
             yield found[start : start + count]
 
 
 class Calls:
-    """Calls of the script, sent without waiting for answers: the server works while more is made.
+    """Pipelined script calls: the server works while the next calls are built.
 
-    A server that does not know the script, as after a restart, is given it.
+    A server that lacks the script, as after a restart, gets it again.
 
     Args:
-        connection: The connection to the server, used by no other caller meanwhile.
-        fixed: The first arguments of every call.
+        connection: Connection to the server, with no other user meanwhile.
+        fixed: First arguments of every call.
     """
 
     def __init__(self, connection: Any, fixed: tuple[str, ...]) -> None:
@@ -181,18 +180,18 @@ class Calls:
 
     @property
     def under_way(self) -> bool:
-        """Whether answers are missing."""
+        """Returns whether responses are outstanding."""
         return bool(self._sent)
 
     def send(self, *arguments: bytes | str) -> None:
-        """Sends a call; waits while too much is under way."""
+        """Sends a call; blocks while too many are in flight."""
         size = sum(map(len, arguments))
         while self._sent and self._under_way_bytes + size > UNDER_WAY_BYTES:
             self._take()
         self._send(size, arguments)
 
     def answers(self) -> list[Any]:
-        """Waits for the answers to all calls; returns them in order."""
+        """Waits for all responses; returns them in the order of the calls."""
         while self._sent:
             self._take()
         return self._answers
@@ -213,7 +212,7 @@ class Calls:
         self._answers.append(answer)
 
     def _load(self) -> None:
-        """Gives the server the script, and sends again what it could not do."""
+        """Loads the script, and repeats the calls that failed without it."""
         again = list(self._sent)
         for _ in again[1:]:
             with suppress(redis.exceptions.NoScriptError):
@@ -228,7 +227,7 @@ class Calls:
 
 @contextmanager
 def told_apart() -> Iterator[None]:
-    """Turns the client's errors into those of sinks; never shows a value."""
+    """Converts the client's errors into those of sinks, without values."""
     try:
         yield
     except redis.exceptions.AuthenticationError as error:
@@ -247,13 +246,13 @@ def told_apart() -> Iterator[None]:
     except _PASSING as error:
         raise SinkUnavailableError("the cache cannot be written", detail=_kind(error)) from None
     except redis.RedisError as error:
-        # the first word is the server's code, such as WRONGTYPE; the rest may show a value
+        # the first word is the server's code, such as WRONGTYPE; the rest may contain a value
         answer = str(error).split(" ", 1)[0][:40]
         raise SinkRefusedError("the cache refuses a command", detail=answer) from None
 
 
 def eviction_policy(url: str) -> str:
-    """Returns what a server does when its memory is full; empty if it does not tell.
+    """Returns the server's policy for full memory; empty if it does not report one.
 
     Raises:
         SinkError: It refuses, or does not answer.
@@ -268,7 +267,7 @@ def eviction_policy(url: str) -> str:
 
 
 def glob(text: str) -> str:
-    """Returns a pattern that a text alone matches."""
+    """Escapes a text so that, as a pattern, it matches only itself."""
     return "".join("\\" + char if char in "*?[]\\^-" else char for char in text)
 
 

@@ -1,9 +1,9 @@
 """CacheEpoch: detects that the cache has lost data.
 
-The cache has an id and a heartbeat, which increases before and after every batch; the job keeps
-both in a file beside its checkpoint. A server keeps writes in their order. If it has the id and a
-heartbeat that is no lower than the job's, it has everything that was written before; otherwise it
-was emptied, restored, or restarted without the end of its log.
+The cache stores an id and a heartbeat, which increases before and after every batch; the job
+records both in a file beside its checkpoint. A server applies writes in order. If it has the id and
+a heartbeat at least as high as the job's, it has every earlier write; otherwise it was emptied,
+restored, or restarted without the end of its log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 EVICTED_AGAIN_S: Final = 600.0
-"""A server that evicts keys loses some all the time: its views are read anew this often at most."""
+"""Shortest time between snapshots for a server that evicts keys and so loses data continually."""
 
 _BEAT: Final = """
 local id, beat = unpack(redis.call('HMGET', KEYS[1], 'id', 'beat'))
@@ -40,14 +40,14 @@ _log = structlog.get_logger(__name__)
 
 
 class _Memory(msgspec.Struct):
-    """What the job knows of the cache.
+    """What the job recorded of the cache.
 
     Attributes:
-        id: The cache's id since its views were last begun.
-        beat: The last heartbeat that was written to it.
+        id: The cache's id since its views were last started.
+        beat: The last heartbeat written to it.
         run: The server process.
-        evicted: Keys that it had evicted.
-        rebuilt_at: When its views were last read again, seconds since 1970.
+        evicted: Number of keys that it had evicted.
+        rebuilt_at: Time of the last snapshot of its views, seconds since 1970.
     """
 
     id: str
@@ -58,7 +58,7 @@ class _Memory(msgspec.Struct):
 
 
 class _Facts(NamedTuple):
-    """What the server says of itself."""
+    """What the server reports."""
 
     run: str
     evicted: int
@@ -66,13 +66,13 @@ class _Facts(NamedTuple):
 
 
 class CacheEpoch:
-    """The job's memory of its cache; used by one thread at a time, except `lost`.
+    """Checks one job's cache; used by one thread at a time, except `lost`.
 
     Args:
         url: The server.
         prefix: Namespace of the project.
         file: File that records it.
-        name: Distinguishes several that write to one cache.
+        name: Distinguishes several jobs that write to one cache.
     """
 
     def __init__(self, url: str, prefix: str, file: Path, name: str = "_epoch") -> None:
@@ -86,11 +86,11 @@ class CacheEpoch:
 
     @property
     def id(self) -> str:
-        """What tells the cache since its last beginning from others; empty before `look`."""
+        """Returns the present id of the cache; empty before `look`."""
         return "" if self._memory is None else self._memory.id
 
     def look(self) -> str | None:
-        """Returns what has happened to the cache, and sets `lost`; None if it has everything.
+        """Returns what has happened to the cache, and sets `lost`; None if nothing is lost.
 
         Raises:
             SinkError: It does not answer.
@@ -100,7 +100,7 @@ class CacheEpoch:
             facts = self._facts()
         found, beat = (raw_id or b"").decode(), int(raw_beat or 0)
         memory = self._memory
-        if memory is None:  # a new home, or an older one: what is there counts
+        if memory is None:  # a new or older home folder: the cache counts
             self._begin(found or secrets.token_hex(8), max(beat, 1), facts)
             return None
         reason = _lost(memory, found, beat) or self._evicted(memory, facts)
@@ -112,10 +112,10 @@ class CacheEpoch:
         return reason
 
     def beat(self) -> None:
-        """Notes on both sides that a batch begins or has ended.
+        """Records on both sides that a batch begins or has ended.
 
         Raises:
-            CacheLostError: The cache has forgotten what was written.
+            CacheLostError: The cache has lost writes.
             SinkError: It does not answer.
         """
         if self._memory is None:
@@ -131,7 +131,7 @@ class CacheEpoch:
         self._write(memory)
 
     def renew(self, plans: Iterable[ViewPlan]) -> None:
-        """Gives the cache a new id, and marks views as incomplete.
+        """Gives the cache a new id, and marks its views as incomplete.
 
         Raises:
             SinkError: It does not answer.
@@ -143,7 +143,7 @@ class CacheEpoch:
         self.lost.clear()
 
     def mark(self, plans: Iterable[ViewPlan]) -> None:
-        """Says of views that they may lack rows, or have rows too many.
+        """Marks views as incomplete: rows may be missing or surplus.
 
         Raises:
             SinkError: The cache does not answer.
@@ -153,7 +153,7 @@ class CacheEpoch:
                 self._client.set(self._server.keys(plan).building, "rebuilt")
 
     def built(self, plan: ViewPlan) -> None:
-        """Says of a view that it is whole.
+        """Marks a view as complete.
 
         Raises:
             SinkError: The cache does not answer.
@@ -162,7 +162,7 @@ class CacheEpoch:
             self._client.delete(self._server.keys(plan).building)
 
     def reformed(self, plans: Iterable[ViewPlan]) -> list[ViewPlan]:
-        """Returns the views whose rows were written under other options than they have now.
+        """Returns the views whose rows were written with other options.
 
         Raises:
             SinkError: The cache does not answer.
@@ -192,7 +192,7 @@ class CacheEpoch:
 
     def _evicted(self, memory: _Memory, facts: _Facts) -> str | None:
         if not facts.policy.startswith("allkeys"):
-            return None  # rows that live for a time only may go: their versions are kept apart
+            return None  # expiring rows may be evicted: their versions are separate
         if not self._warned:
             self._warned = True
             _log.warning("the cache may evict rows", policy=facts.policy)
@@ -207,7 +207,7 @@ class CacheEpoch:
             return None
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
-        except msgspec.DecodeError:  # torn by a power cut: nothing can be relied on
+        except msgspec.DecodeError:  # damaged by a power cut: nothing in it is reliable
             return _Memory("", 0)
 
     def _write(self, memory: _Memory) -> None:

@@ -1,9 +1,9 @@
-"""The lookups, counters and leaderboards that rows require, compared with the cache's.
+"""Compares the lookups, counters and leaderboards that rows require with the cache's.
 
 A first difference is only a suspicion: rows may change while both are read.
 
-A million rows fit in memory: counters are kept by name; for the entry of a row in a lookup or on a
-leaderboard, only a hash of the name is kept, by row number, with the score.
+A million rows fit in memory: counters are stored by name; for the entry of a row in a lookup or
+leaderboard, only a hash of the name and the score, by row number.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ DIFFERENT: Final = "different"
 FOREIGN: Final = "of another type"
 
 WORDS: Final = {LOOKUP: "lookup", COUNTER: "counter", LEADERBOARD: "leaderboard"}
-"""What each kind is called, in reports and in the names of its keys."""
+"""Names of the kinds, in reports and in keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedIndex:
-    """One lookup, counter or leaderboard that the cache has.
+    """A lookup, counter or leaderboard in the cache.
 
     Attributes:
-        kind: Which of them.
-        name: As applications name it.
-        members: Keys of the rows that it names, with their scores: 0 in a lookup. May be read once,
-            and may show a member twice.
-        counts: What a counter says: rows and sum, as they are written; None of what it lacks.
-        foreign: Whether something else lies under its name.
+        kind: Lookup, counter or leaderboard.
+        name: The name that applications use.
+        members: Keys of its rows, with scores: 0 in a lookup. Can be read once, and may repeat a
+            member.
+        counts: The text values of a counter's rows and sum; None for a missing one.
+        foreign: Whether the key has another type.
     """
 
     kind: str
@@ -52,13 +52,13 @@ class CachedIndex:
 
 
 class Suspect(NamedTuple):
-    """Something beside rows that differs at first sight.
+    """A structure that seems to differ.
 
     Attributes:
         kind: Lookup, counter or leaderboard.
-        name: As applications name it.
-        key: The row that it has or lacks; empty of a counter, and of what is none of them.
-        what: What seems to be wrong.
+        name: The name that applications use.
+        key: The missing or surplus row; empty for a counter or a foreign key.
+        what: The suspected difference.
     """
 
     kind: str
@@ -72,10 +72,11 @@ class Suspect(NamedTuple):
 
 
 class ExpectedIndexes:
-    """What the rows of one view come to beside them.
+    """The structures that the rows of one view require.
 
-    Rows are added first; then all is compared, once. A column that only the view still has is not
-    known here, and rows without a key cannot be told apart: what depends on them is not compared.
+    All rows are added first; then everything is compared, once. Columns that only the view still
+    has are unknown here, and rows without a key cannot be distinguished, so what depends on them is
+    not compared.
     """
 
     def __init__(self, plan: ViewPlan) -> None:
@@ -95,7 +96,7 @@ class ExpectedIndexes:
                 self._members.append(_Members(link))
 
     def add(self, fields: Mapping[str, Any]) -> None:
-        """Adds a row in its document form; its place is the number of those before it."""
+        """Adds a row as a document; rows are numbered in this order."""
         for one in self._members:
             one.add(self._part(one.link, fields))
         for name, amount in self.counted(fields):
@@ -104,11 +105,11 @@ class ExpectedIndexes:
     def compare(
         self, places: Mapping[str, int], entries: Iterable[CachedIndex]
     ) -> Iterator[Suspect | None]:
-        """Compares with all that the cache has; yields what differs, and None now and then.
+        """Compares with all entries of the cache; yields differences, and None periodically.
 
         Args:
             places: The row numbers, by key.
-            entries: The entries of the cache, each once.
+            entries: All entries of the cache, each once.
         """
         for entry in entries:
             yield None
@@ -128,18 +129,18 @@ class ExpectedIndexes:
             yield Suspect(COUNTER, name, "", MISSING)
 
     def lacking(self, places: Mapping[str, int]) -> Iterator[str]:
-        """Yields after a comparison the keys of rows that are missing somewhere."""
+        """Yields, after a comparison, the keys of rows with missing entries."""
         members = [one for one in self._members if one.missing]
         for key, place in places.items() if members else ():
             if any(one.lacks(place) for one in members):
                 yield key
 
     def lacked(self, place: int, key: str, fields: Mapping[str, Any]) -> Iterator[Suspect]:
-        """Tells where a row is missing.
+        """Yields where a row is missing.
 
         Args:
-            place: Of the row.
-            key: Of the row.
+            place: Number of the row.
+            key: Key of the row.
             fields: Its present values.
         """
         for one in self._members:
@@ -148,7 +149,7 @@ class ExpectedIndexes:
                 yield Suspect(one.link.kind, part[0], key, MISSING)
 
     def parts(self, fields: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-        """Returns the lookups and leaderboards that a row belongs to, with its scores."""
+        """Yields the lookups and leaderboards of a row, with its scores."""
         found = {}
         for one in self._members:
             part = self._part(one.link, fields)
@@ -157,14 +158,14 @@ class ExpectedIndexes:
         return found
 
     def counted(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
-        """Yields the counters that a row counts in, and what it adds; None of a count of rows."""
+        """Yields the counters of a row, and what it adds; None for a count of rows."""
         for link in self._counters:
             part = self._part(link, fields)
             if part is not None:
                 yield part[0], None if link.column == ROWS else int(part[1])
 
     def declared(self, suspect: Suspect) -> bool:
-        """Whether something of that name is declared; else it should not be there."""
+        """Returns whether a structure of that name is declared."""
         fitting = (link for link in self._form.declared if link.kind == suspect.kind)
         return any(link.pattern.fits(suspect.name) for link in fitting)
 
@@ -172,7 +173,7 @@ class ExpectedIndexes:
         try:
             return self._form.part(link, fields)
         except (UnholdableValueError, ValueError, ArithmeticError):
-            return None  # the row waits in quarantine, and is told as missing
+            return None  # the row is quarantined, and reported as missing
 
     def _unsure(self, entry: CachedIndex) -> bool:
         return any(
@@ -194,24 +195,24 @@ class ExpectedIndexes:
 
 
 def added(counts: tuple[int, int | None] | None, amount: int | None) -> tuple[int, int | None]:
-    """Returns what a counter is once another row counts in it."""
+    """Returns a counter with one more row."""
     rows, total = counts or (0, None)
     return rows + 1, None if amount is None else (total or 0) + amount
 
 
 def texts(counts: tuple[int, int | None]) -> tuple[str | None, str | None]:
-    """Returns what a counter is as the cache has it."""
+    """Returns a counter as the cache stores it."""
     rows, total = counts
     return str(rows), None if total is None else str(total)
 
 
 class _Members:
-    """The part of each row in one lookup, or on one leaderboard, in the row's place."""
+    """The entry of each row in one lookup or leaderboard, at the index of the row's number."""
 
     def __init__(self, link: DeclaredIndex) -> None:
         self.link = link
         self.missing = 0
-        self._marks = array("q")  # of the names; 0 of a row that has no part
+        self._marks = array("q")  # hash of the name; 0 for a row without an entry
         self._scores = array("d") if link.kind == LEADERBOARD else None
         self._unmet = bytearray()
 
@@ -233,7 +234,7 @@ class _Members:
         return 0.0 if self._scores is None else self._scores[place]
 
     def meet(self, place: int) -> bool:
-        """Notes that the cache has a row; False if that was known."""
+        """Records that the cache has a row; returns whether it is the first time."""
         first = self._unmet[place]
         self._unmet[place] = 0
         self.missing -= first
@@ -241,4 +242,4 @@ class _Members:
 
 
 def _mark(name: str) -> int:
-    return hash(name) or 1  # 64 bits, which hold within this process
+    return hash(name) or 1  # 64 bits, stable within this process

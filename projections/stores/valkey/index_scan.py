@@ -1,4 +1,4 @@
-"""The structures beside a view's rows in the cache, read in short steps."""
+"""Reads the structures beside a view's rows in the cache, in short steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from projections.stores.valkey.index_check import Suspect
 
 ENTRIES_AT_ONCE: Final = 1000
-"""Asked for in one go; most have a few members."""
+"""Keys read in one step; most have few members."""
 
 MEMBERS_AT_ONCE: Final = 1000
-"""About how many members of a large one an answer has."""
+"""Approximate number of members of a large structure in one response."""
 
 
 _LOOKS_AT_ONCE: Final = 200
@@ -38,7 +38,7 @@ def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[CachedIndex]:
         plan: The view.
 
     Yields:
-        Each once; its members are to be read before the next is asked for.
+        Each entry once; its members must be read before the next entry is requested.
 
     Raises:
         SinkError: The server refuses or does not answer.
@@ -60,7 +60,7 @@ def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[CachedIndex]:
 
 
 class Memberships:
-    """Looks at some keys of a view: of which version each is, and what it belongs to.
+    """Reads the row version and the entries of suspected rows.
 
     Args:
         url: `redis://…` or `unix://…`.
@@ -74,9 +74,9 @@ class Memberships:
         self._keys = self._server.keys(plan)
 
     def look(self, suspects: Sequence[Suspect]) -> list[tuple[bytes, float | None]]:
-        """Returns for each the version of its row, and its score there; None if it is not there.
+        """Returns for each suspect the row's version, and its score; None if it has no entry.
 
-        A row and what it belongs to are of one moment, as they are written at once.
+        Row and entries are from one moment, since they are written together.
 
         Raises:
             SinkError: The server refuses or does not answer.
@@ -95,11 +95,11 @@ class Memberships:
         return found
 
     def counts(self, name: str) -> WatchedCounter:
-        """Begins to watch a counter."""
+        """Watches a counter for changes."""
         return WatchedCounter(self._server.client, self._keys.beside(WORDS[COUNTER]) + name)
 
     def foreign(self, suspect: Suspect) -> bool:
-        """Tells whether something of another type lies where a lookup or such should."""
+        """Returns whether the key of a structure has another type."""
         key = self._keys.beside(WORDS[suspect.kind]) + suspect.name
         with told_apart():
             found: Any = self._server.client.type(key)
@@ -127,12 +127,12 @@ class Memberships:
         known = next((each for each in (version, deleted) if isinstance(each, bytes) and each), b"")
         if isinstance(there, float):
             return known, there
-        member = there and not isinstance(there, Exception)  # a lookup says yes or no
+        member = there and not isinstance(there, Exception)  # a lookup only answers yes or no
         return known, 0.0 if member else None
 
 
 class WatchedCounter:
-    """A watched counter: it detects every concurrent change, even back to the same value."""
+    """A watched counter: it detects every concurrent change, even one back to the same value."""
 
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._key = key
@@ -141,7 +141,7 @@ class WatchedCounter:
             self._pipeline.watch(key)  # type: ignore[no-untyped-call]
 
     def unchanged(self) -> tuple[str | None, str | None] | None:
-        """Ends the watch; returns what the counter says, None if it has been changed."""
+        """Ends the watch; returns the counter, or None if it has changed."""
         with told_apart():
             try:
                 self._pipeline.multi()
@@ -177,7 +177,7 @@ def _read(client: redis.Redis, named: Sequence[tuple[str, bytes, str]]) -> Itera
 def _members(
     client: redis.Redis, kind: str, key: bytes, answer: Any
 ) -> Iterator[tuple[str, float]]:
-    with told_apart():  # read outside of the block that yielded the entry
+    with told_apart():  # members are read after the block that yielded the entry
         while True:
             cursor, members = answer
             for member in members:
@@ -194,4 +194,4 @@ def _step(client: redis.Redis, kind: str, key: bytes, cursor: int) -> Any:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode(errors="backslashreplace")  # someone else may have put anything here
+    return raw.decode(errors="backslashreplace")  # another program may have written anything here

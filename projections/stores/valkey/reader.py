@@ -1,9 +1,9 @@
 """CacheReader: reads a view from the cache, for applications.
 
-It needs the server and the names only: the active version of the view, and its layout, are stored
+It only needs the server and the names: the active version of the view, and its layout, are stored
 beside its rows. It reads the present rows, and reports whether the view may still be incomplete.
-Every answer comes in one transaction with the name of the active version: a caller that reads
-during a cutover sees the old or the new one.
+Every response includes the name of the active version, from the same transaction: a caller that
+reads during a cutover sees the old or the new version, never both.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from cdc.values import Json
 
 LIMIT: Final = 100
-"""Keys of one answer where nothing is said."""
+"""Default limit of keys in one result."""
 
 _COUNT: Final = 1000  # per step of a scan
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a counter says.
+    """The value of a counter.
 
     Attributes:
-        rows: How many rows there are; of a counter that adds up a column, those with a value.
-        sum: What their values come to, exactly; None of a counter of rows.
+        rows: Number of rows; for a counter with a column, of rows that have a value.
+        sum: Exact sum of the values; None for a counter of rows.
     """
 
     rows: int
@@ -53,11 +53,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A place on a leaderboard.
+    """A rank on a leaderboard.
 
     Attributes:
         key: Text of the row's key.
-        score: Its number; of a timestamp, microseconds since 1970, UTC.
+        score: Its score; for a timestamp, microseconds since 1970, UTC.
     """
 
     key: str
@@ -67,18 +67,18 @@ class Rank:
 class CacheReader:
     """Reads one view.
 
-    A name of a lookup, counter or leaderboard is its pattern with values in place of columns. It is
-    given as it is (`"customer:42:orders"`), or as the pattern and its values, which then may hold
+    The name of a lookup, counter or leaderboard is its pattern with values instead of columns. Pass
+    it complete (`"customer:42:orders"`), or as the pattern and its values, which then may contain
     any characters (`"customer:{customer_id}:orders", customer_id=42`).
 
     Args:
-        url: `redis://…` or `unix://…`; a replica will do.
+        url: `redis://…` or `unix://…`; it can be a replica.
         prefix: Namespace of the project: the source's name and a colon.
         view: The view.
 
     Raises:
         SinkError: The server refuses or does not answer.
-        CacheUnknownError: It has no such view.
+        CacheUnknownError: The cache has no such view.
     """
 
     def __init__(self, url: str, prefix: str, view: str) -> None:
@@ -98,18 +98,18 @@ class CacheReader:
 
     @property
     def options(self) -> CacheOptions:
-        """How the view is laid out."""
+        """Returns the options of the view."""
         return self._plan.cache
 
     @property
     def building(self) -> bool:
-        """Whether the view may lack rows, or have rows too many: it is being built, or rebuilt."""
+        """Returns whether the view may have missing or surplus rows, during a build or rebuild."""
         return bool(self._asked(lambda pipeline: pipeline.exists(self._keys.building))[0])
 
     def get(self, *key: Json) -> dict[str, Json] | None:
-        """Returns a row by the values of its key, in document form; None if there is none.
+        """Returns a row by the values of its key, as a document; None if there is none.
 
-        A time may be written in any form of ISO 8601 that means the same.
+        A time may be in any equivalent form of ISO 8601.
         """
         columns = self._plan.schema.by_name
         kinds = [columns[name].kind if name in columns else None for name in self._plan.keys]
@@ -136,7 +136,7 @@ class CacheReader:
         return [self._form.of_hash(v) if v else None for v in found]
 
     def lookup(self, name: str, **values: Json) -> list[str]:
-        """Returns the keys of the rows that a lookup names, in no order."""
+        """Returns the keys of the rows in a lookup, unordered."""
         (found,) = self._asked(
             lambda pipeline: pipeline.smembers(
                 self._named("lookup", self.options.lookups, name, values)
@@ -147,13 +147,13 @@ class CacheReader:
     def top(
         self, name: str, *, limit: int = LIMIT, lowest: bool = False, **values: Json
     ) -> list[Rank]:
-        """Returns the first of a leaderboard, the highest score first.
+        """Returns the first ranks of a leaderboard, the highest score first.
 
         Args:
-            name: Its name.
-            limit: How many at most.
-            lowest: The lowest score first.
-            values: Values of the columns that its pattern names.
+            name: Name of the leaderboard.
+            limit: Maximum number of ranks.
+            lowest: Whether the lowest score comes first.
+            values: Values of the columns in its pattern.
         """
         (found,) = self._asked(
             lambda pipeline: pipeline.zrange(
@@ -166,7 +166,7 @@ class CacheReader:
         return [Rank(member.decode(), Decimal(repr(float(score)))) for member, score in found]
 
     def count(self, name: str, **values: Json) -> Count:
-        """Returns what a counter says; of one that no row belongs to, nothing."""
+        """Returns a counter; zero if no row counts in it."""
         ((rows, total),) = self._asked(
             lambda pipeline: pipeline.hmget(
                 self._named("counter", self.options.counters, name, values), ["rows", "sum"]
@@ -180,7 +180,7 @@ class CacheReader:
         return Count(int(rows or 0), Decimal(int(total or 0)).scaleb(-scale))
 
     def names(self, what: str) -> list[str]:
-        """Returns the names of all `lookup`s, `counter`s or `leaderboard`s that hold something."""
+        """Returns the names of all non-empty `lookup`s, `counter`s or `leaderboard`s."""
         self._asked(lambda _: None)
         begin = self._keys.beside(what)
         with told_apart():
@@ -195,7 +195,7 @@ class CacheReader:
         self._server.close()
 
     def _asked(self, ask: Callable[[redis.client.Pipeline], object]) -> list[Any]:
-        """Answers to commands, of the version that readers see at that moment."""
+        """Runs commands on the version that is active at that moment."""
         while True:
             with told_apart(), self._server.client.pipeline(transaction=True) as pipeline:
                 pipeline.hget(self._keys.current, self._view)
@@ -203,7 +203,7 @@ class CacheReader:
                 place, *answers = pipeline.execute()
             if place == self._place:
                 return answers
-            self._lay_out()  # readers have been moved, which is rare
+            self._lay_out()  # a cutover happened in between, which is rare
 
     def _lay_out(self) -> None:
         self._plan = self._laid_out()
@@ -254,7 +254,7 @@ class CacheReader:
         return self._keys.beside(what) + found
 
     def _pattern(self, patterns: Sequence[str] | Mapping[str, str], name: str) -> str:
-        """The pattern that a name is, or was made from."""
+        """Returns the pattern that a name is, or was made from."""
         for text in patterns:
             if text == name or NameTemplate.parse(text).fits(name):
                 return text
@@ -265,7 +265,7 @@ class CacheReader:
 
 
 def _moment(kind: ColumnKind | None, part: Json) -> Json:
-    """A time as keys have it; what is none stays as it is."""
+    """Converts a time to the form of keys; other texts stay unchanged."""
     if kind not in {ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ} or not isinstance(part, str):
         return part
     try:

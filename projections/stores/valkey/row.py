@@ -1,4 +1,4 @@
-"""CacheForm: a row's form in the cache: its value, and its entries in sorted sets and counters."""
+"""CacheForm: encodes a row for the cache: its value, and entries in sorted sets and counters."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 Fields = dict[str, "Json"]
-"""A row's document form."""
+"""A row as a document."""
 
 PREFIX: Final = f'{{"{VERSION_COLUMN}":"'
-"""How a row's JSON begins; the digits of its version follow, which the script reads in place."""
+"""Start of a row's JSON; the digits of its version follow, which the script reads in place."""
 
 DIGITS: Final = 19
-"""Of the greatest 63-bit version: versions are compared as text of equal length."""
+"""Digits of the greatest 63-bit version: versions are compared as text of equal length."""
 
 ROW_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Characters of one row. The server's own limit is 512 MB; long before, a row blocks everybody."""
+"""Most characters of one row. The server allows 512 MB, but such a row blocks all clients.
+"""
 
 _SUM_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of UTC, as documents have it
@@ -50,12 +51,12 @@ LEADERBOARD: Final = "b"
 
 
 class DeclaredIndex(NamedTuple):
-    """A lookup, counter or leaderboard as it was declared.
+    """A declared lookup, counter or leaderboard.
 
     Attributes:
-        kind: Which of them, as the script knows it.
-        pattern: Of its names.
-        column: By which rows are ranked, or which is added up; `*` of a counter of rows.
+        kind: Its kind, as the script names it.
+        pattern: Pattern of its names.
+        column: Column to rank by or to add up; `*` for a counter of rows.
     """
 
     kind: str
@@ -64,7 +65,7 @@ class DeclaredIndex(NamedTuple):
 
 
 class CacheForm:
-    """Encodes the rows of one view for the cache, and reads them back.
+    """Encodes the rows of one view for the cache, and decodes them.
 
     Attributes:
         declared: The view's sorted sets and counters.
@@ -89,7 +90,7 @@ class CacheForm:
         )
 
     def value(self, version: str, fields: Fields) -> str | list[str]:
-        """Returns what the script stores of a row: its document, or names and values in turn.
+        """Returns the stored form of a row: its document, or names and values in turn.
 
         Raises:
             UnholdableValueError: It is too large.
@@ -117,10 +118,10 @@ class CacheForm:
         return found
 
     def links(self, fields: Mapping[str, Json]) -> str:
-        """Returns the part that a row has in lookups, counters and leaderboards; empty for none.
+        """Returns a row's entries in lookups, counters and leaderboards; empty if it has none.
 
         Raises:
-            UnholdableValueError: A score or an amount is not held exactly.
+            UnholdableValueError: A score or an amount has no exact representation.
         """
         found = [
             (link.kind, *part)
@@ -130,10 +131,10 @@ class CacheForm:
         return _json_text(found) if found else ""
 
     def part(self, link: DeclaredIndex, fields: Mapping[str, Json]) -> tuple[str, str] | None:
-        """Returns the part that a row has in one of them: its name, and the score or amount.
+        """Returns a row's entry in one of them: its name, and the score or amount.
 
         Raises:
-            UnholdableValueError: The score or the amount is not held exactly.
+            UnholdableValueError: The score or the amount has no exact representation.
         """
         name = expanded(link.pattern, fields)
         if name is None:
@@ -146,13 +147,13 @@ class CacheForm:
         return None if amount is None else (name, amount)
 
     def of_document(self, value: bytes) -> Fields:
-        """Reads a row back from its JSON."""
+        """Decodes a row from its JSON."""
         fields: Fields = orjson.loads(value)
         fields.pop(VERSION_COLUMN, None)
         return fields
 
     def of_hash(self, value: Mapping[bytes, bytes]) -> Fields:
-        """Reads a row back from its hash; a field that is not there is NULL."""
+        """Decodes a row from its hash; a missing field is NULL."""
         found: Fields = dict.fromkeys(self._by_name)
         for raw, text in value.items():
             name = raw.decode()
@@ -194,13 +195,13 @@ class CacheForm:
 
 
 def form_text(plan: ViewPlan) -> str:
-    """Returns what a reader has to know of a view, as it lies beside its rows."""
+    """Returns the options that a reader needs, as stored beside the rows."""
     columns = {c.name: [str(c.kind), c.scale] for c in plan.schema.columns}
     return _json_text({"options": plan.cache.form, "keys": plan.keys, "columns": columns})
 
 
 def expanded(pattern: NameTemplate, fields: Mapping[str, Any]) -> str | None:
-    """Returns the name that a pattern comes to with the values of a row; None with a NULL."""
+    """Returns a pattern filled with the values of a row; None if one of them is NULL."""
     parts = []
     for part, column in pattern.parts:
         if not column:
@@ -213,7 +214,7 @@ def expanded(pattern: NameTemplate, fields: Mapping[str, Any]) -> str | None:
 
 
 def number(column: Column, value: Json) -> Decimal | None:
-    """Returns the number that a value in document form stands for in a ranking; None of NaN."""
+    """Returns the score of a document value; None for NaN."""
     if column.kind in (ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ):
         moment = datetime.fromisoformat(str(value).removesuffix("Z"))
         return Decimal((moment - _EPOCH) // _MICROSECOND)
@@ -222,7 +223,7 @@ def number(column: Column, value: Json) -> Decimal | None:
 
 
 def _held(score: Decimal) -> bool:
-    """Whether the server's doubles give a score back as it is, so that their order is its order."""
+    """Returns whether a double represents the score exactly, so that doubles sort alike."""
     return score.is_infinite() or Decimal(repr(float(score))) == score
 
 
@@ -231,7 +232,7 @@ def _plain(score: Decimal) -> str:
 
 
 def _unscaled(amount: Decimal, scale: int) -> int | None:
-    """Returns a number counted in its last digit; None if it has more of them."""
+    """Returns a number in units of its last digit; None if it has more digits."""
     sign, digits, exponent = amount.as_tuple()
     power = int(exponent) + scale
     if power < 0:

@@ -31,36 +31,37 @@ if TYPE_CHECKING:
     from projections.stores.valkey.client import Calls
 
 CALL_CHANGES: Final = 500
-"""Changes per script call: a call blocks the server, about 1 ms for this many."""
+"""Changes per script call: a call blocks the server, for about 1 ms at this number."""
 
 CALL_SIZE: Final = 512 * 1024
-"""Characters per script call, unless one change has more: more blocks the server for longer."""
+"""Characters per script call, unless one change has more: longer calls block the server longer."""
 
 READ_KEYS: Final = 2000
-_ROW_SIZE: Final = 64  # about what a change has beside its value
+_ROW_SIZE: Final = 64  # approximate size of a change without its value
 
 
 class CacheSink:
-    """Keeps a row as `<prefix><view>:<key>`, laid out as the view's `CacheOptions` say.
+    """Writes each row to `<prefix><view>:<key>`, in the layout of the view's `CacheOptions`.
 
     A document is one JSON object whose first member is its version; a hash has a field for each
-    column that is not NULL, and its version in `_version`. Deletes are remembered in the hash
-    `<prefix>_deleted:<view>`, key to version, until a newer row takes their place; so are rows
-    that live for a time only, as no one tells when one goes. What `sweep` was given last is in
-    `<prefix>_floor:<view>`.
+    column that is not NULL, and its version in `_version`. Deletes are recorded in the hash
+    `<prefix>_deleted:<view>`, key to version, until a newer row replaces them; so are rows with a
+    time to live, because the server does not report their expiry. `<prefix>_floor:<view>` stores
+    the version of the last sweep.
 
     Beside rows are the view's lookups (sets of keys), counters (hashes of `rows` and `sum`) and
-    leaderboards (sorted sets of keys): `<prefix>_lookup:<view>:<name>` and so on. The part that a
-    row has in them is in `<prefix>_links:<view>`, so it is taken back exactly when the row changes.
+    leaderboards (sorted sets of keys): `<prefix>_lookup:<view>:<name>` and so on.
+    `<prefix>_links:<view>` records each row's entries, so that they are removed exactly when the
+    row changes.
 
-    Compare and write happen in one script on the server, for a row and its parts at once, so any
-    number of writers may race, and no reader sees one without the other. What is acknowledged
-    survives a crash of the server process; with `appendfsync everysec` a power cut can lose the
-    last second. `CacheEpoch` notices that, and the views are read again. A server that evicts keys
-    forgets rows *and* versions: it must run with `maxmemory-policy noeviction`.
+    One script on the server compares and writes, for a row and its entries at once, so any number
+    of writers may race, and no reader sees one without the other. An acknowledged write survives a
+    crash of the server process; with `appendfsync everysec` a power cut can lose the last second.
+    `CacheEpoch` detects that, and the views are read again. A server that evicts keys loses rows
+    *and* versions: it must run with `maxmemory-policy noeviction`.
 
     Args:
-        url: `redis://…` or `unix://…`; one server, or the primary of several, no cluster.
+        url: `redis://…` or `unix://…`; one server, or the primary of several, not a cluster.
         prefix: Namespace of the project on a shared server, such as `shop:`.
     """
 
@@ -70,7 +71,7 @@ class CacheSink:
         self._forms: dict[str, tuple[DocumentForm, CacheForm]] = {}
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Says how the view is laid out, and of a new one that it is being built."""
+        """Stores the options of the view, and marks a new view as being built."""
         keys, form = self._server.keys(plan), form_text(plan)
         with told_apart():
             known: Any = self._client.get(keys.form)
@@ -85,7 +86,7 @@ class CacheSink:
         kept = [change for change in changes if change.kept]
         wanted = {form.name_of(key) for c in kept for key in (c.key, c.base or c.key)}
         with told_apart():
-            rows = self._stored(plan, list(wanted))  # as they are before any of this is written
+            rows = self._stored(plan, list(wanted))  # as stored before any of this is written
             with self._server.calls(plan, "write") as calls:
                 batch = _Batch(plan, form, cached, calls)
                 for change in changes:
@@ -145,7 +146,7 @@ class CacheSink:
         below_version: int,
         reads: Sequence[ReadSpan] = (),  # noqa: ARG002  # a history's
     ) -> int:
-        """Notes the version, then removes keys by the guarded script; see `Sink.sweep`."""
+        """Stores the version, then removes keys by the guarded script; see `Sink.sweep`."""
         below, keys = _digits(below_version), self._server.keys(plan)
         removed = 0
         with told_apart():
@@ -163,10 +164,10 @@ class CacheSink:
         return removed
 
     def drop_beside(self, plan: ViewPlan) -> None:
-        """Removes all lookups, counters and leaderboards of a view that has them no longer.
+        """Removes all lookups, counters and leaderboards that a view no longer has.
 
         Raises:
-            SinkError: The store refuses or cannot be reached; it has to be given again.
+            SinkError: The cache refuses or cannot be reached; call again.
         """
         keys = self._server.keys(plan)
         with told_apart():
@@ -176,7 +177,7 @@ class CacheSink:
             self._client.unlink(keys.links)
 
     def show(self, plan: ViewPlan) -> None:
-        """Lets readers of the view see this version and no other, in one step.
+        """Makes this version the active one for readers, in one step.
 
         Raises:
             SinkError: The store refuses or cannot be reached.
@@ -185,13 +186,13 @@ class CacheSink:
             self._client.hset(self._server.keys(plan).current, plan.view, plan.name)
 
     def shows(self, plan: ViewPlan) -> bool:
-        """Tells whether readers of the view see this version; without a word, the first."""
+        """Returns whether this version is active; without a record, the first one is."""
         with told_apart():
             found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
         return bool((plan.view if found is None else found.decode()) == plan.name)
 
     def hide(self, view: str) -> None:
-        """Takes the view's name from its readers: the place of its name is empty, or is soon.
+        """Forgets the active version: readers then see the first one, which is or will be empty.
 
         Raises:
             SinkError: The store refuses or cannot be reached.
@@ -200,7 +201,7 @@ class CacheSink:
             self._client.hdel(Keys(self._server.prefix, view).current, view)
 
     def drop(self, plan: ViewPlan) -> None:
-        """Removes all there is of a version that readers do not see."""
+        """Removes all data of an inactive version."""
         keys = self._server.keys(plan)
         self.drop_beside(plan)
         with told_apart():
@@ -213,7 +214,7 @@ class CacheSink:
         self._server.close()
 
     def _sweep_links(self, plan: ViewPlan, below: str) -> None:
-        """Takes back the parts of rows that went by themselves before they could be swept."""
+        """Removes the entries of rows that expired before the sweep."""
         if not plan.cache.linked:
             return
         found: Any = self._client.hscan_iter(self._server.keys(plan).links, count=READ_KEYS)
@@ -228,7 +229,7 @@ class CacheSink:
         return found
 
     def _rows(self, plan: ViewPlan, keys: Sequence[bytes | str]) -> list[_Stored | None]:
-        """Rows by their keys; None of one that is not there, or laid out in another way."""
+        """Returns rows by key; None for a missing one, or one with another layout."""
         cached = self._form(plan)[1]
         if plan.cache.layout == CacheLayout.DOCUMENT:
             values: Any = self._client.mget(keys)
@@ -240,7 +241,7 @@ class CacheSink:
         return [_of_hash(cached, found) if isinstance(found, dict) else None for found in hashes]
 
     def _stored(self, plan: ViewPlan, names: Sequence[str]) -> dict[str, _Stored]:
-        """Version and document that rows have now, or version of a delete, by name."""
+        """Returns the present version and document of rows, or the version of a delete, by name."""
         if not names:
             return {}
         keys = self._server.keys(plan)
@@ -256,7 +257,7 @@ class CacheSink:
 
 
 class _Stored(NamedTuple):
-    """What a key has: version and document of a row, or version of a delete."""
+    """The stored state of a key: version and document of a row, or version of a delete."""
 
     version: str
     fields: dict[str, Json] | None
@@ -266,7 +267,7 @@ _NOTHING: Final = _Stored("0", None)
 
 
 class _Batch:
-    """Changes on their way, in calls of bounded size."""
+    """Collects changes into calls of bounded size."""
 
     def __init__(self, plan: ViewPlan, form: DocumentForm, cached: CacheForm, calls: Calls) -> None:
         self.refused: list[Refused] = []
@@ -284,7 +285,7 @@ class _Batch:
         self._sent: list[list[RowChange]] = []
 
     def add(self, change: RowChange, rows: Mapping[str, _Stored]) -> None:
-        """Adds a change; sends when enough have come together."""
+        """Adds a change; sends a call when it is full."""
         form = self._form
         fields: dict[str, Json] | None
         try:
@@ -312,7 +313,7 @@ class _Batch:
             self._send()
 
     def finish(self) -> None:
-        """Sends what is left, and takes the answers."""
+        """Sends the rest, and waits for all responses."""
         if self._call:
             self._send()
         for changes, (*done, raced, refused) in zip(self._sent, self._calls.answers(), strict=True):
@@ -324,7 +325,7 @@ class _Batch:
             ]
 
     def applied(self) -> Applied:
-        """What became of all."""
+        """Returns the result of all changes."""
         upserted, deleted, stale = self._done
         return Applied(upserted, deleted, stale, tuple(self.refused), self._size)
 
@@ -337,13 +338,13 @@ class _Batch:
 def _completed(
     form: DocumentForm, change: RowChange, stored: _Stored | None, base: _Stored | None
 ) -> tuple[str, dict[str, Json], str]:
-    """Returns version and fields of a change, its kept values those of the row `base`.
+    """Returns version and fields of a change, completed from the row `base`.
 
-    The last is the version that must be stored; empty for any.
+    The last value is the version that must be stored; empty for any.
     """
     version, fields = _digits(change.version), form.fields(change.row or {})
     if stored is not None and stored.version >= version:
-        return version, fields, ""  # told as stale by the script
+        return version, fields, ""  # the script reports it as stale
     row = None if base is None else base.fields
     since = form.plan.kept_since
     if base is None or row is None or not may_complete(change, int(base.version), since):
@@ -364,7 +365,7 @@ def _of_hash(form: CacheForm, found: Mapping[bytes, bytes]) -> _Stored | None:
 
 
 def _version(text: bytes) -> str:
-    """A row's version; none of what another process has written in another form."""
+    """Returns a row's version; None if another program wrote it in another form."""
     return text.decode() if text.isdigit() else _digits(0)
 
 

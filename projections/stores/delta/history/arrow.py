@@ -1,4 +1,4 @@
-"""Arrow form of a history: its states, and beside them every change that they are made from."""
+"""Converts a history to and from Arrow: its states, and all changes that they follow from."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 Place = tuple[object, ...]
-"""A key as a table has it."""
+"""A key as a table stores it."""
 
 CURRENT: Final = "is_current"
 COMMIT: Final = "_commit"
-"""Column of the changes: number of the commit that brought them."""
+"""Column of the changes: number of the commit that added them."""
 
 GONE: Final = "_headwater_gone"
 LIVE: Final = "_live"
 INSERTED: Final = "_inserted"
-"""Column of the changes: see `HistoryChange.inserted`; tables of before it was kept do not say."""
+"""Column of the changes: see `HistoryChange.inserted`; NULL in rows from before it existed."""
 
 IDENTITY: Final = (VERSION_COLUMN, "_recorded_version")
 
@@ -76,7 +76,7 @@ class HistoryForm:
         )
 
     def places(self, keys: Iterable[Place]) -> list[Place]:
-        """Returns keys as the tables have them.
+        """Converts keys to the form of the tables.
 
         Raises:
             UnholdableValueError: One has no exact form.
@@ -90,15 +90,15 @@ class HistoryForm:
         return list(zip(*columns, strict=True))
 
     def among(self, table: pa.Table | pa.RecordBatch, places: pa.Array) -> pa.Array:
-        """Tells which rows may be of some keys: more than are, if a key has several columns."""
+        """Marks rows that may have one of some keys: a superset if a key has several columns."""
         return pc.is_in(table.column(self.plan.keys[0]), value_set=places)
 
     def first_column(self, places: Iterable[Place]) -> pa.Array:
-        """Returns what `among` looks for."""
+        """Returns the values that `among` compares."""
         return pa.array([place[0] for place in places], arrow_type(self._key_columns[0]))
 
     def states_table(self, states: Sequence[tuple[Place, HistoryState]]) -> pa.Table:
-        """Returns states as rows."""
+        """Converts states to rows."""
         found = [state for _, state in states]
         arrays = self._columns([state.row for state in found], [place for place, _ in states])
         arrays += [
@@ -115,7 +115,7 @@ class HistoryForm:
         return pa.Table.from_arrays(arrays, schema=self.states_schema)
 
     def gone_table(self, states: Sequence[tuple[Place, tuple[int, int]]]) -> pa.Table:
-        """Returns the keys and identities of states that are no more."""
+        """Returns the keys and identities of removed states."""
         arrays = [
             pa.array([place[n] for place, _ in states], arrow_type(column))
             for n, column in enumerate(self._key_columns)
@@ -127,7 +127,7 @@ class HistoryForm:
         return pa.Table.from_arrays(arrays, names=[*self.plan.keys, *IDENTITY])
 
     def states(self, table: pa.Table) -> list[tuple[Place, HistoryState]]:
-        """Returns the states that rows are."""
+        """Converts rows to states."""
         columns = [
             decoded_rows(self.plan, table),
             _microseconds(table, "valid_from"),
@@ -143,7 +143,7 @@ class HistoryForm:
     def changes_table(
         self, changes: Sequence[tuple[Place, HistoryChange]], commit: int
     ) -> pa.Table:
-        """Returns changes as rows; that of a delete has its key only.
+        """Converts changes to rows; a delete has only its key.
 
         Raises:
             UnholdableValueError: A value has no exact form.
@@ -161,7 +161,7 @@ class HistoryForm:
         return pa.Table.from_arrays(arrays, schema=self.changes_schema)
 
     def changes(self, table: pa.Table) -> list[tuple[Place, HistoryChange]]:
-        """Returns the changes that rows are."""
+        """Converts rows to changes."""
         live = table.column(LIVE)
         rows = [
             row if there else None
@@ -193,16 +193,16 @@ class HistoryForm:
 
 
 def told(table: pa.Table) -> pa.ChunkedArray:
-    """Tells of changes whether the log says that their row came to be, or was there before."""
+    """Reads for each change whether the log reported an insert, or an earlier row."""
     logged = pc.equal(pc.bit_wise_and(table.column(VERSION_COLUMN), _ALIGNMENT - 1), 0)
     deleted = pc.and_(logged, pc.invert(table.column(LIVE)))
-    unknown = pa.nulls(len(table), pa.bool_())  # to a table that no one has written to since
+    unknown = pa.nulls(len(table), pa.bool_())  # older tables lack the column
     inserted = table.column(INSERTED) if INSERTED in table.column_names else unknown
     return pc.if_else(deleted, pa.scalar(False), inserted)
 
 
 def microseconds(time: datetime) -> int:
-    """Returns a time in microseconds since 1970; one without a zone is in UTC."""
+    """Returns a time in microseconds since 1970; a time without a zone is in UTC."""
     aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (aware - _BEGINNING) // _MICROSECOND
 

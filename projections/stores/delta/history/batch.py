@@ -1,4 +1,4 @@
-"""A batch of changes on its way into a history: what has to be known, and what is written."""
+"""A batch of changes on its way into a history: what must be read, and what is written."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
 
 
 class Marks(NamedTuple):
-    """How far a history is; no key has anything beyond.
+    """The progress of a history; no key has anything beyond it.
 
     Attributes:
         version: Greatest version of its changes.
-        at_us: Greatest time at which one of them was recorded.
+        at_us: Greatest record time of its changes.
         commit: Last commit of changes that the states contain.
-        sweeps: The sweeps that ended all rows at once.
+        sweeps: The sweeps so far.
     """
 
     version: int
@@ -53,11 +53,11 @@ class Marks(NamedTuple):
     sweeps: tuple[HistorySweep, ...] = ()
 
     def with_sweeps(self, changes: Sequence[HistoryChange]) -> list[HistoryChange]:
-        """Returns the changes of a key with the sweeps that it went through."""
+        """Adds the sweeps that ended rows of the key to its changes."""
         return [*changes, *ends(changes, self.sweeps)]
 
     def after(self, changes: Iterable[HistoryChange], commit: int) -> Marks:
-        """Returns the marks of a history that has taken some changes."""
+        """Returns the progress after some changes."""
         version, at_us = self.version, self.at_us
         for change in changes:
             version, at_us = max(version, change.version), max(at_us, change.at_us)
@@ -65,14 +65,14 @@ class Marks(NamedTuple):
 
 
 class GivenChange(NamedTuple):
-    """A change that was given.
+    """A change of the batch.
 
     Attributes:
         change: The change.
-        place: Its key, as the tables have it.
-        base: Key of the row that has its kept values, if it is another one.
-        at_us: When it was recorded.
-        sequence_us: Its row's own time.
+        place: Its key in the form of the tables.
+        base: Key of the row with its unchanged values, if it is another key.
+        at_us: Record time.
+        sequence_us: The row's own time.
     """
 
     change: RowChange
@@ -82,22 +82,22 @@ class GivenChange(NamedTuple):
     sequence_us: int | None
 
     def made(self, version: int, row: Mapping[str, object] | None) -> HistoryChange:
-        """The change with all its values."""
+        """Returns the change with all its values."""
         inserted = self.change.inserted
-        if row is None and not read(version):  # a delete; not that a read of the key found no row
+        if row is None and not read(version):  # a delete in the log, not one that a read found
             inserted = False
         return HistoryChange(version, self.at_us, row, self.sequence_us, inserted)
 
 
 @dataclass(slots=True)
 class StoredHistory:
-    """What a store has of the keys of a batch.
+    """What is stored of the keys of a batch.
 
     Attributes:
         marks: Its progress.
         current: Current states.
-        left: Keys whose states have to be recreated in any case.
-        asked: Keys that need all their changes.
+        left: Keys whose states must be recomputed in any case.
+        asked: Keys for which all changes must be read.
         known: The changes of those keys.
     """
 
@@ -109,7 +109,7 @@ class StoredHistory:
 
 
 class HistoryBatch:
-    """Changes of one history, in the order of the log.
+    """Changes of one history, in log order.
 
     Args:
         form: The history's form.
@@ -137,12 +137,12 @@ class HistoryBatch:
 
     @classmethod
     def parted(cls, form: HistoryForm, changes: Sequence[RowChange]) -> HistoryBatch:
-        """Returns a batch of those changes that the tables can hold."""
+        """Returns a batch of the changes with an exact form in the tables."""
         held, refused = _parted(form, changes)
         return cls(form, held, refused)
 
     def asked(self, stored: StoredHistory) -> set[Place]:
-        """Returns the keys of which more has to be known than their current state."""
+        """Returns the keys for which the current state is not enough."""
         asked: set[Place] = set()
         for place, given in self.by_place.items():
             asked.update(each.base for each in given if each.base is not None)
@@ -151,7 +151,7 @@ class HistoryBatch:
         return asked
 
     def complete(self, stored: StoredHistory, kept_since: int) -> None:
-        """Takes the changes that the store does not have, with all their values."""
+        """Completes the changes that are not yet stored with their unchanged values."""
         for given in self._given:
             change = given.change
             if change.version > self._blocked.get(change.key, change.version):
@@ -174,19 +174,19 @@ class HistoryBatch:
                     continue
                 row = {**row, **{name: before[1][name] for name in change.kept}}
                 version = completed_version(change, before[0])
-            self._lacking.discard(change.key)  # what is whole needs nothing that came before
+            self._lacking.discard(change.key)  # a complete change needs no earlier row
             self.taken[given.place].append(given.made(version, row))
             self._recorded[given.place][version] = given.at_us
 
     def joined(self, place: Place, current: HistoryState | None) -> list[HistoryState]:
-        """Returns the states that a current one and the changes after it come to."""
+        """Returns the states that follow from a current one and later changes."""
         states = [] if current is None else [current]
         for at_us, changes in steps(self.taken[place]):
             extend(states, changes[-1], at_us, self._form.rule)
         return states
 
     def applied(self) -> Applied:
-        """Returns what became of the changes."""
+        """Returns the result of the changes."""
         taken = [change for changes in self.taken.values() for change in changes]
         deleted = sum(change.row is None for change in taken)
         return Applied(len(taken) - deleted, deleted, self._stale, tuple(self.refused))
@@ -211,7 +211,7 @@ class HistoryBatch:
     def _joins(
         self, given: Sequence[GivenChange], current: HistoryState | None, marks: Marks
     ) -> bool:
-        """Whether changes come after all else of their key, and need nothing but its state."""
+        """Returns whether the changes of a key follow all known ones and need only its state."""
         made = [each.made(each.change.version, each.change.row) for each in given]
         moved = any(each.base is not None for each in given)
         if moved or reopened(made, current, marks.sweeps):
@@ -244,7 +244,7 @@ class HistoryBatch:
     def _before(
         self, stored: StoredHistory, given: GivenChange, kept_since: int
     ) -> tuple[int, Mapping[str, object] | None] | None:
-        """Version and values of the row that has the kept values of a change."""
+        """Returns version and values of the row that has a change's unchanged values."""
         key = given.change.key if given.base is None else given.change.base
         if key in self._lacking or key in self._blocked:
             return None
@@ -252,7 +252,7 @@ class HistoryBatch:
         until = given.change.version if given.base is None else given.change.moved_at
         known = [*stored.known.get(place, ()), *self.taken.get(place, ())]
         if given.base is not None and not self._left(known, given):
-            return None  # no one knows whether the old row has all its changes
+            return None  # the old row may lack some of its changes
         older = [(c.version, c.row, c.at_us) for c in known if c.version < until]
         current = stored.current.get(place)
         if place not in stored.asked and current is not None:
@@ -264,7 +264,7 @@ class HistoryBatch:
         if whole_row_read(last[0]):
             last = self._logged_instead(older, last, given, truncates, kept_since)
         if any(last[0] < version < until for version in truncates):
-            return None  # it went with all others, and what came since has not been taken
+            return None  # the row ended with all others, and later changes are not applied yet
         return last[:2]
 
     @staticmethod
@@ -275,11 +275,11 @@ class HistoryBatch:
         truncates: Sequence[int],
         since: int,
     ) -> _Row:
-        """The row that the log had before one that was read, if that may be of after the change.
+        """Returns the logged row before one that was read, if the read may be too late.
 
-        One that was read later than the change was committed may have what came of a later change.
-        Where both have the same values the log's is taken, so that it makes no difference which of
-        them has come.
+        A row read after the change was committed may contain a later change. If both rows have the
+        same values, the logged one is used, so the result does not depend on which of them has
+        arrived.
         """
         logged = [each for each in older if not whole_row_read(each[0])]
         last = max(logged, key=itemgetter(0), default=read_row)
@@ -292,7 +292,7 @@ class HistoryBatch:
         return last if same or read_row[2] >= given.at_us else read_row
 
     def _left(self, known: Iterable[HistoryChange], given: GivenChange) -> bool:
-        """Whether the row's leave of its old key has come, and with it all that was before."""
+        """Returns whether the move of a row from its old key is known, and so all before it."""
         version = given.change.moved_at
         here = (each.change for each in self.by_place.get(given.base or (), ()))
         return any(change.version == version and change.row is None for change in known) or any(
@@ -307,7 +307,7 @@ class HistoryBatch:
 def _parted(
     form: HistoryForm, changes: Sequence[RowChange]
 ) -> tuple[list[RowChange], list[Refused]]:
-    """Tells changes that the tables can hold from those that they cannot."""
+    """Separates changes with an exact form in the tables from those without one."""
     try:
         places = form.places([change.key for change in changes])
         form.places([change.base for change in changes if change.base is not None])

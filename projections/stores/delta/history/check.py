@@ -1,7 +1,7 @@
 """HistoryCheck: whether the states of a history, including ended ones, follow from its changes.
 
-Both tables are read as of one moment: the states name the last commit of changes that they contain,
-and later commits are left out. Writes may therefore continue.
+Both tables are read as of one moment: the states record the last commit of changes that they
+contain, and later commits are ignored. Writes may therefore continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.stores.delta.history.states import HistoryChange, HistoryState
 
 KEYS_AT_ONCE: Final = 50_000
-"""Keys of which all is in memory; each such part reads the tables' keys once."""
+"""Keys compared in memory at a time; each part reads the key columns of the tables once."""
 
 Document = dict[str, Any]
 
@@ -45,7 +45,7 @@ class HistoryCheck:
         self._encode = encoder(plan.schema)
 
     def differing(self) -> Iterator[dict[str, tuple[Document, tuple[str, ...]]]]:
-        """Yields for each part of the keys those whose states are others.
+        """Yields, for each part of the keys, those whose states differ.
 
         Yields:
             By a text of the key, a document that has it, and what differs: columns, or bounds of
@@ -61,7 +61,7 @@ class HistoryCheck:
             raise unavailable(self._plan, error) from None
 
     def unsettled(self) -> Iterator[set[Place]]:
-        """Yields for each part of the keys those whose states are others.
+        """Yields, for each part of the keys, those whose states differ.
 
         Raises:
             DeltaError: A table cannot be read.
@@ -110,7 +110,7 @@ class HistoryCheck:
     def _difference(
         self, wanted: Sequence[HistoryState], there: Sequence[HistoryState]
     ) -> tuple[str, ...] | None:
-        """In what states differ; None of those that do not, nothing of some that are missing."""
+        """Returns how states differ; None if they do not, empty if some are missing."""
         one, other = ([*map(self._told, sorted(s, key=_identity))] for s in (wanted, there))
         if one == other:
             return None
@@ -125,7 +125,7 @@ class HistoryCheck:
 
 
 def _column(name: str) -> str:
-    """The table's column that a part of a state is in; none of a view's own has such a name."""
+    """Returns the table column of a field of a state; a view's own column never has such a name."""
     name = name.removesuffix("_us")
     return f"_{name}" if name.endswith("version") or name == "last_at" else name
 

@@ -1,4 +1,4 @@
-"""The history sink: what every key was and when, in Delta tables, written without a JVM."""
+"""The history sink: every state of every key, in Delta tables, written without a JVM."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ if TYPE_CHECKING:
 
 
 class HistorySink(TableSink):
-    """Keeps the states of a history in the Delta table `<root>/<view>`.
+    """Writes the states of a history to the Delta table `<root>/<view>`.
 
-    Beside it, `<root>/<view>.changes` has every change that was ever given, each once. It is
-    written first, and the states name the last commit of it that they contain: after a crash
-    between the two, the keys that were left behind are recreated. A change that only comes after
-    what is known of its key is joined to its current state; for any other the states of its key are
-    recreated from all its changes. Current states have files of their own (the table is partitioned
-    by `is_current`), so a batch in order reads and rewrites none of those that ended.
+    A second table, `<root>/<view>.changes`, has every change, each once. It is written first, and
+    the states record the last commit of it that they contain: after a crash between the two, the
+    states of the keys in later commits are recomputed. A change that follows everything known of
+    its key is joined to the current state; otherwise the states of the key are recomputed from all
+    its changes. Current states have files of their own (the table is partitioned by `is_current`),
+    so a batch in order reads and rewrites no ended state.
 
-    Order: the states are the same whatever the order in which changes arrive; none is stale for
-    being old. Sweeps and truncates end states and remove none.
+    Order: the states do not depend on the order in which changes arrive; no change is stale. Sweeps
+    and truncates end states and never remove one.
     """
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the history's two tables unless they are there; gives them the view's columns.
+        """Creates the history's two tables if missing, and migrates them to the view's columns.
 
-        Where a column goes, or gets another type, rows that differed in it may be one state by what
-        is left. They are made one, so that the states are what they would be if they were made now.
+        If a column is dropped or retyped, states that differed only in it may become one. They are
+        recomputed, so that the result equals that of a new history.
         """
         form = HistoryForm(plan)
         with self._locked(plan):
             states = self._states(form)
             if loses(states, form.states_schema, plan.older_names):
-                _set(states, {ANEW: "true"})  # until it is done, whoever does it
+                _set(states, {ANEW: "true"})  # until it is done, by any process
             reshape(states, form.states_schema, plan.older_names)
             reshape(self._changes(form), form.changes_schema, plan.older_names)
             if made_anew(self._states(form)):
@@ -86,7 +86,7 @@ class HistorySink(TableSink):
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads the row of every key as its source has it; see `Sink.documents`.
 
-        That is the current state; where rows have times of their own, what was recorded last.
+        This is the current state; for rows with times of their own, the last recorded one.
         """
         form = HistoryForm(plan)
         encode = encoder(form.plan.schema)
@@ -94,7 +94,7 @@ class HistorySink(TableSink):
             rows = self._recorded_last(form) if form.rule.by_sequence else self._current_rows(form)
             for row in rows:
                 yield encode(row)
-        except (DeltaError, OSError, pa.ArrowException) as error:  # other columns meanwhile
+        except (DeltaError, OSError, pa.ArrowException) as error:  # columns may change meanwhile
             raise unavailable(plan, error) from None
 
     def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
@@ -102,10 +102,9 @@ class HistorySink(TableSink):
         return parts(plan, self.documents(plan))
 
     def erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
-        """Forgets what was known of keys up to a version.
+        """Erases all changes of keys up to a version.
 
-        Their states are made of what came later, as if nothing had been before. Given again, it
-        changes nothing more.
+        Their states are recomputed from later changes only. Repeating it changes nothing.
 
         Args:
             plan: The history.
@@ -113,7 +112,7 @@ class HistorySink(TableSink):
             through: The version.
 
         Returns:
-            How many changes were forgotten.
+            The number of erased changes.
 
         Raises:
             SinkUnavailableError: A table cannot be read or written.
@@ -140,7 +139,7 @@ class HistorySink(TableSink):
         return int(metrics["num_target_rows_deleted"])
 
     def _make_anew(self, form: HistoryForm, places: set[Place]) -> None:
-        """Makes the states of some keys of their changes, whatever there was."""
+        """Recomputes the states of some keys from their changes."""
         marks, known = self._marks(form), self._known(form, places)
         states: list[tuple[Place, HistoryState]] = []
         gone: list[tuple[Place, tuple[int, int]]] = []
@@ -186,7 +185,7 @@ class HistorySink(TableSink):
         try:
             batch = HistoryBatch(form, given)
             self._take(form, batch, plan.kept_since)
-        except UnholdableValueError:  # all is converted before anything is written
+        except UnholdableValueError:  # conversion precedes every write
             batch = HistoryBatch.parted(form, given)
             self._take(form, batch, plan.kept_since)
         self._end(form)
@@ -207,7 +206,7 @@ class HistorySink(TableSink):
         form = HistoryForm(plan)
         first = self._first_version(form)
         if first is None:
-            return 0  # nothing was ever given
+            return 0  # the history is still empty
         self._note(
             form,
             [
@@ -219,7 +218,7 @@ class HistorySink(TableSink):
         return self._end(form)
 
     def _take(self, form: HistoryForm, batch: HistoryBatch, kept_since: int) -> None:
-        """Takes changes in two commits: the changes themselves, then what their keys were."""
+        """Writes changes in two commits: the changes themselves, then the states of their keys."""
         marks = self._marks(form)
         left = self._left_behind(form, marks)
         if not batch.by_place and not left:
@@ -249,7 +248,7 @@ class HistorySink(TableSink):
         maintain(table, self._root, f"{form.plan.name}.changes")
 
     def _settle(self, form: HistoryForm, stored: StoredHistory, batch: HistoryBatch) -> None:
-        """Writes the states of all keys that have changed."""
+        """Writes the states of all changed keys."""
         anew = stored.left | (batch.taken.keys() & stored.asked)
         former = self._identities(form, {place for place in anew if stored.known.get(place)})
         states: list[tuple[Place, HistoryState]] = []
@@ -302,7 +301,7 @@ class HistorySink(TableSink):
         if gone:
             removed = form.gone_table(gone)
             removed = removed.append_column(GONE, pa.array([True] * len(gone), pa.bool_()))
-            # what is no more has a key and nothing else
+            # a removed state has only its key and identity
             rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
             rows = pa.concat_tables([rows, removed], promote_options="default")
         names = [*form.plan.keys, *IDENTITY]
@@ -325,7 +324,7 @@ class HistorySink(TableSink):
         maintain(table, self._root, form.plan.name)
 
     def _end(self, form: HistoryForm) -> int:
-        """Ends what sweeps have ended of which that was not done; returns how many states held."""
+        """Ends the states that open sweeps have ended; returns the number of states."""
         versions = open_sweeps(self._states(form))
         if not versions:
             return 0
@@ -336,7 +335,7 @@ class HistorySink(TableSink):
                 anew |= ended(form, self._changes(form), sweep, marks.sweeps)
         held = self._current(form, anew).keys()
         if anew:
-            anew |= self._left_behind(form, marks)  # what is written says that it is all
+            anew |= self._left_behind(form, marks)  # records that the sweeps are complete
             stored = StoredHistory(marks, {}, anew, anew, self._known(form, anew))
             self._settle(form, stored, HistoryBatch(form, ()))
         _set(self._states(form), {OPEN_SWEEPS: ""})
@@ -349,7 +348,7 @@ class HistorySink(TableSink):
         return sweeps_of(self._states(form))
 
     def _note(self, form: HistoryForm, sweeps: Iterable[HistorySweep]) -> None:
-        """Notes sweeps for good: whatever older comes later is ended by them as well."""
+        """Records sweeps permanently: they also end older changes that arrive later."""
         states = self._states(form)
         known = {each.version: each for each in sweeps_of(states)}
         new = {each.version: each for each in sweeps if each.version not in known}
@@ -361,13 +360,13 @@ class HistorySink(TableSink):
         _set(states, {SWEEPS: text, OPEN_SWEEPS: ",".join(map(str, still))})
 
     def _first_version(self, form: HistoryForm) -> int | None:
-        """Version of the oldest change; None without any."""
+        """Returns the version of the oldest change; None if there is none."""
         found = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN])
         first: int | None = pc.min(found.column(VERSION_COLUMN)).as_py()
         return first
 
     def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
-        """Keys with changes that the states do not contain: a writer has ended between the two."""
+        """Returns keys with changes that the states lack, after a crash between the two commits."""
         table = self._changes(form)
         if transaction(table, COMMIT_MARK) == marks.commit:
             return set()
@@ -378,7 +377,7 @@ class HistorySink(TableSink):
     def _known(
         self, form: HistoryForm, places: Collection[Place]
     ) -> dict[Place, list[HistoryChange]]:
-        """Every change of some keys."""
+        """Returns all changes of some keys."""
         known: dict[Place, list[HistoryChange]] = {}
         for rows in having(self._changes(form), form, places):
             for place, change in form.changes(rows):
@@ -389,7 +388,7 @@ class HistorySink(TableSink):
     def _identities(
         self, form: HistoryForm, places: Collection[Place]
     ) -> dict[Place, set[tuple[int, int]]]:
-        """The stored states of some keys."""
+        """Returns the stored states of some keys."""
         found: dict[Place, set[tuple[int, int]]] = {}
         for rows in having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
             identities = zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True)
@@ -401,7 +400,7 @@ class HistorySink(TableSink):
     def _current(
         self, form: HistoryForm, places: Collection[Place] | None
     ) -> dict[Place, HistoryState]:
-        """The current states of some keys, or of all."""
+        """Returns the current states of some keys, or of all."""
         return {
             place: state
             for rows in having(self._states(form), form, places, current=True)

@@ -4,7 +4,7 @@ A history has two times. *Valid* is when a state held: the commit of the change,
 row (`sequence_by`). *Recorded* is when the source committed it. Changes are recorded in the order
 of the log; a row's own time may place one before others.
 
-The states depend only on which changes are known, and not on the order or number of their arrivals.
+The states depend only on the set of known changes, not on the order or number of their arrivals.
 Three rules determine them:
 
 - A change that leaves all tracked columns as they are begins no state; its values replace those of
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 # one is made of every change
 class HistoryChange(msgspec.Struct, frozen=True, gc=False):
-    """A change of one key, as far as its history is concerned.
+    """A change of one key, as its history uses it.
 
     Attributes:
-        version: Its position in the log.
-        at_us: When it was committed, or read; microseconds since 1970, UTC.
-        row: Values by column; None of a delete.
-        sequence_us: The row's own time; None where the commit counts, and of a delete.
-        inserted: Whether the log says that there was no row before it (an insert), or that there
-            was one (an update, a delete); None where it does not say.
+        version: Its log position.
+        at_us: Time of its commit, or of the read; microseconds since 1970, UTC.
+        row: Values by column; None for a delete.
+        sequence_us: The row's own time; None for a delete, or if the commit time counts.
+        inserted: Whether the log says that there was no earlier row (an insert) or that there was
+            one (an update, a delete); None if it does not say.
     """
 
     version: int
@@ -53,14 +53,14 @@ class HistoryState(msgspec.Struct, gc=False):
 
     Attributes:
         row: Values by column.
-        valid_from_us: Start of its validity.
+        valid_from_us: Start of validity.
         recorded_from_us: When it became known.
         version: Log position of the change that began the state.
-        recorded_version: Log position of the change by which its period is known.
-        last_version: Log position of the change that has its values.
+        recorded_version: Log position of the change that determined its period.
+        last_version: Log position of the change with its values.
         last_at_us: Time of that change.
-        valid_to_us: End of its validity; None while it is valid.
-        recorded_to_us: When it was superseded; None while it is not.
+        valid_to_us: End of validity; None while it is valid.
+        recorded_to_us: When it was superseded; None if it was not.
     """
 
     row: Mapping[str, object]
@@ -75,17 +75,17 @@ class HistoryState(msgspec.Struct, gc=False):
 
     @property
     def current(self) -> bool:
-        """Whether it holds, by all that is known."""
+        """Returns whether it is current."""
         return self.valid_to_us is None and self.recorded_to_us is None
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What tells it from all other states of its key."""
+        """Returns what identifies the state among those of its key."""
         return self.version, self.recorded_version
 
 
 Step = tuple[int, list[HistoryChange]]
-"""Changes of one key that were recorded at one time, in the order of the log, and that time."""
+"""Changes of one key with one record time, in log order, and that time."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -93,16 +93,16 @@ class Rule(msgspec.Struct, frozen=True):
 
     Attributes:
         tracked: Columns whose change begins a new state.
-        by_sequence: Whether rows have a time of their own. A delete has none: it counts from its
-            commit. It ends all that was recorded before it, and nothing recorded later reaches
-            back before it.
+        by_sequence: Whether rows have a time of their own. A delete has none and counts from its
+            commit. It ends everything recorded before it, and nothing recorded later reaches back
+            before it.
     """
 
     tracked: tuple[str, ...]
     by_sequence: bool = False
 
     def same(self, one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-        """Tells whether two rows are one state."""
+        """Returns whether two rows form one state."""
         for name in self.tracked:
             a, b = one[name], other[name]
             if a != b and (a == a or b == b):  # noqa: PLR0124  # NaN is as it was
@@ -110,16 +110,16 @@ class Rule(msgspec.Struct, frozen=True):
         return True
 
     def since_us(self, change: HistoryChange, at_us: int) -> int:
-        """Returns the time from which a change counts, given when it was recorded."""
+        """Returns the time from which a change counts, given its record time."""
         own = change.sequence_us if self.by_sequence else None
         return at_us if own is None else own
 
 
 def history(changes: Iterable[HistoryChange], rule: Rule) -> list[HistoryState]:
-    """Returns all states of one key; the current one, if there is one, comes last.
+    """Returns all states of one key; a current one comes last.
 
     Args:
-        changes: All known changes of the key, in any order, with or without copies.
+        changes: All known changes of the key, in any order, possibly repeated.
         rule: How changes become states.
     """
     states: list[HistoryState] = []
@@ -138,9 +138,9 @@ def history(changes: Iterable[HistoryChange], rule: Rule) -> list[HistoryState]:
 
 
 def steps(changes: Iterable[HistoryChange]) -> list[Step]:
-    """Returns changes of one key in the order of the log, by the time at which they were recorded.
+    """Groups changes of one key by record time, in log order.
 
-    Of copies, the one that was seen first counts.
+    Of repeated changes, the first one counts.
     """
     ordered = sorted(changes, key=lambda change: (change.version, change.at_us))
     found: list[tuple[int, HistoryChange]] = []
@@ -156,9 +156,9 @@ def steps(changes: Iterable[HistoryChange]) -> list[Step]:
 
 
 def follows(after_us: int, later: Sequence[Step], rule: Rule) -> bool:
-    """Tells whether changes only come after what is known of their key, in both times.
+    """Returns whether changes follow everything known of their key, in both times.
 
-    Then the current state is all that has to be known of it.
+    The current state of the key is then sufficient.
 
     Args:
         after_us: Time before which everything known began and was recorded.
@@ -176,12 +176,12 @@ def follows(after_us: int, later: Sequence[Step], rule: Rule) -> bool:
 
 
 def extend(states: list[HistoryState], change: HistoryChange, at_us: int, rule: Rule) -> None:
-    """Adds a change that comes after all others in both times.
+    """Adds a change that follows all others in both times.
 
     Args:
-        states: What is known; the current state, if there is one, comes last. It is changed.
+        states: The known states; a current one comes last. The list is modified.
         change: The change.
-        at_us: When it was recorded.
+        at_us: Its record time.
         rule: How changes become states.
     """
     current = states[-1] if states and states[-1].current else None
@@ -192,7 +192,7 @@ def extend(states: list[HistoryState], change: HistoryChange, at_us: int, rule: 
             current.last_version, current.last_at_us = change.version, since_us
             return
         if rule.by_sequence:
-            # that it lasted on was recorded, and stays to be read as such
+            # the state was recorded as open-ended, and must stay readable as such
             ended = replace(
                 current,
                 valid_to_us=since_us,
@@ -215,7 +215,7 @@ def _state(change: HistoryChange, since_us: int, at_us: int, recorded_version: i
 
 
 class _Timeline:
-    """What is known of one key, by the time since which it is so."""
+    """The known states of one key, by the start of their validity."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
@@ -223,7 +223,7 @@ class _Timeline:
         self._deleted_us: int | None = None
 
     def append(self, change: HistoryChange, at_us: int) -> bool:
-        """Takes a change if it comes after all others; returns whether it did."""
+        """Adds a change if it follows all others; returns whether it did."""
         since_us = self._rule.since_us(change, at_us)
         if self._known and since_us <= self._known[-1][0]:
             return False
@@ -233,7 +233,7 @@ class _Timeline:
         return True
 
     def place(self, change: HistoryChange, at_us: int) -> None:
-        """Takes a change, wherever it belongs."""
+        """Adds a change at its place."""
         since_us = self._rule.since_us(change, at_us)
         if self._deleted_us is not None:
             since_us = max(since_us, self._deleted_us)
@@ -242,12 +242,12 @@ class _Timeline:
             self._deleted_us = since_us
             self._known[place:] = [(since_us, change)]
         elif place < len(self._known) and self._known[place][0] == since_us:
-            self._known[place] = since_us, change  # the last of the log holds
+            self._known[place] = since_us, change  # the last one in the log counts
         else:
             self._known.insert(place, (since_us, change))
 
     def states(self) -> list[HistoryState]:
-        """The states by all that is known, as if it had been recorded at once."""
+        """Returns the states by present knowledge, as if all had been recorded at once."""
         found: list[HistoryState] = []
         for since_us, change in self._known:
             last = found[-1] if found and found[-1].current else None
@@ -265,7 +265,7 @@ class _Timeline:
 def _believe(
     states: list[HistoryState], found: list[HistoryState], at_us: int, version: int
 ) -> None:
-    """Puts what is known since some time in the place of what was known until then."""
+    """Replaces what was known from some time on by new states."""
     before = {
         (state.version, state.valid_from_us, state.valid_to_us): state
         for state in states

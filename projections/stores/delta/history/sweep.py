@@ -1,4 +1,4 @@
-"""Sweeps: a TRUNCATE, which ends all rows of a history's table, or a read without some of its rows.
+"""Sweeps: a TRUNCATE that ends all rows of a history's table, or a read that lacks some rows.
 
 A TRUNCATE is in the log, and ends every older row. A read of the whole table is not: a key is gone
 if the source had no row of it at the read's position. The read also lacks the row of a key that
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from projections.stores.delta.history.states import HistoryState
 
 _EVEN: Final = ~1
-"""Two changes of one key are never at one even number and the odd one after it, but for one that
-was completed and its own copy: so the last bit is free to carry what a change says."""
+"""Versions of two changes of one key never differ only in the last bit, except for a completed
+change and its own copy. The last bit is therefore free to store what a change reports."""
 
 
 class HistorySweep(NamedTuple):
-    """What ended all rows of a table at once, or what a read has found gone.
+    """An event that ended all rows of a table, or that found some missing.
 
     Attributes:
         version: Its log position; it ends only older rows.
@@ -57,21 +57,21 @@ class HistorySweep(NamedTuple):
 
     @property
     def logged(self) -> bool:
-        """Whether the log has it, a TRUNCATE; otherwise it is right before the rows of a read."""
+        """Returns whether the log has it: a TRUNCATE. Otherwise it is just before a read's rows."""
         return not read(self.version)
 
     @property
     def epoch(self) -> int:
-        """Incarnation of the source."""
+        """Returns the incarnation of the source."""
         return epoch_of(self.version)
 
 
 def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> list[HistoryChange]:
-    """Returns the deletes that sweeps are to one key.
+    """Returns the deletes of one key that sweeps amount to.
 
     Args:
         changes: All known changes of the key.
-        sweeps: All sweeps of its history, in the order of the log.
+        sweeps: All sweeps of its history, in log order.
     """
     if not sweeps:
         return []
@@ -95,21 +95,21 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> li
 def reopened(
     changes: Sequence[HistoryChange], current: HistoryState | None, sweeps: Sequence[HistorySweep]
 ) -> bool:
-    """Tells whether newer changes of a key say more of what was before than that it ended.
+    """Returns whether newer changes of a key change the result of an earlier sweep.
 
     Args:
-        changes: The changes, in the order of the log.
+        changes: The changes, in log order.
         current: The current state of their key.
         sweeps: All sweeps of its history.
     """
     first = next((change for change in changes if change.inserted is not None), None)
-    if current is None:  # perhaps of what a read has found gone
+    if current is None:  # possibly of a key that a read found missing
         late = changes[0].version - 1
         return any(s.version == late for s in sweeps) or (first is not None and not first.inserted)
     if first is None:
         return False
     if first.inserted:
-        return True  # it was gone by then, perhaps by a read that has a row of it all the same
+        return True  # the key was gone by then, perhaps by a read that nevertheless has a row of it
     began = current.version
     return read(began) and any(
         not s.logged and s.version + 1 < began and s.epoch == epoch_of(first.version)
@@ -120,9 +120,9 @@ def reopened(
 def ended(
     form: HistoryForm, changes: DeltaTable, sweep: HistorySweep, sweeps: Sequence[HistorySweep]
 ) -> set[Place]:
-    """Returns the keys that had a row until a sweep, as `ends` would tell of each.
+    """Returns the keys that had a row until a sweep, as `ends` decides for each.
 
-    Those that an earlier sweep has ended are left out.
+    Keys that an earlier sweep ended are left out.
 
     Args:
         form: The history's form.
@@ -156,13 +156,13 @@ def ended(
 
 
 def _truncate_after(sweep: HistorySweep, sweeps: Sequence[HistorySweep]) -> HistorySweep | None:
-    """The first TRUNCATE after a read's position, in its incarnation of the source."""
+    """Returns the first TRUNCATE after a read's position, in the same incarnation of the source."""
     later = (s for s in sweeps if s.logged and s.epoch == sweep.epoch and s.version > sweep.version)
     return min(later, default=None)
 
 
 def _amid(sweep: HistorySweep, truncate: HistorySweep | None) -> bool:
-    """Whether rows were truncated that the read had not come to."""
+    """Returns whether the TRUNCATE removed rows that the read had not reached."""
     return truncate is not None and truncate.at_us <= sweep.until_us
 
 
@@ -181,7 +181,7 @@ def _gone(
 
 
 def _said(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
-    """What each change says of its key: as the last before a sweep, the first after it, or read."""
+    """Returns what each change reports of its key: last before a sweep, first after it, or read."""
     version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
     older = pc.less_equal(version, sweep.version)
     here = pc.equal(pc.shift_right(version, VERSION_LSN_BITS), sweep.epoch)

@@ -1,4 +1,4 @@
-"""What the two tables of a history say: how far they are, and what they have of some keys."""
+"""The metadata of a history's two tables, and reads of some keys."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from projections.stores.delta.history.arrow import HistoryForm, Place
 
 SWEEPS: Final = "headwater.sweeps"
-"""Property of the table of states: what has ended all rows at once."""
+"""Property of the table of states: the sweeps so far."""
 
 OPEN_SWEEPS: Final = "headwater.sweeps.open"
-"""Property of the table of states: versions of those sweeps of which not all states have ended."""
+"""Property of the table of states: versions of the sweeps that have not ended all states yet."""
 
 ANEW: Final = "headwater.anew"
-"""Property of the table of states: columns are gone or of another type, and it has not been seen
-since which states are one by those that are left."""
+"""Property of the table of states: columns were dropped or retyped, and states that differed only
+in them have not been merged yet."""
 
 VERSION_MARK: Final = "headwater.version"
 AT_MARK: Final = "headwater.at"
@@ -34,12 +34,12 @@ COMMIT_MARK: Final = "headwater.commit"
 
 
 def transaction(table: DeltaTable, name: str) -> int:
-    """Returns a number that a commit of a table has noted under a name; 0 if none has."""
+    """Returns the number that a table's commits recorded under a name; 0 if none did."""
     return table.transaction_version(name) or 0
 
 
 def marks_of(states: DeltaTable) -> Marks:
-    """Returns how far the states of a history are, as their table says."""
+    """Returns the progress of a history's states."""
     sweeps = sweeps_of(states)
     return Marks(
         max([transaction(states, VERSION_MARK), *(sweep.version for sweep in sweeps)]),
@@ -50,19 +50,19 @@ def marks_of(states: DeltaTable) -> Marks:
 
 
 def sweeps_of(states: DeltaTable) -> tuple[HistorySweep, ...]:
-    """Returns what has ended all rows of a history at once, as the table of its states says."""
+    """Returns the sweeps of a history."""
     text = states.metadata().configuration.get(SWEEPS) or ""
     return tuple(HistorySweep(*map(int, each.split(":"))) for each in text.split(",") if each)
 
 
 def open_sweeps(states: DeltaTable) -> frozenset[int]:
-    """Returns the versions of those sweeps by which a state may still have to be ended."""
+    """Returns the versions of the sweeps that have not ended all states yet."""
     text = states.metadata().configuration.get(OPEN_SWEEPS) or ""
     return frozenset(int(version) for version in text.split(",") if version)
 
 
 def made_anew(states: DeltaTable) -> bool:
-    """Tells whether the states of a history are still to be made by the columns that are left."""
+    """Returns whether the states must still be recomputed for dropped columns."""
     return bool(states.metadata().configuration.get(ANEW))
 
 
@@ -74,7 +74,7 @@ def having(
     *,
     current: bool = False,
 ) -> Iterator[pa.Table]:
-    """Reads rows of some keys, or all, file by file: first their keys, then those that have one."""
+    """Reads rows of some keys, or all, file by file: first the keys, then matching rows."""
     if places is not None and not places:
         return
     only: Any = [(CURRENT, "=", "true")] if current else None
