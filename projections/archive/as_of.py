@@ -4,8 +4,8 @@ They are replayed like any other view, from the records of transactions that had
 into a separate table. A table that was filled this way can be continued to a later moment: its two
 versions are then the view at two times.
 
-A read of a table counts only once it had ended: rows that it does not have are then gone, and for a
-table without a key its rows replace the earlier ones.
+A snapshot of a table counts only once it has ended: rows that it does not have are then gone, and
+for a table without a key its rows replace the earlier ones.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LSN: Final = (1 << VERSION_LSN_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """Views as they were.
+    """The rows of views at an earlier moment.
 
     Attributes:
-        reached: The commit through which they are complete, without anything later.
+        reached: The commit through which they are complete, without any later change.
         tables: Folder of their tables, by name.
         versions: The version of each table.
     """
@@ -57,8 +57,8 @@ class KnownReads:
     """What other sources know about an archive.
 
     Attributes:
-        reads: Every finished snapshot, of all tables; without them, the first rows that were read
-            of a table count as a complete snapshot.
+        reads: Every finished snapshot, of all tables; without them, the first rows read of a table
+            count as a complete snapshot.
         archived: The archive's recorded end of each partition; see `Archive.ends`.
     """
 
@@ -79,14 +79,14 @@ def former(
         archive: Folder of the archive.
         plans: The views: mirrors, histories, or views of events.
         moment: The moment.
-        tables: Folder for their tables; it may have them as they were at an earlier moment.
+        tables: Folder for their tables; it may contain the tables of an earlier moment.
         known: What other sources know about the archive.
 
     Returns:
-        The commit that was reached, and where the rows are.
+        The commit, and the tables.
 
     Raises:
-        MomentUnreadableError: The archive does not have the moment.
+        MomentUnreadableError: The archive does not cover the moment.
         ArchiveMissingError: There is no archive.
         ArchiveIncompleteError: It lacks records of the views.
     """
@@ -121,13 +121,13 @@ def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[R
     """Returns the version below which rows had gone by then, because a snapshot does not have them.
 
     Raises:
-        MomentUnreadableError: No read of the table had ended by then.
+        MomentUnreadableError: No snapshot of the table had ended by then.
     """
     epoch, found = reached.epoch, dict[str, int]()
     for topic in plan.topics:
         ended = {
             span.version & _LSN: commits.read_until_us(topic, epoch, span.version & _LSN)
-            or span.until_us  # it has found no row
+            or span.until_us  # the snapshot found no row
             for span in _reads_of({topic}, reads)
             if span.version >> VERSION_LSN_BITS == epoch
         }

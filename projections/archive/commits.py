@@ -44,9 +44,9 @@ class Moment:
     """A time or a position.
 
     Attributes:
-        lsn: A position in the log.
+        lsn: A log position.
         at_us: A time, microseconds since 1970, UTC; None with a position. Without both, it is the
-            last moment that the archive has.
+            last moment in the archive.
         epoch: Incarnation of the source; None for the newest.
     """
 
@@ -61,8 +61,8 @@ class Reached:
 
     Attributes:
         epoch: Incarnation of the source.
-        commit: The commit; everything up to it counts, and nothing later.
-        at_us: The latest time of one of these commits, microseconds since 1970, UTC.
+        commit: The commit; everything up to it counts, nothing later.
+        at_us: The latest commit time up to there, microseconds since 1970, UTC.
     """
 
     epoch: int
@@ -71,7 +71,7 @@ class Reached:
 
 
 class Commits:
-    """The commits that an archive names, of all its topics.
+    """The commits that an archive names, in all its topics.
 
     Args:
         scan: The archive, with every topic.
@@ -94,20 +94,20 @@ class Commits:
         for epoch, parts in found.items():
             commits, at_us = np.unique(np.concatenate(parts, axis=1), axis=1)
             names, starts = np.unique(commits, return_index=True)
-            # for the transaction after each commit, and for any earlier one up to here
+            # for the transaction after each commit, and for all earlier ones
             latest = np.maximum.reduceat(at_us, starts)
             self._of[epoch] = names, latest, np.maximum.accumulate(latest)
 
     @property
     def newest_epoch(self) -> int:
-        """The newest incarnation with a commit; 0 if there is none."""
+        """Returns the newest incarnation with a commit; 0 if there is none."""
         return max(self._of, default=0)
 
     def reached(self, moment: Moment) -> Reached:
         """Returns the commit that a moment is rounded down to.
 
         Raises:
-            MomentUnreadableError: The archive names none by then, or ends before it.
+            MomentUnreadableError: The archive names no commit by then, or ends before the moment.
         """
         epoch = self.newest_epoch if moment.epoch is None else moment.epoch
         names, latest, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
@@ -128,11 +128,11 @@ class Commits:
         return Reached(epoch, Lsn(int(names[place])), int(so_far[place - 1]))
 
     def too_early(self, epoch: int, since_us: int) -> MomentUnreadableError:
-        """Returns the error of a moment before the first one that the archive has.
+        """Returns the error for a moment before the first one in the archive.
 
         Args:
             epoch: Incarnation of the source.
-            since_us: Time of the last change that has to be counted.
+            since_us: Time of the last change that must be counted.
         """
         names, _, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
         place = int(np.searchsorted(so_far, since_us, side="left")) + 1
@@ -146,12 +146,12 @@ class Commits:
         )
 
     def read_until_us(self, topic: str, epoch: int, lsn: int | None) -> int | None:
-        """Returns when the last row of a read was sent; None if none was.
+        """Returns when the last row of a snapshot was sent; None if none was.
 
         Args:
             topic: The topic.
             epoch: Incarnation of the source.
-            lsn: Position of the read; None for the first of the incarnation.
+            lsn: Log position of the snapshot; None for the first one of the incarnation.
         """
         of_topic = {
             place: sent
@@ -187,8 +187,8 @@ class CommittedBy(RecordFilter):
 
     Args:
         reached: The last commit that counts.
-        last_reads: By topic, the version of the newest read whose rows count; topics that are not
-            named count the rows of every read.
+        last_reads: By topic, the version of the newest snapshot whose rows count; in other topics,
+            the rows of every snapshot count.
     """
 
     def __init__(self, reached: Reached, last_reads: Mapping[str, int] = _EVERY) -> None:
@@ -198,18 +198,18 @@ class CommittedBy(RecordFilter):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it reads beside offset and key."""
+        """Returns the columns that it reads, in addition to offset and key."""
         return ("commit_lsn", "recorded_at")
 
     def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
-        """Whether the records are those of such transactions."""
+        """Returns whether each record belongs to such a transaction."""
         reached = self._reached
         epochs, before = integers(batch.column("epoch")), integers(batch.column("commit_lsn"))
         sent_us = integers(batch.column("recorded_at").cast(pa.int64()))
         seen = sent_us + CLOCKS_APART_US <= reached.at_us
         whole = seen & self._of_whole_read(topic, batch)
         counts = np.where(was_read(batch), whole, before < reached.commit.value)
-        # an unreadable record has no log position: it counts from the time when it was sent
+        # an unreadable record has no log position: its send time decides
         counts = np.where(flags(batch.column("op").is_null()), seen, counts)
         found: Flags = (epochs < reached.epoch) & (epochs > 0) | (
             (epochs == reached.epoch) | (epochs == 0)
@@ -225,7 +225,7 @@ class CommittedBy(RecordFilter):
 
 
 def was_read(batch: pa.RecordBatch) -> Flags:
-    """Whether records are rows of a snapshot, without a log position."""
+    """Returns whether each record is a row of a snapshot, without a log position."""
     found: Flags = integers(batch.column("lsn")) % _ALIGNMENT != 0
     return found
 

@@ -1,6 +1,6 @@
 """Whether an archive has all records of a view.
 
-It does if it begins with the very first record of each partition, or if it has every row of a
+It has if it begins with the very first record of each partition, or if it has every row of a
 snapshot of the table and everything since. Otherwise retention removed days, or the archive began
 after the topics had lost records; then only the source has everything.
 """
@@ -48,7 +48,7 @@ def check(
         whole: The newest finished snapshot of each table, by topic.
 
     Raises:
-        ArchiveIncompleteError: It lacks some, and has no snapshot of the table either.
+        ArchiveIncompleteError: Records are missing, and so is a snapshot of the table.
     """
     firsts = survey.firsts
     had = {number: end for (name, number), end in archived.items() if name == topic and end}
@@ -79,11 +79,11 @@ def check_since(  # noqa: PLR0913, PLR0917  # what it is told by
     archived: Offsets,
     since: Mapping[int, int],
 ) -> None:
-    """Refuses a topic if the archive lacks records since an earlier read of it.
+    """Refuses a topic if the archive lacks records since an earlier replay of it.
 
     The archive removes its oldest days first. If it has a record of a partition at or before the
-    wanted ones, it therefore has all of these. The first of the wanted records nearly always shows
-    that; where offsets were skipped in the topic itself, an older one does.
+    wanted ones, it therefore has all of these. The first wanted record nearly always proves that;
+    where the topic itself skips offsets, an older one does.
 
     Args:
         archive: Folder of the archive.
@@ -94,7 +94,7 @@ def check_since(  # noqa: PLR0913, PLR0917  # what it is told by
         since: The first wanted offset of each partition; 0 for others.
 
     Raises:
-        ArchiveIncompleteError: It lacks some.
+        ArchiveIncompleteError: Records are missing.
     """
     had = {number: end for (name, number), end in archived.items() if name == topic}
     lacking = _beyond(survey.firsts, had, since)
@@ -125,9 +125,10 @@ def _beyond(
 
 
 def _has(scan: ArchiveScan, topic: str, survey: TopicSurvey, read: Read) -> bool:
-    """Whether all rows of a read are there, and every change since its position.
+    """Returns whether all rows of a snapshot are there, and every change since its position.
 
-    That holds if each partition begins before the read did: its first record is an older change.
+    That holds if each partition begins before the snapshot did: its first record is an older
+    change.
     """
     if read.read_lsn is None:
         return False

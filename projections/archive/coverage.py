@@ -2,8 +2,8 @@
 
 `completeness` proves that for each record, in the first pass of a replay. The check here reads a
 few columns, which takes about as long as counting the records, so that a plan can use it. It counts
-rows of a snapshot without distinguishing them: a replay may therefore still find a gap after a
-positive answer, and never the reverse.
+rows of all snapshots together: a replay may therefore still find a gap after a positive result, but
+never the reverse.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ArchiveCoverage:
     """What an archive has of some topics.
 
     Attributes:
-        records: Their records.
-        lacking: What it lacks of them; None if it goes back to the first change.
+        records: Number of their records.
+        lacking: What is missing; None if it goes back to the first change.
     """
 
     records: int
@@ -82,29 +82,29 @@ def of_view(
     if isinstance(view, MirrorView) and view_schemas.ready(connection):
         shape = view_schemas.read(connection, config.source).get(place)
         if shape is not None and view.table in shape.tables:
-            tables.update(shape.tables)  # the names that it had before
+            tables.update(shape.tables)  # and the former names
     topics = frozenset(map(escaped_topics.names(connection, config.source).of, tables))
     try:
         had = archived(config, topics)
     except BrokerError:
-        had = {}  # of a partition that was emptied, no one says that it had anything
+        had = {}  # nothing proves that a partition without records ever had any
     return reach(config.archive, topics, had, whole)
 
 
 def instead(view: View) -> str:
-    """Returns what to do about a view that the archive cannot fill."""
+    """Returns what to do if the archive cannot fill a view."""
     past = isinstance(view, MirrorView) and view.history is not None
     loses = ", which has no state but the present ones" if past else " instead"
     return f"headwater view rebuild {view.name} --from-source reads its table{loses}"
 
 
 def archived(config: JobConfig, topics: frozenset[str], version: int | None = None) -> Offsets:
-    """Returns how far the archive says that it has had each partition of some topics.
+    """Returns the archive's recorded end of each partition of some topics.
 
     Args:
         config: The job's configuration.
         topics: The topics.
-        version: As of which version of the archive; None for the newest.
+        version: Version of the archive; None for the newest.
 
     Raises:
         BrokerError: The broker does not answer.
@@ -121,7 +121,7 @@ def archived(config: JobConfig, topics: frozenset[str], version: int | None = No
 def reach(
     archive: Path, topics: Collection[str], archived: Offsets, whole: Mapping[str, Read]
 ) -> ArchiveCoverage:
-    """Returns what an archive has of some topics; reads little of it and writes nothing.
+    """Returns what an archive has of some topics; reads few columns and writes nothing.
 
     Args:
         archive: Folder of the archive.
@@ -155,7 +155,7 @@ def reach(
 
 
 def _has(engine: QueryBuilder, topic: str, firsts: Mapping[int, int], read: Read) -> bool:
-    """Whether all rows of a read are there, and every change since; see `completeness`."""
+    """Returns whether a snapshot and all later changes are there; see `completeness`."""
     if read.read_lsn is None:
         return False
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version

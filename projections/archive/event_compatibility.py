@@ -1,6 +1,6 @@
-"""Stored events whose version no upcaster brings to the declared one.
+"""Stored events that no upcaster converts to the declared version.
 
-A replay quarantines them, and the view would lack them.
+A replay would quarantine them, and the view would lack them.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def unread_events(connection: psycopg.Connection[Any], view: EventsView) -> list
 
 
 def gaps(view: EventsView) -> Iterator[UnreadEvents]:
-    """Yields the versions of a view's events that could not be read if there were any."""
+    """Yields the versions of a view's events that could not be read if they existed."""
     registry = view.events.registry
     for name in view.events.types:
         for version in range(1, registry.named(name).version):

@@ -1,12 +1,12 @@
 """Fold: finds the record with the greatest version of each key of a topic, without decoding any.
 
-Keys are compared exactly, never by a hash alone, and records of a key as live delivery compares
-them: the greater version wins, the first among equal ones. One entry is kept for each key; records
-are added in portions at least as large as all entries, so each key is compared a few times only.
+Keys are compared exactly, never by a hash alone, and records of a key as in live delivery: the
+greatest version wins, the first among equal ones. One entry is kept for each key; records are added
+in portions at least as large as all entries, so each key is compared only a few times.
 
-A single record does not suffice for keys with an unreadable record, and for keys whose newest
-record keeps values that only an earlier one has. These keys are named, and all their records are
-delivered as in live delivery.
+A single record does not suffice for keys with an unreadable record, or for keys whose newest record
+omits unchanged values that only an earlier one has. These keys are listed, and all their records
+are delivered as in live delivery.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class KeyedRecords(NamedTuple):
         keys: Their keys.
         versions: Their versions.
         offsets: Their offsets; records of one key are in one partition.
-        rows: Their numbers in the archive.
-        kept: Whether they keep values.
+        rows: Their row numbers in the archive.
+        kept: Whether they omit unchanged values.
     """
 
     keys: pa.Array
@@ -95,7 +95,7 @@ class Fold:
         return with_former(keys, self.moved)
 
     def rows(self, chained: set[str]) -> Integers:
-        """Returns the numbers of the newest records of all other keys, rising."""
+        """Returns the row numbers of the newest records of all other keys, ascending."""
         newest = self.newest()
         if newest is None:
             return np.empty(0, np.int64)
@@ -119,7 +119,7 @@ class Fold:
         greatest = np.full(len(keys), -1, np.int64)
         np.maximum.at(greatest, codes, versions)
         best = np.flatnonzero(versions == greatest[codes])
-        if len(best) > len(keys):  # equal versions: the first in the topic is to be written last
+        if len(best) > len(keys):  # equal versions: the first in the topic is written last
             best = best[np.argsort(-offsets[best], kind="stable")]
         places = np.empty(len(keys), np.int64)
         places[codes[best]] = best
@@ -130,19 +130,19 @@ class Fold:
 
 @dataclass(slots=True)
 class FoldedRows:
-    """The result of folding a topic, by the numbers of its records in the archive; see `Fold`.
+    """The result of folding a topic, by row numbers in the archive; see `Fold`.
 
-    It needs sixteen bytes for a key of any length.
+    It needs sixteen bytes per key, regardless of the key's length.
 
     Attributes:
-        numbers: The newest record of each key, rising.
+        numbers: Row number of the newest record of each key, ascending.
         versions: Their versions.
-        kept: Keys of those that keep values, with their versions.
+        kept: Keys whose newest record omits unchanged values, with its version.
         unread_keys: Keys of records that cannot be read.
         loose_rows: Records without a key.
-        truncated: Version of the newest truncate; 0 without one.
-        truncate_row: Its number; -1 without one.
-        moved: The former keys of rows, by their present key.
+        truncated: Version of the newest truncate; 0 if there is none.
+        truncate_row: Its row number; -1 if there is none.
+        moved: The former keys of rows, by their current key.
         look_up: Returns the numbers of the newest records of some keys.
     """
 
@@ -163,7 +163,7 @@ class FoldedRows:
         return with_former(self.unread_keys | live, self.moved)
 
     def rows(self, chained: set[str]) -> Integers:
-        """Returns the numbers of the newest records of all other keys, rising."""
+        """Returns the row numbers of the newest records of all other keys, ascending."""
         live = self.versions >= self.truncated
         if chained and self.look_up is not None:
             names = frozenset(chained)
@@ -178,7 +178,7 @@ def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:
 
     Args:
         keys: The keys.
-        moved: The former keys of rows, by their present key.
+        moved: The former keys of rows, by their current key.
     """
     found, ahead = set(keys), list(keys)
     while ahead:

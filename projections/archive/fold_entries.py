@@ -1,4 +1,4 @@
-"""Entries of a fold: the newest record of each key as tasks report it, read by a replay."""
+"""Entries of a fold: the newest record of each key, written by tasks and read by a replay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def folded_rows(entries: pa.Table) -> FoldedRows:
     changes = by_kind[CHANGE].sort_by("row")
     kept = changes.filter(changes["kept"])
     truncates = by_kind[TRUNCATE].to_pylist()
-    # the first among equal ones, as in a survey
+    # the first among equal versions, as in a survey
     newest = max(truncates, key=lambda each: (each["version"], -each["row"]), default=None)
     return FoldedRows(
         row_numbers(changes),
@@ -62,5 +62,5 @@ def folded_rows(entries: pa.Table) -> FoldedRows:
 
 
 def row_numbers(entries: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Returns the numbers of the records of entries."""
+    """Returns the row numbers of the records of entries."""
     return np.asarray(entries["row"].to_numpy(), np.int64)

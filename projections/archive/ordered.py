@@ -1,8 +1,8 @@
-"""The records of a topic in their order, whatever their order in the archive.
+"""Reads the records of a topic in offset order, whatever their order in the archive.
 
-Compaction merges files in an order of its own. Records that are in order are read as they are;
-otherwise they are first sorted into parts on disk, each with some of the offsets of a partition, so
-that at most one of those is in memory.
+Compaction merges files in its own order. Records that are in order are read directly; otherwise
+they are first sorted into parts on disk, each with a range of offsets of a partition, so that at
+most one part is in memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OrderedRecords:
         scan: The archive.
         topic: The topic.
         survey: Where its records are.
-        choose: Selects the wanted ones, by the rows and their numbers.
+        choose: Selects the wanted records, by rows and row numbers.
         scratch: Folder for sorting.
         rows: Approximate number of records in a part.
     """
@@ -66,7 +66,7 @@ class OrderedRecords:
 
     @property
     def in_order(self) -> bool:
-        """Whether they are in order already."""
+        """Returns whether they are already in order."""
         last: dict[int, int] = {}
         for piece in self._survey.pieces:
             if not piece.rising or piece.first <= last.get(piece.partition, -1):
@@ -119,7 +119,7 @@ class OrderedRecords:
 def _sort_out(batch: pa.RecordBatch, bounds: dict[int, Integers], spool: SpillFile) -> None:
     partitions = batch.column("partition").to_numpy(zero_copy_only=False)
     offsets = batch.column("offset").to_numpy(zero_copy_only=False)
-    plain = batch.cast(_SCHEMA)  # of a dictionary a spool has none
+    plain = batch.cast(_SCHEMA)  # a spool has no dictionary encoding
     for partition in np.unique(partitions).tolist():
         own = partitions == partition
         numbers = np.searchsorted(bounds[partition], offsets, side="right")

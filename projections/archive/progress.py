@@ -59,7 +59,7 @@ class ReplayProgress:
 
 
 class Meter:
-    """Counts, and reports now and then.
+    """Counts records, and reports at intervals.
 
     Args:
         tell: Receives the reports.
@@ -72,7 +72,7 @@ class Meter:
         self.rows = self.looked_at = self.to_deliver = self.delivered = self.written = 0
 
     def skip(self, records: int) -> None:
-        """Counts records that an earlier run has delivered."""
+        """Counts records that an earlier run delivered."""
         self.delivered += records
         self._had += records * _DELIVERED_WEIGHT
 

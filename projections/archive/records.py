@@ -1,4 +1,4 @@
-"""Archived records in the form that the reducers read: bytes as they were in the topic."""
+"""Archived records in the form that the reducers read: bytes as in the topic."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _values(batch: pa.RecordBatch) -> list[bytes | None]:
 
 
 def _bytes(text: pa.Array, raw: pa.Array) -> list[bytes | None]:
-    """Values as bytes: those of the text, or the raw ones where there is none."""
+    """Returns values as bytes: of the text, or the raw ones if there is no text."""
     found = text.cast(pa.large_binary())
     if found.null_count and raw.null_count < len(raw):
         found = pc.coalesce(found, raw.cast(pa.large_binary()))

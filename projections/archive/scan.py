@@ -1,8 +1,8 @@
 """ArchiveScan: one version of an archive, read file by file in bounded memory.
 
-It opens only files that may have one of the wanted topics, by the table's statistics, and reads
-only the requested columns. Rows have numbers, the same in every pass over the same version, so that
-one pass can read what another has chosen.
+It opens only files that may have a wanted topic, by the table's statistics, and reads only the
+requested columns. Row numbers are the same in every pass over one version, so one pass can read
+what another has chosen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ArchiveMark(NamedTuple):
 
     Attributes:
         version: Number of the version.
-        files: A digest of its files: after a restore to an earlier state, numbers repeat.
+        files: A digest of its files: after a restore to an earlier state, version numbers repeat.
     """
 
     version: int
@@ -69,12 +69,12 @@ class ArchiveScan:
         archive: Folder of the archive.
         topics: Topics whose records are wanted; None for all.
         version: Version of the table; None for the newest.
-        since: First day on which wanted records came; None for all.
-        beyond: A version whose files are skipped; None for none. A file never changes, so newer
-            records are in other files, together with older ones where files were merged.
+        since: First arrival day of wanted records; None for all.
+        beyond: A version whose files are skipped; None for none. Files never change, so newer
+            records are in other files, together with older ones if files were merged.
 
     Raises:
-        ArchiveMissingError: It does not exist, or not in that version, or not with `beyond`.
+        ArchiveMissingError: The archive, this version of it or `beyond` does not exist.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class ArchiveScan:
 
     @property
     def mark(self) -> ArchiveMark:
-        """Its identity."""
+        """Returns the identity of the version."""
         return ArchiveMark(self.version, _digest(self._paths))
 
     @property
     def blocks(self) -> list[Block]:
-        """Its row groups, in the order in which their files were added."""
+        """Returns its row groups, in the order in which their files were added."""
         if self._known_blocks is None:
             self._known_blocks, first = [], 0
             for path in self._files:
@@ -131,7 +131,7 @@ class ArchiveScan:
 
     @property
     def rows(self) -> int:
-        """The number of rows of its files, including other topics."""
+        """Returns the number of rows of its files, including other topics."""
         return sum(block.rows for block in self.blocks)
 
     def read(
@@ -141,7 +141,7 @@ class ArchiveScan:
 
         Args:
             columns: The columns to read.
-            blocks: Which; None for all.
+            blocks: The blocks to read; None for all.
         """
         for block in self.blocks if blocks is None else blocks:
             first = block.first
@@ -153,7 +153,7 @@ class ArchiveScan:
     def records(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yields the records of its topics.
 
-        They are filtered here and not by the file reader: a rewritten file has texts of a type that
+        This module filters them, not the file reader: a rewritten file has texts of a type that
         pyarrow's datasets cannot compare.
 
         Args:
@@ -172,11 +172,11 @@ class ArchiveScan:
     def chosen(
         self, columns: Sequence[str], rows: NDArray[np.int64]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yields the rows of some numbers; blocks without any are not read.
+        """Yields the rows with some numbers; blocks without any are not read.
 
         Args:
             columns: The columns to read.
-            rows: Their numbers, rising.
+            rows: The row numbers, ascending.
 
         Yields:
             The number of finished blocks, and rows.
@@ -191,7 +191,7 @@ class ArchiveScan:
                     yield number, batch.take(pa.array(rows[low:high] - first))
 
     def only_tombstones(self, block: Block) -> bool:
-        """Whether every row of a block without an operation is a tombstone, by its statistics.
+        """Returns whether statistics prove that every row of a block is a tombstone.
 
         A tombstone has neither an operation nor a source nor a raw value. Where no row has a raw
         value, each that has an operation has a source.
@@ -218,10 +218,10 @@ def newest_version(archive: Path) -> int:
 
 
 def _paths(archive: str, mark: ArchiveMark | None) -> frozenset[str]:
-    """The files of a version.
+    """Returns the files of a version.
 
     Raises:
-        ArchiveMissingError: It is another one by now.
+        ArchiveMissingError: The archive was replaced.
     """
     if mark is None:
         return frozenset()
@@ -252,7 +252,7 @@ def _opened(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path, read_dictionary=list(_FEW_WORDS), pre_buffer=False)
     except FileNotFoundError:
-        raise  # an older version of the archive, as a rule: the caller goes on with the newest
+        raise  # usually an older version of the archive: the caller continues with the newest
     except (pa.ArrowException, OSError):
         raise _unreadable(path) from None
 
@@ -275,7 +275,7 @@ def _unreadable(path: Path) -> ArchiveMissingError:
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the rows in the archive's own types: a rewritten file has its engine's."""
+    """Converts rows to the archive's own types: a rewritten file has those of its engine."""
     names, columns = batch.schema.names, list(batch.columns)
     foreign = [
         place for place, column in enumerate(columns) if not pa.types.is_dictionary(column.type)
@@ -286,7 +286,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _undone(column: pa.Array) -> pa.Array:
-    """Returns a column without dictionary encoding, however it was read."""
+    """Returns a column without dictionary encoding."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
@@ -297,7 +297,7 @@ def _may_have(action: dict[str, Any], topics: Collection[str] | None, since: dat
     least, most = action.get("min.topic"), action.get("max.topic")
     if topics is None or least is None or most is None:
         return True
-    # a long text's statistics may be cut
+    # statistics of long texts may be truncated
     return any(least <= topic and topic[: len(most)] <= most for topic in topics)
 
 

@@ -1,12 +1,12 @@
 """Archive: every record of a source's topics, kept as a table of change events.
 
-It is one Delta table, partitioned by the day on which records came, and append-only. A commit has
-the records of a batch and, for each partition of a topic, the offset after the last of them, as an
-application transaction of Delta's own. Each record is therefore archived exactly once, whatever
-process is killed and whichever checkpoint is lost: records before that offset are skipped.
+It is one Delta table, partitioned by the arrival day of records, and append-only. A commit has the
+records of a batch and, for each partition of a topic, the offset after the last of them, as one of
+Delta's application transactions. Each record is therefore archived exactly once, whatever process
+is killed and whichever checkpoint is lost: records before that offset are skipped.
 
-Records stay unchanged. An envelope is stored in its parts, which together give the record byte for
-byte; any other value is stored as it came.
+Records stay unchanged. An envelope is stored in its parts, which together restore the record byte
+for byte; any other value is stored as it came.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ SCHEMA: Final = pa.schema(
         (DAY, pa.date32()),
     ]
 )
-"""Columns: where a record lies and since when; what changed, and its place in the source's log (of
-the transaction before, its own, its number in the transaction); the parts of the envelope, as JSON;
-and what is none. A row's key is `raw_key` if it is no text, its value `raw_value` if `op` is NULL
-or the record is not put together as the connector does it."""
+"""Columns: topic, partition, offset and arrival time; operation and log position (the commit before
+the transaction, its own position, its number in the transaction); the parts of the envelope, as
+JSON; and raw bytes. A key that is not text is in `raw_key`. A value is in `raw_value` if `op` is
+NULL or the connector would not have written it like that."""
 
 GIVEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "epoch", "headers")
-"""Columns of a batch that is archived; `epoch` is what the record's header says."""
+"""Columns of a batch to archive; `epoch` is from the record's header."""
 
 _KEPT: Final = ("topic", "partition", "offset", "recorded_at", "headers", DAY)
 _DECODED: Final = tuple(name for name in SCHEMA.names if name not in _KEPT)
 
 BLANK: Final = tuple(name for name in _DECODED if name not in {"key", "raw_key"})
-"""Columns that a record without a value has not."""
+"""Columns that are NULL in a record without a value."""
 
 _STATISTICS: Final = SCHEMA.names[: SCHEMA.get_field_index("before")]
 _HEAD, _AFTER, _SOURCE, _NULL = b'{"before":', b',"after":', b',"source":', b"null"
@@ -99,7 +99,7 @@ _WITH_ROW: Final = frozenset("cu")
 _EPOCHS: Final = {str(number): number for number in range(1, 128)}
 _PROPERTIES: Final = {
     **CONFIGURATION,
-    # those by which files are passed over; of values there is nothing to be had
+    # statistics only of columns by which files are skipped
     "delta.dataSkippingStatsColumns": ",".join(_STATISTICS),
 }
 
@@ -121,14 +121,14 @@ class ArchiveRetention:
     days: int | None = None
 
     def first_day(self, today: date) -> date | None:
-        """Returns the first day whose records are kept; None if all are."""
+        """Returns the first day whose records are kept; None for all."""
         return None if self.days is None else today - timedelta(days=self.days)
 
 
 class Archive:
     """The archive of one source.
 
-    It has one writer, and erasures: each commit is made under a lock.
+    It has one writer, and erasures: every commit holds a lock.
 
     Args:
         folder: Folder of its table.
@@ -141,8 +141,8 @@ class Archive:
         """Returns the offset after the last archived record of each partition that has any.
 
         Args:
-            places: Identity of the topic of each partition.
-            version: As of which version of the table; None for the newest.
+            places: Topic, partition and Kafka's topic id, of each partition.
+            version: Version of the table; None for the newest.
 
         Raises:
             SinkUnavailableError: It cannot be read.
@@ -164,16 +164,16 @@ class Archive:
         identities: Mapping[str, str],
         retention: ArchiveRetention = ArchiveRetention(),
     ) -> int:
-        """Adds those of a batch's records that are not there yet, in one commit.
+        """Adds the records of a batch that are not archived yet, in one commit.
 
         Args:
             batches: The records, with the columns `GIVEN`.
-            ends: Offset after the last record of each partition that the batch has.
+            ends: Offset after the last record of each partition in the batch.
             identities: Kafka's id of each topic.
             retention: How long records are kept.
 
         Returns:
-            How many were added.
+            The number of records added.
 
         Raises:
             SinkUnavailableError: The table cannot be read or written.
@@ -193,7 +193,7 @@ class Archive:
                     made = _rows(batch, there, today)
                     added += made.num_rows
                     yield made
-            except Exception as error:  # what comes back through the library has lost its kind
+            except Exception as error:  # an error that passes through the library loses its class
                 failure.append(error)
                 raise
 
@@ -222,7 +222,7 @@ class Archive:
         return added
 
     def maintain(self, retention: ArchiveRetention, today: date) -> None:
-        """Merges small files into large ones, and removes days past the retention.
+        """Merges small files, and removes days past the retention.
 
         Raises:
             DeltaError: The table cannot be written.
@@ -231,7 +231,7 @@ class Archive:
         first = retention.first_day(today)
         if first is not None:
             table.delete(f"\"{DAY}\" < DATE '{first.isoformat()}'")
-        # what is older was made large when it was new
+        # an older day's files were merged when it was new
         since = (today - timedelta(days=1)).isoformat()
         table.optimize.compact(target_size=COMPACTED_BYTES, partition_filters=[(DAY, ">=", since)])
         try:
@@ -242,7 +242,7 @@ class Archive:
                 keep_versions=pinned_versions(self._folder) or None,
             )
         except DeltaError as error:
-            # rather too many files than one that someone reads
+            # rather too many files than a missing one
             _log.warning("archive is not vacuumed: %s", type(error).__name__)
 
     def _table(self) -> DeltaTable:
@@ -251,7 +251,7 @@ class Archive:
             table = DeltaTable(path)
             if "raw_value" in {field.name for field in table.schema().fields}:
                 return table
-            # one of records that were not taken apart, of a version before this
+            # records that an earlier release stored undivided
             self._folder.rename(self._folder.with_name(f"{self._folder.name}.before"))
         return DeltaTable.create(path, SCHEMA, partition_by=[DAY], configuration=_PROPERTIES)
 
@@ -288,7 +288,7 @@ def record_key(row: Mapping[str, Any]) -> bytes | None:
 
 
 def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
-    """Splits records into columns, except those that are archived already."""
+    """Splits records into columns, without those already archived."""
     places = zip(*(batch.column(name).to_pylist() for name in GIVEN[:3]), strict=True)
     new = [offset >= there.get((topic, number), 0) for topic, number, offset in places]
     if not all(new):
@@ -311,8 +311,8 @@ def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
 def _decoded(key: bytes | None, value: bytes | None, epoch: str | None) -> tuple[Any, ...]:
     """Returns the values of the columns `_DECODED`.
 
-    The result is that of `_record`, in half the time: it reads only what the connector's usual form
-    needs; any other form is left to `_record`.
+    The result equals that of `_record`, in half the time: it reads only what the connector's usual
+    form needs, and leaves any other form to `_record`.
     """
     try:
         return _usual(key, value, epoch)
@@ -324,7 +324,7 @@ def _usual(key: Any, value: Any, epoch: Any) -> tuple[Any, ...]:
     """Returns the same for a record of the usual form.
 
     Raises:
-        ValueError: It has another form, which may also raise `KeyError`, `TypeError` or
+        ValueError: It has another form; this may also raise `KeyError`, `TypeError` or
             `AttributeError`.
     """
     fields = orjson.loads(value)
@@ -341,7 +341,7 @@ def _usual(key: Any, value: Any, epoch: Any) -> tuple[Any, ...]:
         raise ValueError
     if not orjson.loads(key).keys():
         raise ValueError
-    # quotes in a user's data are escaped, so neither stands there; one of each is the envelope's
+    # quotes in a user's data are escaped, so neither text occurs in it, only in the envelope
     end = value.index(_SOURCE_OBJECT)
     rest = value.index(_TRANSACTION, end) + 1
     if not value.startswith(_NO_BEFORE) or value[end - 1] != _BRACE:

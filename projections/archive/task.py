@@ -1,4 +1,4 @@
-"""Inputs and results of a replay: targets, options, where it continues, figures."""
+"""Inputs and results of a replay: targets, options, resume position, figures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CHANGES_PER_WRITE: Final = 100_000
 
 
 class Had(msgspec.Struct, frozen=True):
-    """What views already have of an archive, so that a catch-up round replays only later records.
+    """What views already have of an archive; a catch-up round replays only later records.
 
     Attributes:
         ends: Topic, partition and offset after the last record that they have.
-        archive: Version of the archive that has no other records, and a digest of its files; None
-            where all files are to be read.
+        archive: Version of the archive with these records only, and a digest of its files; None to
+            read all files.
     """
 
     ends: list[tuple[str, int, int]]
@@ -42,24 +42,24 @@ class Had(msgspec.Struct, frozen=True):
 
     @property
     def offsets(self) -> Offsets:
-        """Offset after the last record that they have, by topic and partition."""
+        """Returns the offset after the last record that they have, by topic and partition."""
         return {(topic, partition): end for topic, partition, end in self.ends}
 
     @property
     def mark(self) -> ArchiveMark | None:
-        """The version of the archive whose files need not be read."""
+        """Returns the version of the archive whose files can be skipped."""
         return None if self.archive is None else ArchiveMark(*self.archive)
 
 
 class ReplayState(msgspec.Struct, frozen=True):
-    """Where a replay continues; small, and of plain values.
+    """The resume position of a replay: small, with plain values only.
 
     Attributes:
         archive_version: Version of the archive that it reads.
-        ends: Topic, partition and offset after the last record that it reads.
+        ends: Topic, partition and offset after the last record to read.
         step: Its current step.
         part: The next part of that step.
-        had: In a catch-up round, what was there before it.
+        had: For a catch-up round, what the views had before it.
         bulk: Whether its steps are those of a replay with a bulk engine.
     """
 
@@ -82,16 +82,16 @@ class ReplayState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """Views of one store that are filled.
+    """Views of one store to fill.
 
     Attributes:
         plans: The views.
         open_sink: Opens the store; the replay closes it.
         held: Quarantined keys, by view.
         set_aside: Receives records that cannot be written, and how far views were truncated, by
-            name; once it returns, both are stored. Without it, `ReplayResult` has both.
-        changes_per_write: Changes of a topic after which they are written.
-        bulk: Fills its tables with many tasks; None where they are written record by record.
+            name, and stores both before it returns. Without it, `ReplayResult` has both.
+        changes_per_write: Number of changes of a topic per write.
+        bulk: Fills tables with many tasks; None to write record by record.
     """
 
     plans: tuple[ViewPlan, ...]
@@ -104,23 +104,23 @@ class ReplayTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """How a replay is done.
+    """How a replay runs.
 
     Attributes:
-        through: Offsets below which records are read, by topic and partition; all where not named.
-        taken: A filter of records, if offsets do not decide.
-        had: In a catch-up round, what the views already have; without `taken`.
+        through: Offsets below which records are read, by topic and partition; all for missing ones.
+        taken: A filter of records, for when offsets do not decide.
+        had: For a catch-up round, what the views already have; without `taken`.
         version: Version of the archive; None for the newest.
         archived: The archive's recorded end of each partition; see `Archive.ends`.
         whole: The newest finished snapshot of each table, by topic. An archive that lacks the first
             records may be complete since then; and rows that the snapshot does not have are
             removed.
         spans: The snapshots of the table, for a history.
-        share: Greatest share of the time that the replay takes, above 0 to 1.
-        stopped: Set to end it; checked several times a second, except during a write.
+        share: Greatest share of the time that the replay uses, above 0 to 1.
+        stopped: Set to stop it; checked several times a second, except during a write.
         progress: Receives the progress, twice a second.
-        note: Receives the place to continue, to be stored for a resumption after a kill.
-        resume: Where it continues.
+        note: Receives resume positions, to be stored.
+        resume: Position to resume from.
         scratch: Folder for sorting; None for the system's own.
     """
 
@@ -140,18 +140,18 @@ class ReplayOptions:
 
 
 USUAL: Final = ReplayOptions()
-"""All of the archive, at once."""
+"""The whole archive, at full speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A view from which rows were removed that a snapshot does not have.
+    """A view from which the replay removed rows that a snapshot does not have.
 
     Attributes:
         target: Number of the target.
         view: The view.
-        sweep: Up to which version, as the job records it.
-        removed: How many rows.
+        sweep: The version up to which rows were removed, as the job records it.
+        removed: Number of rows.
     """
 
     target: int
@@ -165,8 +165,8 @@ class ReplayResult:
     """The result of a replay.
 
     Attributes:
-        ends: Offset after the last record that was read, by topic and partition; unchanged where a
-            catch-up round read none.
+        ends: Offset after the last record read, by topic and partition; unchanged if a catch-up
+            round read none.
         archive: The version of the archive that was read.
         records: Records of the topics in the archive that the filter accepts.
         counts: For each target, the outcome of the delivered records, by view.

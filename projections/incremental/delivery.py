@@ -1,9 +1,9 @@
 """Derived delivery: copies the changes of a derived view's table into a store.
 
-The table has a change feed. The changes between the version that the store has and the published
-one are applied key by key: the last change of a key counts, and its version is the published
-boundary. Writing it twice, or late, therefore changes nothing. Where the feed does not reach back,
-or the store is new, all rows are written, and older ones are swept.
+The table has a change feed. The changes between the version in the store and the published one are
+applied key by key: the last change of a key counts, and its version is the published boundary.
+Writing it twice, or late, therefore changes nothing. If the feed does not reach back that far, or
+the store is new, all rows are written, and older ones are swept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 COMMITS_MAX: Final = 200
-"""Commits whose changes are taken one by one; to give all rows costs less than more of them."""
+"""Most commits whose changes are applied one by one; beyond, writing all rows costs less."""
 
 _CHANGES_PER_WRITE: Final = 10_000
 _TYPE: Final = "_change_type"
@@ -47,11 +47,11 @@ class Delivered(msgspec.Struct, frozen=True):
     Attributes:
         table: Id of the view's table.
         version: Its version.
-        epoch: Incarnation of the source, of the boundary at which that was published.
+        epoch: Incarnation of the source for that boundary.
         lsn: The boundary, in bytes.
-        form: In which form rows are written; see `form_of`.
-        place: Mark of the place in the store.
-        refused: Keys that the store could not hold when they were last given.
+        form: The form in which rows are written; see `form_of`.
+        place: Identity mark of the index or table in the store.
+        refused: Keys that the store could not represent at the last attempt.
     """
 
     table: str
@@ -64,17 +64,17 @@ class Delivered(msgspec.Struct, frozen=True):
 
     @property
     def number(self) -> int:
-        """The boundary as the version of rows."""
+        """Returns the boundary as a row version."""
         return version_of(self.epoch, self.lsn)
 
     @property
     def boundary(self) -> Lsn:
-        """The boundary."""
+        """Returns the boundary."""
         return Lsn(self.lsn)
 
 
 def delivered_file(config: JobConfig, store: Store) -> Path:
-    """Returns the file that says what a store has of each derived view."""
+    """Returns the file that records what a store has of each derived view."""
     return config.checkpoint(store).with_name(f"{store}.derived.json")
 
 
@@ -85,20 +85,20 @@ def delivered(config: JobConfig, store: Store) -> dict[str, Delivered]:
         return msgspec.json.decode(content, type=dict[str, Delivered])
     except FileNotFoundError:
         return {}
-    except msgspec.DecodeError:  # torn by a power cut: all is given anew
+    except msgspec.DecodeError:  # damaged by a power cut: all rows are written again
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedDelivery:
-    """Brings a store to a version of a view's table.
+    """Updates a store to a version of a view's table.
 
     Attributes:
         tables: Folder of the tables.
         plan: The view.
         through: Version of its table.
-        number: The boundary at which it was published, as the version of rows.
-        after: Version that the store has; None to give all rows and to sweep what is older.
+        number: Its boundary, as a row version.
+        after: Version in the store; None to write all rows and sweep older ones.
     """
 
     tables: Path
@@ -108,11 +108,11 @@ class DerivedDelivery:
     after: int | None
 
     def deliver(self, sink: Sink) -> Applied:
-        """Writes what is to be written; any part of it may be given again.
+        """Writes the changes or rows; any part may be repeated.
 
         Raises:
-            FeedLostError: The table does not tell what has changed since; all rows are to be given.
-            SinkError: The store refuses everything or cannot be reached, or the table cannot be
+            FeedLostError: The feed does not cover the changes since; all rows must be written.
+            SinkError: The store rejects all writes or cannot be reached, or the table cannot be
                 read.
         """
         applied = Applied()
@@ -137,10 +137,10 @@ class DerivedDelivery:
         return sink.apply(self.plan, changes) + Applied(refused=apart)
 
     def changes(self) -> Iterator[list[RowChange]]:
-        """Reads what is to be written, part by part.
+        """Yields the changes or rows to write, in parts.
 
         Raises:
-            FeedLostError: The table does not tell what has changed since.
+            FeedLostError: The feed does not cover the changes since.
             DeltaError: It cannot be read.
         """
         table = DeltaTable(str(self.tables / self.plan.name), version=self.through)
@@ -175,7 +175,7 @@ class DerivedDelivery:
 
 
 def plan_at(config: JobConfig, view: DerivedView, version: int | None = None) -> ViewPlan:
-    """Binds a derived view to the columns of its table.
+    """Binds a derived view to the columns of its table at a version.
 
     Args:
         config: The job's configuration.
@@ -191,14 +191,14 @@ def plan_at(config: JobConfig, view: DerivedView, version: int | None = None) ->
 
 
 def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Table]:
-    """Returns what the last change of each key says.
+    """Reduces a feed to the last change of each key.
 
     Args:
-        feed: Changes of a table, in no order.
+        feed: Changes of a table, in any order.
         keys: Columns that identify a row.
 
     Returns:
-        The rows that are there, and the keys of those that are gone.
+        The present rows, and the keys of deleted ones.
     """
     last: dict[tuple[Any, ...], tuple[int, bool, int]] = {}
     told = feed.select([*keys, _TYPE, _COMMIT]).to_pylist()
@@ -206,7 +206,7 @@ def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Ta
         if change[_TYPE] == "update_preimage":
             continue
         key = tuple(change[name] for name in keys)
-        # a commit that replaces a row tells the old one as deleted
+        # a commit that replaces a row lists the old one as deleted
         found = change[_COMMIT], change[_TYPE] != "delete", place
         last[key] = max(found, last.get(key, (-1, False, 0)))
     there = [place for _, present, place in last.values() if present]
@@ -220,7 +220,7 @@ def _taken(rows: pa.Table, places: list[int]) -> pa.Table:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type whose rows can be picked out: of texts and bytes, not the views of them."""
+    """Returns a type that supports row selection: texts and bytes instead of their view types."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_binary_view(kind):

@@ -32,7 +32,7 @@ _TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], Type], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class ExpectationFilter:
-    """Tells which rows a view is to have; in the same words, and to the same end, as for a mirror.
+    """Decides which rows a derived view has, by the same rules as for a mirror.
 
     Attributes:
         view: Name of the view.
@@ -45,11 +45,11 @@ class ExpectationFilter:
     failed: Counter[str] = field(default_factory=Counter)
 
     def marked(self, rows: pa.Table) -> pa.Table:
-        """Returns the rows; those that the view does not admit are marked as deleted.
+        """Returns the rows, with those that the view excludes marked as deleted.
 
         Raises:
             ConditionError: A condition does not fit the columns.
-            ViewHaltedError: A row is not as expected, and the view has to be paused.
+            ViewHaltedError: A row does not meet an expectation that pauses the view.
         """
         if not self.expectations:
             return rows
@@ -67,7 +67,7 @@ class ExpectationFilter:
         return rows.set_column(place, DELETED_FIELD, pa.array(out, pa.bool_()))
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields batches without the rows that the view is not to have."""
+        """Yields batches without the rows that the view excludes."""
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             unmet = self._unmet(rows, [False] * rows.num_rows)

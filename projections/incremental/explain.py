@@ -1,4 +1,4 @@
-"""Explanation: how a view is kept, in words."""
+"""Explanation: how a view is maintained, in words."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _PLACES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ViewExplanation:
-    """How a view is kept.
+    """How a view is maintained.
 
     Attributes:
         view: Its name.
         kind: `mirror`, `history`, `events` or `derived`.
-        inputs: Tables that it is made from.
+        inputs: The tables that it reads.
         keys: Columns that identify a row.
-        strategy: How a change of an input becomes a change of the view.
-        group: The views whose tables are published together with its own; none if it has no table.
-        sinks: By store, where it is kept there, and what is kept beside its rows.
-        expectations: What its rows should be like, and what becomes of those that are not.
-        without: Columns of its table that it does not have.
+        strategy: How a change of an input changes the view.
+        group: The views whose tables are published together with its own; empty if it has no table.
+        sinks: For each store, its name there, and the structures beside its rows.
+        expectations: Its expectations, and what happens to rows that do not meet them.
+        without: Columns of its table that it excludes.
     """
 
     view: str
@@ -51,11 +51,11 @@ class ViewExplanation:
 def explain(
     plan: ViewPlan, others: Iterable[ViewPlan], unlogged: Iterable[str] = ()
 ) -> ViewExplanation:
-    """Says how a view is kept.
+    """Describes how a view is maintained.
 
     Args:
         plan: The view.
-        others: All views of its source; it may be among them.
+        others: All views of its source, which may include it.
         unlogged: Columns of its table that are not in the source's log.
     """
     tables = sorted(other.name for other in others if Store.TABLE in other.to)
@@ -130,7 +130,7 @@ def _strategy(plan: ViewPlan) -> str:
 
 
 def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
-    """What keeps a derived view out of a store."""
+    """Returns why a derived view is missing from a store."""
     told = said if store is Store.TABLE else said.get("stores", {}).get(str(store), {})
     error = told.get("error")
     if error is None:

@@ -1,7 +1,7 @@
-"""Derived form: rows of a derived view's table in the form of sinks, with lists and structs.
+"""Derived form: converts rows of a derived view's table, with lists and structs, for sinks.
 
-In search and cache a struct is an object, a list is an array, and a map is an object whose names
-are the texts of its keys; their values have the same form as in a column.
+In search and cache a struct is an object, a list is an array, and a map is an object with its keys
+as text; their values have the same form as in a column.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INTEGERS: Final = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}
 
 
 def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
-    """Binds a derived view to the columns that its table has.
+    """Binds a derived view to the columns of its table.
 
     Args:
         view: The view.
@@ -40,7 +40,7 @@ def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
         schema: Columns of its table.
 
     Raises:
-        PlanError: The options of the view do not fit its columns, or a key is no plain value.
+        PlanError: The options of the view do not fit its columns, or a key has a nested type.
     """
     place = TableName(_SCHEMA, view.name)
     fields = [each for each in schema if each.name != VERSION_COLUMN]
@@ -73,7 +73,7 @@ def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
 
 
 def form_of(plan: ViewPlan) -> str:
-    """Returns what differs as soon as rows would be written in another form."""
+    """Returns a fingerprint of the form in which rows are written."""
     columns = [(c.name, str(c.kind), c.type_name) for c in plan.schema.columns]
     search = sorted((name, repr(option)) for name, option in plan.search.fields.items())
     options = [plan.keys, plan.cache.form, search, plan.search.analyzer, plan.search.analysis]
@@ -82,11 +82,11 @@ def form_of(plan: ViewPlan) -> str:
 
 
 class DerivedForm:
-    """Makes changes of a view from rows of its table.
+    """Converts rows of a table to changes of a view.
 
     Args:
         plan: The view.
-        schema: Columns of what is given.
+        schema: Columns of the rows.
     """
 
     def __init__(self, plan: ViewPlan, schema: pa.Schema) -> None:
@@ -95,7 +95,7 @@ class DerivedForm:
         self._names = [column.name for column in plan.schema.columns]
 
     def changes(self, rows: pa.Table, version: int) -> list[RowChange]:
-        """Returns rows as changes of a version."""
+        """Converts rows to changes of a version."""
         found = []
         for row in rows.select(self._names).to_pylist():
             for name, encode in self._nested:
@@ -104,7 +104,7 @@ class DerivedForm:
         return found
 
     def deletes(self, keys: pa.Table, version: int) -> list[RowChange]:
-        """Returns keys as deletes of a version."""
+        """Converts keys to deletes of a version."""
         return [RowChange(self._key(key), version, None, 0) for key in keys.to_pylist()]
 
     def _key(self, row: Mapping[str, object]) -> tuple[object, ...]:
@@ -112,7 +112,7 @@ class DerivedForm:
 
 
 def misnamed(plan: ViewPlan, change: RowChange) -> UnholdableValueError | None:
-    """Returns why a key has no name of its own; nearly every key has one."""
+    """Returns why a key has no unique name; nearly every key has one."""
     if change.key != (NULL_TEXT,):
         return None
     return UnholdableValueError(
@@ -163,7 +163,7 @@ def _nested(kind: pa.DataType) -> Nested | None:
 
 
 def _value_encoder(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Returns what makes a value's JSON form; of NULL it makes None."""
+    """Returns the function that converts a value to JSON form; NULL becomes None."""
     encode: Callable[[Any], Any]
     if pa.types.is_struct(kind):
         parts = [(each.name, _value_encoder(each.type)) for each in kind]

@@ -1,4 +1,4 @@
-"""Which versions of all tables make one consistent state, and how far every view is.
+"""Which versions of all tables form one consistent state, and how far each view is complete.
 
 Purpose: readers see whole transactions, and a writer can wait until a view has its own write.
 Entry points: `frontier.Frontier` (up to which position a query is complete), `boundary` (where a

@@ -1,10 +1,9 @@
-"""BatchTurn: one task at a time writes the tables, and never a task of an earlier batch.
+"""BatchTurn: lets one task at a time write the tables, and never a task of an earlier batch.
 
 A cluster that loses a worker repeats its tasks elsewhere, while the first ones may still be
-running, or continue later. The tables are safe from that, since every row is guarded by its
-version. The records beyond a boundary are one file, however, and an old file in its place would
-lose them. Each batch therefore has a number; a task works under a lock, and a task of an earlier
-batch is refused.
+running, or continue later. The tables are safe, since every row is guarded by its version. The
+records beyond a boundary, however, are one file, and an old file in its place would lose them. Each
+batch therefore has a number; a task works under a lock, and a task of an earlier batch is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LOCK: Final = ".turn.lock"
 
 
 class BatchTurn:
-    """Whose turn it is to write the tables of a source.
+    """The right to write the tables of a source.
 
     Args:
         folder: Folder of their published versions; see `Published.folder`.
@@ -36,7 +35,7 @@ class BatchTurn:
         self._lock = folder / _LOCK
 
     def begin(self) -> int:
-        """Begins the next turn, as the one driver of the tables; tasks of earlier ones are late."""
+        """Begins the next batch, as the only driver; tasks of earlier batches are refused."""
         number = self._current() + 1
         self._number.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._number, str(number), durable=False)
@@ -44,13 +43,13 @@ class BatchTurn:
 
     @contextmanager
     def taken(self, number: int) -> Iterator[None]:
-        """Keeps all other tasks from the tables while the block runs.
+        """Holds the lock of the tables while the block runs.
 
         Args:
             number: The number of the task's batch.
 
         Raises:
-            BatchSupersededError: A later turn has begun.
+            BatchSupersededError: A later batch has begun.
         """
         with WriterLock(self._lock, wait=True):
             current = self._current()

@@ -8,8 +8,8 @@ a transaction that names that commit or a later one is beyond it, and every othe
 by then. Records beyond it are applied last, and just before that the tables are exactly at that
 commit.
 
-The very first transaction of a connector names no commit before it; every commit that is named
-comes after it, or is its own. A row of a snapshot contains what had committed when it was read.
+A connector's first transaction names no earlier commit; every named commit is its own or a later
+one. A row of a snapshot contains what had committed when it was read.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _READ: Final = ord("r")
 _NOTHING: Final = -1
 
 Run = tuple[str, "Sequence[Record | tuple[Any, ...]]"]
-"""Records of one topic, in their order."""
+"""Records of one topic, in offset order."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteThrough:
-    """A position through which nothing is missing in a batch and those before it.
+    """The position through which a batch and its predecessors lack nothing.
 
     Attributes:
         epoch: Incarnation of the source.
         lsn: The position, in bytes.
-        views: By view that is whole, since which position it is, in bytes; the tables of the
-            others are still being read.
+        views: Each complete view, with the position since when it is complete, in bytes; tables of
+            other views are still being read.
     """
 
     epoch: int
@@ -49,14 +49,14 @@ class CompleteThrough:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What the tables have beyond their last boundary; kept from batch to batch.
+    """What the tables have beyond their last boundary; carried from batch to batch.
 
     Attributes:
-        epoch: Incarnation of the source that the places are of.
-        after_commit: Of the transactions of which something was applied, the greatest commit before
-            one; -1 if nothing was.
-        read_lsn: Greatest position of a row that was read.
-        commit: Greatest commit that was seen.
+        epoch: Incarnation of the source for the positions.
+        after_commit: Greatest preceding commit of any transaction with an applied record; -1 if
+            none was.
+        read_lsn: Greatest position of a snapshot row.
+        commit: Greatest known commit.
     """
 
     epoch: int = 0
@@ -66,15 +66,15 @@ class Ahead:
 
 
 class Division(NamedTuple):
-    """A batch, divided.
+    """A batch, divided at a boundary.
 
     Attributes:
-        within: What has committed by the boundary.
-        beyond: What follows.
-        boundary: Where the tables stand, in bytes, once `within` is applied; None if that is amid
-            a transaction.
-        settled: What they have beyond it when `within` alone is applied.
-        ahead: What they have beyond it when all is applied.
+        within: Records committed by the boundary.
+        beyond: Later records.
+        boundary: The boundary of the tables once `within` is applied, in bytes; None if a
+            transaction would be partial there.
+        settled: What the tables have beyond it once `within` is applied.
+        ahead: What the tables have beyond it once everything is applied.
     """
 
     within: list[Run]
@@ -85,12 +85,13 @@ class Division(NamedTuple):
 
 
 class RecordPosition(NamedTuple):
-    """Where a record lies.
+    """The log position of a record.
 
     Attributes:
         epoch: Incarnation of the source.
-        after_commit: Commit before its transaction; 0 of a connector's first; -1 of a read row.
-        read_lsn: Position that a row stands for which was read; 0 of a change.
+        after_commit: Commit before its transaction; 0 for a connector's first, -1 for a snapshot
+            row.
+        read_lsn: Position of a snapshot row; 0 for a change.
     """
 
     epoch: int
@@ -101,19 +102,19 @@ class RecordPosition(NamedTuple):
 def divide(
     runs: Iterable[Run], topics: frozenset[str], reach: CompleteThrough | None, ahead: Ahead
 ) -> Division:
-    """Divides the records of a batch at the last boundary that it has.
+    """Divides the records of a batch at its last boundary.
 
     Args:
-        runs: All of them.
-        topics: Topics whose records are applied; those of others only tell of commits.
-        reach: How far they are complete; None if unknown: then all lies beyond.
-        ahead: What the tables have already beyond their last boundary.
+        runs: All records of the batch.
+        topics: Topics whose records are applied; others only contribute commits.
+        reach: Position through which they are complete; None if unknown: then all are beyond.
+        ahead: What the tables already have beyond their last boundary.
     """
     found = [(topic, [(record, place_of(record)) for record in records]) for topic, records in runs]
     places = [(topic, place) for topic, records in found for _, place in records if place]
     epoch = max((place.epoch for _, place in places), default=ahead.epoch)
     if epoch > ahead.epoch:
-        ahead = Ahead(epoch)  # every table is read anew: what was before counts no more
+        ahead = Ahead(epoch)  # every table is read again
     places = [(topic, place) for topic, place in places if place.epoch == epoch]
     reached = reach.lsn if reach is not None and reach.epoch == epoch else None
     commits = [ahead.commit, *(place.after_commit for _, place in places)]
@@ -128,7 +129,7 @@ def divide(
     outer = [
         place.read_lsn for topic, place in places if topic in topics and place.read_lsn > readable
     ]
-    over = ahead.after_commit < known  # what was applied early has been reached
+    over = ahead.after_commit < known  # records applied early are now within the boundary
     settled = Ahead(epoch, _NOTHING if over else ahead.after_commit, ahead.read_lsn, max(commits))
     left = replace(
         settled,
@@ -137,7 +138,7 @@ def divide(
     )
 
     def beyond(place: RecordPosition | None) -> bool:
-        # whatever has no place, or one of an earlier epoch, comes as it is
+        # a record without a position, or of an earlier epoch, is applied in order
         if place is None or place.epoch < epoch:
             return False
         return place.after_commit >= known or place.read_lsn > readable
@@ -153,17 +154,17 @@ def divide(
 
 
 def _boundary(reached: int | None, known: int, ahead: Ahead, *, whole: bool) -> int | None:
-    """Where the tables stand once everything is applied that is not beyond a commit."""
+    """Returns the boundary of the tables once everything not beyond a commit is applied."""
     if reached is None or known <= ahead.after_commit:
-        return None  # something of a transaction beyond it was applied before
+        return None  # part of a transaction beyond it was applied before
     boundary = reached if whole else known
     return boundary if boundary > 0 and ahead.read_lsn <= boundary else None
 
 
 def place_of(record: Record | tuple[Any, ...]) -> RecordPosition | None:
-    """Returns where a record lies; None if it does not say so in the connector's way.
+    """Returns the log position of a record; None if it lacks the connector's usual form.
 
-    It is read off the bytes: a user's data lies before it, and has its quotes escaped.
+    It searches the bytes backwards: the user's data comes earlier, with its quotes escaped.
     """
     value, epoch = record[1], record[2]
     if value is None or epoch is None:

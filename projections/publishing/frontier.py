@@ -1,12 +1,12 @@
 """Frontier: up to which source position a query's views are complete.
 
-Sample the slot's `confirmed_flush_lsn`, then the end offsets of the topics. The connector moves
-the slot only after Kafka has acknowledged every record up to there, so all of them lie below
-those offsets; a query that has finished a batch reaching them has applied everything up to that
-position. The order of the two samples is what makes it true.
+Sample the slot's `confirmed_flush_lsn`, then the end offsets of the topics. The connector moves the
+slot only after Kafka has acknowledged every record up to there, so all of them are below those
+offsets; a query that has finished a batch reaching them has applied everything up to that position.
+The order of the two samples is essential.
 
 One position proves nothing: the one at which the slot was created, which stays until the connector
-has begun to stream. A position therefore counts only once the slot has moved.
+begins to stream. A position therefore counts only once the slot has moved.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from projections.common.offsets import Offsets
 
 SAMPLES_MAX: Final = 120
-"""Samples kept while a query lags; the oldest unreached one is always among them."""
+"""Samples stored while a query lags; the oldest one not reached is always among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierSample:
-    """A position and the offsets below which all records up to it lie."""
+    """A position, and offsets such that all records up to the position are below them."""
 
     position: Lsn
     ends: Offsets
 
 
 class Frontier:
-    """Follows one query.
+    """Tracks one query.
 
     Args:
         topics: Topics of the query's views.
@@ -50,11 +50,11 @@ class Frontier:
 
         Args:
             position: The slot's confirmed position; None without a slot, or while a table of the
-                views has not been read.
+                views has not been read yet.
             ends: Next offset of every partition of the topics.
         """
         if position is None or (self._first is not None and position < self._first):
-            self._first = None  # another slot than before: it has to move before it counts
+            self._first = None  # another slot: it must move before its position counts
             self._samples.clear()
         if position is None:
             return
@@ -64,17 +64,17 @@ class Frontier:
             return
         wanted = {place: end for place, end in ends.items() if place[0] in self.topics}
         if len(self._samples) >= SAMPLES_MAX:
-            self._samples.pop()  # the newest gives way: the oldest is reached first
+            self._samples.pop()  # drops the newest sample: the oldest is reached first
         self._samples.append(FrontierSample(position, wanted))
 
     def advance(self, committed: Mapping[tuple[str, int], int]) -> Lsn | None:
-        """Takes what the query has finished.
+        """Records how far the query has finished.
 
         Args:
             committed: Next offset of every partition, as of the query's last finished batch.
 
         Returns:
-            The newest position that is reached since the last call; None if none is.
+            The newest position reached since the last call; None if there is none.
         """
         reached = None
         while self._samples and _covers(committed, self._samples[0].ends):

@@ -1,4 +1,4 @@
-"""Views of other sources in the same home, as the job of one source reads them.
+"""Views of other sources in the same home folder, for the job of one source.
 
 Each source publishes its tables at boundaries of its own. A derived view over several sources is
 computed by the job of one of them: at each boundary of that source, from the newest boundary that
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class OtherViews(NamedTuple):
-    """Views of other sources at one boundary of each.
+    """Views of other sources, each source at one boundary.
 
     Attributes:
         tables: Their tables, by physical name.
-        places: By view, the physical name that readers see.
-        sources: By physical name, the source.
-        positions: By source, the boundary.
+        places: Physical name of each view's active version.
+        sources: Source of each physical name.
+        positions: Boundary of each source.
     """
 
     tables: dict[str, TableVersion]
@@ -46,7 +46,7 @@ class Reader(NamedTuple):
     Attributes:
         source: The source whose job maintains it.
         place: Its physical name.
-        table: A version that is published, or about to be.
+        table: A published version, or one about to be.
     """
 
     source: str
@@ -63,15 +63,15 @@ def published_views(tables: Path, views: Mapping[str, str]) -> OtherViews:
 
     Args:
         tables: Folder of the tables.
-        views: By view, its source.
+        views: Source of each view.
 
     Returns:
-        Without the views that have nothing published.
+        The views that have a published version.
     """
     found = OtherViews({}, {}, {}, {})
     for source in sorted(set(views.values())):
         group = Published(tables, source)
-        # in this order: a version that readers are moved to in between is published already
+        # in this order: a version that a cutover activates in between is already published
         places, latest = group.current(), group.latest()
         if latest is None:
             continue
@@ -86,7 +86,7 @@ def published_views(tables: Path, views: Mapping[str, str]) -> OtherViews:
 
 
 def shown_elsewhere(tables: Path, source: str) -> dict[str, tuple[str, TableVersion]]:
-    """Returns the physical name and the published table of each view of the other sources.
+    """Returns physical name and published table of each view of the other sources.
 
     Args:
         tables: Folder of the tables.
@@ -103,12 +103,12 @@ def shown_elsewhere(tables: Path, source: str) -> dict[str, tuple[str, TableVers
 def own_position(
     read: Iterable[str], known: Mapping[str, TableVersion], others: Mapping[str, str]
 ) -> SourcePosition:
-    """Returns the boundary of a job's own source that a derived view is at.
+    """Returns the boundary of a derived view in the log of its job's own source.
 
     Args:
         read: Physical names of the tables that it reads.
         known: These tables.
-        others: By physical name, the source of those of another one.
+        others: Source of each physical name from another source.
     """
     own = (known[place] for place in read if place not in others)
     return min(SourcePosition(table.epoch, table.lsn) for table in own)
@@ -117,7 +117,7 @@ def own_position(
 def other_positions(
     read: Iterable[str], known: Mapping[str, TableVersion], others: Mapping[str, str]
 ) -> dict[str, SourcePosition]:
-    """Returns the boundaries of other sources that a derived view is at; see `own_position`."""
+    """Returns the boundaries of a derived view in other sources; see `own_position`."""
     found: dict[str, SourcePosition] = {}
     for place in read:
         table, vector = known[place], known[place].others
@@ -129,7 +129,7 @@ def other_positions(
 
 
 def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
-    """Returns what other sources' jobs have made from views of a source, by way of others too.
+    """Returns the views of other sources' jobs that read views of a source, also indirectly.
 
     Args:
         tables: Folder of the tables.
@@ -137,7 +137,7 @@ def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
         views: The views.
 
     Returns:
-        Each version that readers get now, or will next.
+        Each version that is active or about to be.
     """
     found: list[Reader] = []
     for group in sources(tables):
@@ -159,15 +159,15 @@ def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
 
 
 def reached_by_readers(file: Path, source: str, epoch: int) -> dict[tuple[str, Store], Lsn]:
-    """Returns how far views over several sources are in one of them, as their job reports it.
+    """Returns how far views over several sources have read one source, as their job reports it.
 
     Args:
-        file: What the job reports of its derived views; see `JobConfig.derived_file`.
+        file: The job's report on its derived views; see `JobConfig.derived_file`.
         source: The source.
-        epoch: Its incarnation; positions of another one mean nothing.
+        epoch: Its incarnation; positions of another one are ignored.
 
     Returns:
-        By physical name and store.
+        The position by physical name and store.
     """
     try:
         told = orjson.loads(file.read_bytes())

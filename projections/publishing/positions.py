@@ -1,4 +1,4 @@
-"""Where each view is, in the source database: `headwater.view_positions`."""
+"""The position of each view in each store, in the source database: `headwater.view_positions`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-# a position never falls back: a job that starts again knows less than the one before it
+# a position never decreases: a restarted job knows less than its predecessor
 _PUBLISH = """
 INSERT INTO headwater.view_positions AS p (view, store, source, applied_through, updated_at)
 SELECT given.view, given.store, %s, %s::pg_lsn, now()
@@ -45,9 +45,10 @@ class ViewPosition:
     Attributes:
         view: Its name.
         store: The store.
-        source: Its source; of a view that the job of another source maintains, `source/other`.
-        applied_through: Everything committed up to here is in the view.
-        updated_at: When that was last found to have moved.
+        source: Name of the source; `source/other` for a view that the job of another source
+            maintains.
+        applied_through: The view has everything committed up to here.
+        updated_at: Time of its last advance.
     """
 
     view: str
@@ -72,9 +73,9 @@ def publish(
     views: Iterable[tuple[str, Store]],
     applied_through: Lsn,
 ) -> None:
-    """Publishes a position for views; one that is not ahead of theirs changes nothing."""
+    """Publishes a position for views, except where it is not ahead of the present one."""
     names, stores = zip(*sorted(views), strict=True)
-    # one statement: with many views a row each would keep the source busy, most of them idle
+    # one statement: a row per view would keep the source busy, though most views are idle
     given = source, str(applied_through), list(names), list(map(str, stores))
     connection.execute(_PUBLISH, given)
 
@@ -85,13 +86,13 @@ def publish_readers(
     reached: Mapping[tuple[str, Store], Lsn],
     owners: Mapping[str, str],
 ) -> None:
-    """Publishes how far views over several sources are in one of these, and withdraws all others.
+    """Publishes the positions of views over several sources in one of them, and deletes all others.
 
     Args:
         connection: To that source.
         source: Its name.
-        reached: By physical name and store, the position in its log.
-        owners: By view, the source whose job maintains it.
+        reached: Position in its log, by physical name and store.
+        owners: For each view, the source whose job maintains it.
     """
     views, stores = [place for place, _ in reached], [str(store) for _, store in reached]
     connection.execute(_LEAVE_READERS, (f"{source}/", views, stores))
@@ -101,16 +102,16 @@ def publish_readers(
 
 
 def of_source(position: ViewPosition, source: str) -> bool:
-    """Whether a position is one in the log of a source."""
+    """Returns whether a position is in the log of a source."""
     return position.source.partition("/")[0] == source
 
 
 def withdraw(connection: psycopg.Connection[Any], views: Sequence[str], store: Store) -> None:
-    """Takes back what views claim in a store that has lost them."""
+    """Deletes the positions of views in a store that has lost them."""
     connection.execute(_WITHDRAW, (list(views), str(store)))
 
 
 def confirmed(connection: psycopg.Connection[Any], slot: str) -> Lsn | None:
-    """Returns up to where a slot's reader has everything safe; None without such a slot."""
+    """Returns a slot's confirmed position; None if the slot does not exist."""
     row = connection.execute(_CONFIRMED, (slot,)).fetchone()
     return None if row is None or row[0] is None else Lsn.parse(row[0])

@@ -1,15 +1,14 @@
 """Published versions: which version of each view's table belongs to which boundary.
 
 A table's newest version may contain half a transaction. The versions of a source's tables that form
-one state are recorded beside them, one file for each boundary: a caller that reads the tables at
-those versions sees whole transactions, of all views at the same position. A file is written
-atomically, is changed at most once, when derived views have reached the boundary, and is removed
-when the tables no longer keep the versions that it names.
+one state are therefore recorded beside them, one file for each boundary: a caller that reads the
+tables at those versions sees whole transactions, of all views at the same position. A file is
+written atomically, changes at most once, when derived views have reached the boundary, and is
+removed when the tables no longer keep the versions that it names.
 
-A view can have several tables with different physical names: the first is named like the view,
-those of later versions of the view have a dot in their names. One file beside the boundaries
-records, for all views of the source, which of them readers get under the view's name, so that
-several views are switched in one step.
+A view can have several tables with different physical names: the first has the name of the view,
+those of later versions have a dot in their names. One file beside the boundaries records the active
+physical name of every view of the source, so that several views are switched in one step.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from projections.publishing.boundary import Run
 
 KEPT_HOURS: Final = 1
-"""How long a published version can be read, and so a replaced file stays."""
+"""How long a published version can be read, and therefore how long a replaced file stays."""
 
 _FOLDER: Final = ".published"
 _BEYOND: Final = "beyond.msgpack"
@@ -68,12 +67,11 @@ class TableVersion(msgspec.Struct, frozen=True):
     Attributes:
         version: Version of its Delta table.
         epoch: Incarnation of the source.
-        lsn: The boundary at which the table stands, in bytes: the published one's own, or an
-            earlier one while the view's table is being read again.
-        made_from: Of a derived view, the versions of their tables.
-        query: Of such a view, what tells its query from another.
-        others: Of a view over several sources, the boundary of each other source at which its rows
-            are read.
+        lsn: The boundary of the table, in bytes: that of the published version, or an earlier one
+            while the view's table is being read again.
+        made_from: For a derived view, the versions of its inputs.
+        query: For a derived view, the fingerprint of its query.
+        others: For a view over several sources, the boundary of each other source.
     """
 
     version: int
@@ -85,7 +83,7 @@ class TableVersion(msgspec.Struct, frozen=True):
 
     @property
     def applied_through(self) -> Lsn:
-        """Everything committed up to here is in the table, and nothing that was later."""
+        """Returns the position through which the table is complete, without anything later."""
         return Lsn(self.lsn)
 
 
@@ -96,10 +94,10 @@ class PublishedVersion(msgspec.Struct, frozen=True):
         number: Its number, from 1.
         epoch: Incarnation of the source.
         lsn: The boundary, in bytes.
-        published_at_us: When the tables had come there, microseconds since 1970, UTC.
-        views: Their versions, by view.
-        complete: Whether the derived views are there, too.
-        others: Boundaries of other sources that its derived views were computed at.
+        published_at_us: When the tables reached the boundary, microseconds since 1970, UTC.
+        views: Version of each view's table.
+        complete: Whether it includes the derived views.
+        others: Boundaries of other sources at which its derived views were computed.
     """
 
     number: int
@@ -112,15 +110,15 @@ class PublishedVersion(msgspec.Struct, frozen=True):
 
     @property
     def applied_through(self) -> Lsn:
-        """The boundary."""
+        """Returns the boundary."""
         return Lsn(self.lsn)
 
     def by_view(self, places: Mapping[str, str]) -> dict[str, tuple[str, TableVersion]]:
-        """Returns where each view is read, and at which version, by the view's own name.
+        """Returns physical name and version of each view, by the view's own name.
 
         Args:
-            places: Of views that are not read in the place of their name, where they are; see
-                `Published.current`. A view whose place has nothing published is left out.
+            places: Physical names that differ from the view's name; see `Published.current`. A view
+                whose physical name has no published version is left out.
         """
         names = {name for name in self.views if "." not in name} | places.keys()
         chosen = {name: places.get(name, name) for name in sorted(names)}
@@ -128,7 +126,7 @@ class PublishedVersion(msgspec.Struct, frozen=True):
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """A change of where views are read.
+    """A change of physical names.
 
     Attributes:
         at_us: Its time, microseconds since 1970, UTC.
@@ -140,19 +138,19 @@ class Switch(msgspec.Struct, frozen=True):
 
 
 class Current(msgspec.Struct, frozen=True):
-    """Where the views of a source are read.
+    """The active physical name of each view of a source.
 
     Attributes:
-        places: Physical names by view; a view without an entry is read under its own name, a
-            retired one nowhere, even if it is still published.
-        switches: The cutovers that led here, the newest last, as far back as versions can be read.
+        places: Physical names by view. A view without an entry uses its own name; a retired view is
+            not readable, even if it is still published.
+        switches: The cutovers so far, the newest last, as far back as versions can be read.
     """
 
     places: dict[str, str] = {}
     switches: list[Switch] = []
 
     def at(self, at_us: int) -> dict[str, str]:
-        """Returns where the views were read at a time."""
+        """Returns the physical names at a time."""
         found = dict(self.places)
         for switch in reversed(self.switches):
             if switch.at_us > at_us:
@@ -164,8 +162,8 @@ class Beyond(msgspec.Struct, frozen=True):
     """Records beyond a boundary.
 
     Attributes:
-        ahead: Those that the tables have.
-        waiting: Those that wait for a later boundary, by topic.
+        ahead: Records that the tables have.
+        waiting: Records that wait for a later boundary, by topic.
     """
 
     ahead: Ahead = Ahead()
@@ -173,17 +171,17 @@ class Beyond(msgspec.Struct, frozen=True):
 
 
 def stable_path(tables: Path, view: str) -> Path:
-    """Returns where a view is read, always.
+    """Returns the path under which a view can always be read.
 
     Args:
-        tables: Folder of the views' tables; that of the stable ones lies beside it.
+        tables: Folder of the views' tables; the folder of stable tables is beside it.
         view: Name of the view.
     """
     return tables.parent / "views" / view
 
 
 def sources(tables: Path) -> list[Published]:
-    """Returns the published versions of each source that has begun to publish any."""
+    """Returns the published versions of each source that has begun to publish."""
     folders = sorted((tables / _FOLDER).glob("*")) if tables.is_dir() else []
     return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
 
@@ -203,10 +201,10 @@ def places_of_others(tables: Path, source: str) -> frozenset[str]:
 
 
 def promised(tables: Path, view: str) -> list[int]:
-    """Returns the versions of a view's table that have to stay readable, however old they are.
+    """Returns the versions of a view's table that must stay readable, regardless of age.
 
-    Those are what readers get now, what is about to be made readable, and what the views that are
-    made from this one compare with next.
+    These are the version that readers use, the one about to be published, and those with which the
+    views derived from this one compare next.
     """
     found: set[int] = set()
     for group in sources(tables):
@@ -228,25 +226,25 @@ class Published:
 
     @property
     def folder(self) -> Path:
-        """Where the versions are."""
+        """Returns the folder of the versions."""
         return self._folder
 
     def begin(self) -> None:
-        """Says that the tables are to be read by published versions only, also before the first."""
+        """Restricts reads of the tables to published versions, even before the first one."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def latest(self) -> PublishedVersion | None:
-        """Returns the newest complete one; None if nothing was ever published."""
+        """Returns the newest complete version; None if nothing was ever published."""
         found = (_read(self._folder / name) for name in reversed(self._names()))
         return next((version for version in found if version.complete), None)
 
     def newest(self) -> PublishedVersion | None:
-        """Returns the newest one, complete or not."""
+        """Returns the newest version, complete or not."""
         names = self._names()
         return _read(self._folder / names[-1]) if names else None
 
     def all(self) -> list[PublishedVersion]:
-        """Returns those that can be read, the oldest first."""
+        """Returns the readable versions, the oldest first."""
         found = (_read(self._folder / name) for name in self._names())
         return [version for version in found if version.complete]
 
@@ -256,12 +254,12 @@ class Published:
         derived: Mapping[str, TableVersion],
         others: Mapping[str, SourcePosition] | None = None,
     ) -> None:
-        """Makes a version readable, with the views that are made from its own.
+        """Makes a version readable, together with its derived views.
 
         Args:
-            version: A version that was not complete.
+            version: An incomplete version.
             derived: The derived views' tables.
-            others: Boundaries of other sources that they were computed at.
+            others: Boundaries of other sources at which they were computed.
         """
         views = version.views | dict(derived)
         made = structs.replace(version, views=views, complete=True, others=dict(others or {}))
@@ -275,12 +273,13 @@ class Published:
         Args:
             epoch: Incarnation of the source.
             lsn: The boundary, in bytes.
-            versions: Of each view that is whole there, the version of its table; those of others
-                stay as they were published last.
-            complete: Whether it can be read at once; else views are to be made from its own.
+            versions: Table version of each view that is complete at the boundary; others keep their
+                last published version.
+            complete: Whether it can be read at once; otherwise derived views must be computed
+                first.
 
         Returns:
-            It; None if it is not after the newest.
+            The version; None if the boundary is not after the newest.
         """
         before = self.newest()
         there = {view: TableVersion(version, epoch, lsn) for view, version in versions.items()}
@@ -288,7 +287,7 @@ class Published:
         if before is not None:
             if (epoch, lsn) <= (before.epoch, before.lsn):
                 return None
-            # an earlier one may have been completed since the last one was begun
+            # an earlier version may have been completed since the last one began
             latest = None if before.complete else self.latest()
             known = {} if latest is None else latest.views
             derived = {view: table for view, table in known.items() if table.made_from}
@@ -299,7 +298,7 @@ class Published:
         return made
 
     def behind(self, places: Iterable[str], epoch: int, lsn: int) -> list[str]:
-        """Returns places that readers get, or will next, as they were at an earlier boundary.
+        """Returns the physical names whose active or next version is at an earlier boundary.
 
         Args:
             places: The physical names.
@@ -318,34 +317,35 @@ class Published:
         )
 
     def forget_former(self) -> None:
-        """Removes all versions but what readers get now, and what comes next."""
+        """Removes all versions except the newest complete one and later ones."""
         if self._names():
             self._forget(time.time_ns() // 1000)
 
     def current(self, at_us: int | None = None) -> dict[str, str]:
-        """Returns where views are read that are not read in the place of their own name.
+        """Returns the physical names that differ from the view's name.
 
         Args:
-            at_us: As of when, microseconds since 1970, UTC; None for now.
+            at_us: Time, microseconds since 1970, UTC; None for now.
         """
         current = self._current()
         return current.places if at_us is None else current.at(at_us)
 
     def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
-        """Changes the physical names under which views are read, all in one step.
+        """Changes the physical names of views, all in one step.
 
         A caller that reads before it sees all former versions, and a caller that reads after it all
-        new ones. A process that is killed meanwhile has switched all or none.
+        new ones. If the process is killed, either all or none have changed.
 
         Args:
             places: The physical names, by view.
-            backwards: Also if a version is at an earlier boundary than the one that it replaces.
+            backwards: Whether a version may be at an earlier boundary than the one that it
+                replaces.
 
         Raises:
-            PlaceUnpublishedError: A version has nothing that can be read.
+            PlaceUnpublishedError: A physical name has no published version.
             PlaceBehindError: Readers of a view would see an earlier state.
         """
-        if self.latest() is None:  # the source may be none of ours: nothing is written then
+        if self.latest() is None:  # the source may be another project's
             raise PlaceUnpublishedError(
                 "no view can be switched: nothing is published yet",
                 detail=", ".join(sorted(places.values())),
@@ -370,7 +370,7 @@ class Published:
             _write(self._folder / _CURRENT, msgspec.json.encode(made))
 
     def withdraw(self, view: str) -> None:
-        """Has a view read nowhere from now on, nor as of an earlier time: its tables go.
+        """Makes a view unreadable, at all times: its tables are about to be deleted.
 
         Args:
             view: The view; a cutover can activate it again.
@@ -390,8 +390,8 @@ class Published:
         """Refuses what `switch` would refuse; changes nothing.
 
         Raises:
-            PlaceUnpublishedError: A place has nothing that can be read.
-            PlaceBehindError: Readers of a view would see it as it was before.
+            PlaceUnpublishedError: A physical name has no published version.
+            PlaceBehindError: Readers of a view would see an earlier state.
         """
         current = self.current()
         was = {view: current.get(view, view) for view in places}
@@ -406,7 +406,7 @@ class Published:
 
     @contextmanager
     def _switching(self) -> Iterator[None]:
-        """One switch at a time, whichever process makes it."""
+        """Takes the lock under which one process at a time switches physical names."""
         with file_lock.opened(self._folder / _CURRENT_LOCK) as handle:
             file_lock.lock(handle)
             yield
@@ -422,7 +422,7 @@ class Published:
                     detail=place,
                     hint=("retry when its table has reached a boundary: headwater view versions"),
                 )
-            # readers of mirrors get the newest, also before views made from them are there
+            # readers of mirrors use the newest version, even before its derived views exist
             for version in filter(None, (latest, newest)):
                 old, new = version.views.get(was[view]), version.views.get(place)
                 if backwards or old is None or new is None:
@@ -443,7 +443,7 @@ class Published:
         )
 
     def waiting_from(self) -> Offsets:
-        """Returns the offset of the first record of each partition that waits."""
+        """Returns the offset of the first waiting record of each partition."""
         found: Offsets = {}
         for topic, records in self.beyond().waiting:
             for record in records:
@@ -455,15 +455,15 @@ class Published:
         """Stores the records beyond the boundary, atomically.
 
         Args:
-            ahead: Those that the tables have beyond it, or are about to have.
-            waiting: Those that a later batch writes.
+            ahead: Records that the tables have beyond it, or are about to have.
+            waiting: Records that a later batch writes.
         """
         runs = [(topic, [Record._make(each) for each in records]) for topic, records in waiting]
         kept = Beyond(ahead, [(topic, records) for topic, records in runs if records])
         _write(self._folder / _BEYOND, msgspec.msgpack.encode(kept))
 
     def _names(self) -> list[str]:
-        """Names of the versions' files, the oldest first; asked for ten times a second."""
+        """Returns the file names of the versions, the oldest first; called ten times a second."""
         try:
             with os.scandir(self._folder) as found:
                 names = [each.name for each in found]
@@ -491,5 +491,5 @@ def _read(path: Path) -> PublishedVersion:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # several a second, about tables whose own files are not synced either
+    # several writes a second, about tables whose own files are not synced either
     write_atomically(path, content, durable=False)

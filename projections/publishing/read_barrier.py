@@ -1,13 +1,14 @@
 """ReadBarrier: waits until a view has a given write.
 
-The source has everything that this needs: the position of each view in each store, and the position
-up to which the log was read. A reader of a view therefore needs neither Kafka nor the job, and the
-error names the stage that is behind.
+The source has all that is needed: the position of each view in each store, and the position up to
+which the log was read. A reader therefore needs neither Kafka nor the job, and the error names the
+stage that is behind.
 
 Lag: how long a commit takes to reach each view and store.
 
-It is measured end to end, not computed from the parts' own reports: these freeze when a part hangs,
-and grow while nothing is written. A view that is not up to date in time is reported with its stage.
+It is measured end to end, not computed from the components' own reports: these freeze when a
+component hangs, and grow while nothing is written. A view that misses the deadline is reported with
+its stage.
 """
 
 from __future__ import annotations
@@ -45,27 +46,27 @@ _PAUSED: Final = "SELECT paused ->> 'code' FROM headwater.view_shapes WHERE view
 
 
 class ChangeStage(StrEnum):
-    """Where on its way to a store a change is; found by looking, stored nowhere."""
+    """The stage of a change on its way to a store; determined on request, stored nowhere."""
 
-    CAPTURE = "capture"  # not in Kafka: no connector reads the log, or it is behind
-    PAUSED = "paused"  # its view, or one that it is made from, waits for someone
+    CAPTURE = "capture"  # not in Kafka: no connector reads the log, or the connector lags
+    PAUSED = "paused"  # its view, or an input of it, is paused and waits for a person
     BATCH = "batch"  # in Kafka: the job has not applied it to the store
-    DERIVATION = "derivation"  # in the tables of what the view is made from, not in its own
+    DERIVATION = "derivation"  # in the tables of the view's inputs, not in its own
     DELIVERY = "delivery"  # in the view's table, not in the store
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Who is behind, and by how much.
+    """What is behind, and by how much.
 
     Attributes:
         view: The view.
-        store: Where it was waited for.
-        stage: What has yet to be done.
-        applied_through: How far the view is there; None if it says nothing.
-        behind_bytes: Of the log, from there to the position that is waited for.
-        still_s: Since when the view's position has not moved, seconds; None if it says nothing.
-        cause: What is known beside that; empty if nothing is.
+        store: The store.
+        stage: The stage that has not been completed.
+        applied_through: The view's position in the store; None if it has none.
+        behind_bytes: Distance in the log from there to the awaited position.
+        still_s: Time since the view's position last moved, seconds; None if it has none.
+        cause: More about the cause; empty if unknown.
     """
 
     view: str
@@ -119,17 +120,17 @@ class ReadBarrier:
         stores: Collection[Store] = (),
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Waits until the view has everything that was committed before a token.
+        """Waits until the view has everything committed before a token.
 
         Args:
             connection: To the source, in autocommit.
             token: The position in the log.
-            stores: Where; everywhere if empty.
-            timeout_s: How long at most, in seconds.
+            stores: The stores to wait for; empty for all.
+            timeout_s: Longest wait, seconds.
 
         Raises:
-            BehindError: A store is behind after that time; it says which stage is.
-            TokenError: The token means nothing in this source.
+            BehindError: A store is behind after that time; the error names the stage.
+            TokenError: The token does not belong to this source.
         """
         wanted = frozenset(stores) or self.stores
         for _ in looks(timeout_s, POLL_S):
@@ -140,7 +141,7 @@ class ReadBarrier:
         raise _behind([self.lateness(seen, store) for store in late], timeout_s)
 
     def lateness(self, seen: Seen, store: Store) -> Lateness:
-        """Says who is behind in a store that has not reached what is waited for."""
+        """Returns the stage that is behind in a store that has not reached the awaited position."""
         own = seen.positions.get((self.view, store))
         stage, cause = self._stage(seen)
         if own is None:
@@ -166,10 +167,10 @@ class ReadBarrier:
 
 
 def look(connection: psycopg.Connection[Any], token: PositionToken, source: str) -> Seen:
-    """Asks the source how far everything is, seen from a token.
+    """Reads the position of everything from the source, relative to a token.
 
     Raises:
-        TokenError: The token means nothing in this source.
+        TokenError: The token does not belong to this source.
     """
     capture = committed.check(connection, token, source)
     found = {
@@ -180,11 +181,11 @@ def look(connection: psycopg.Connection[Any], token: PositionToken, source: str)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the source says at one look.
+    """Positions in the source at one moment.
 
     Attributes:
         connection: For further queries.
-        capture: How the source is captured.
+        capture: State of the source's capture.
         positions: The position of each view in each store.
         wanted: The position to reach.
     """
@@ -195,17 +196,17 @@ class Seen:
     wanted: Lsn
 
     def reached(self, view: str, store: Store) -> bool:
-        """Whether a view has come there in a store."""
+        """Returns whether a view has reached the position in a store."""
         found = self.positions.get((view, store))
         return found is not None and found.applied_through >= self.wanted
 
     def paused(self, views: Sequence[str]) -> str | None:
-        """Returns the error code of the first paused view among some."""
+        """Returns the error code of the first paused view."""
         rows = self.connection.execute(_PAUSED, (list(views),)).fetchall()
         return next((str(code) for (code,) in rows if code is not None), None)
 
     def unread(self) -> str | None:
-        """Why the log was not read up to the position; None if it was."""
+        """Returns why the log was not read up to the position; None if it was."""
         if any(each.applied_through >= self.wanted for each in self.positions.values()):
             return None
         slot = self.capture.slot
@@ -247,18 +248,19 @@ def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
 
 
 _STAGES_S: Final = 1.0
-"""How often it is asked which stage is behind, while it is waited."""
+"""Seconds between two determinations of the stage during a wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How long a store of a view took.
+    """The lag of a view in a store.
 
     Attributes:
         view: The view.
         store: The store.
-        seconds: Until it had what was committed before it began; None if it had not in time.
-        late: Who is behind then.
+        seconds: Time until it had everything committed before the measurement; None after a
+            time-out.
+        late: The stage that is behind in that case.
     """
 
     view: str
@@ -273,18 +275,18 @@ def measure(
     views: Sequence[ReadBarrier],
     timeout_s: float,
 ) -> list[Lag]:
-    """Waits for some views in all their stores, and tells how long each took.
+    """Waits for views in all their stores, and returns how long each took.
 
-    A view that waits for someone is not waited for once all others are there.
+    It does not wait for paused views once all others are done.
 
     Args:
         connection: To the source, in autocommit.
-        token: A position, taken just now.
+        token: A position taken just before.
         views: The views, all of one source.
-        timeout_s: How long at most, in seconds.
+        timeout_s: Longest wait, seconds.
 
     Raises:
-        TokenError: The token means nothing in this source.
+        TokenError: The token does not belong to this source.
     """
     began = time.monotonic()
     stages_at = began + _STAGES_S
@@ -299,7 +301,7 @@ def measure(
         if now < min(stages_at, began + timeout_s):
             time.sleep(POLL_S)
             continue
-        # each stage is some questions to the source
+        # determining a stage takes several queries
         stages_at = now + _STAGES_S
         late = {
             place: view.lateness(seen, place[1])

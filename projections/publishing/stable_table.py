@@ -1,7 +1,7 @@
 """StableTable: one path for a view's rows, independent of its versions, for readers of Delta.
 
 A view's table is written batch by batch, so its newest version may contain half a transaction, and
-a later version of the view has another table. Readers that know neither get a Delta table whose log
+a later version of the view has another table. Readers that know neither use a Delta table whose log
 is written here: each of its commits makes it equal to a published version of the active version's
 table. A commit is atomic, so a cutover is one step, and a caller keeps reading the version that it
 opened.
@@ -9,9 +9,9 @@ opened.
 Its data files are hard links to those of the view's tables. No other way in which a log can name
 files elsewhere works with all readers. DataFusion reads an absolute path and one that begins with
 `..`; pyarrow, pandas and Polars look for them below the table's own folder and fail. An absolute
-path would also depend on the folder's name: a home that is moved, or mounted elsewhere in a
+path would also depend on the folder's name: a home folder that is moved, or mounted elsewhere in a
 container, keeps its links. A link costs no space and some microseconds, and a file stays for
-present readers when the view's table has removed it. Where a filesystem has no links, files are
+present readers after the view's table has removed it. On a filesystem without links, files are
 copied.
 """
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from projections.publishing.published_versions import Published, TableVersion
 
 COMMITS_PER_CHECKPOINT: Final = 25
-"""A reader that opens the table reads this many commits at most; a checkpoint costs some ten of
-them."""
+"""Most commits that a reader reads to open the table; a checkpoint costs as much as ten.
+"""
 
 CHECKPOINTS_PER_CLEANING: Final = 4
 
@@ -67,15 +67,15 @@ logger = logging.getLogger(__name__)
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What a stable table shows.
+    """The content of a stable table.
 
     Attributes:
-        place: Name of the table that has the rows.
+        place: Physical name of the table with the rows.
         version: Its version.
-        number: Number of the published version that it belongs to.
+        number: Number of the published version.
         epoch: Incarnation of the source.
-        lsn: The boundary at which the rows stand, in bytes.
-        mark: What tells the table's commit from that of another table of the same name.
+        lsn: The boundary of the rows, in bytes.
+        mark: Distinguishes the table's commit from that of another table of the same name.
     """
 
     place: str
@@ -87,11 +87,11 @@ class Shown(msgspec.Struct, frozen=True):
 
     @property
     def applied_through(self) -> Lsn:
-        """The boundary."""
+        """Returns the boundary."""
         return Lsn(self.lsn)
 
     def parameters(self) -> dict[str, str]:
-        """Returns it as the history of a Delta table tells it."""
+        """Returns it as parameters in the history of the Delta table."""
         said = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
         return {**said, "boundary": str(self.applied_through)}
 
@@ -101,9 +101,9 @@ class _Newest(msgspec.Struct, frozen=True):
 
     Attributes:
         number: Its number; -1 for a table without any.
-        shown: What our newest commit publishes; None if there is none.
-        ours: Whether that is the newest one.
-        torn: Whether the file of the next one exists and cannot be read.
+        shown: What the newest commit of this program publishes; None if there is none.
+        ours: Whether that commit is the newest one.
+        torn: Whether the file of the next commit exists and cannot be read.
     """
 
     number: int = -1
@@ -113,16 +113,16 @@ class _Newest(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether the table is as our newest commit says."""
+        """Returns whether the table is as the newest commit of this program states."""
         return self.ours and not self.torn
 
 
 class StableTable:
     """The stable table of a view.
 
-    Several processes may write it; each of their commits is made under a lock, for which what is to
-    be shown is looked up. A process that is killed amid a commit leaves links that no one names and
-    the next cleaning removes.
+    Several processes may write it: each commit is made under a lock, and determines its content
+    under that lock. A process that is killed during a commit leaves unused links, which the next
+    cleaning removes.
     """
 
     def __init__(self, tables: Path, view: str) -> None:
@@ -135,28 +135,28 @@ class StableTable:
         self._newest: _Newest | None = None
 
     def shows(self) -> Shown | None:
-        """Returns what the table shows; None of one that shows nothing yet.
+        """Returns the table's content; None if it has none yet.
 
         Raises:
-            LogUnreadableError: Its log is torn.
+            LogUnreadableError: Its log is damaged.
         """
         return self._look().shown
 
     def follow(self, published: Published, *, backwards: bool = False) -> Shown | None:
-        """Shows what is published of the view now, in the place where it is read now.
+        """Publishes the active version of the view.
 
-        Both are looked up under the table's lock: once a switch is made, no one who comes after
-        it shows the old place.
+        Version and physical name are read under the table's lock: after a cutover, no later commit
+        shows the former version.
 
         Args:
             published: The published versions of its source.
-            backwards: Also where that is an earlier boundary than the one that is shown.
+            backwards: Whether its boundary may be earlier than the present one.
 
         Returns:
-            What it shows then.
+            The new content.
 
         Raises:
-            StableTableError: It cannot be shown.
+            StableTableError: It cannot be published.
             OSError: A file cannot be read or written.
         """
         with self._lock:
@@ -168,7 +168,7 @@ class StableTable:
                 try:
                     return self._show(*found, latest.number, backwards=backwards)
                 except FileNotFoundError as error:
-                    # what is published no more may be removed; what took its place is there
+                    # the published version may have been removed; its successor exists
                     if attempt == _ATTEMPTS:
                         raise StableTableError(
                             f"view {self._view}: a file of its published table is missing",
@@ -184,15 +184,15 @@ class StableTable:
 
         Args:
             place: Name of that table.
-            table: Its version, and the boundary at which it is.
+            table: Its version and boundary.
             number: Number of the published version.
-            backwards: Also where that is an earlier boundary than the one that is shown.
+            backwards: Whether its boundary may be earlier than the present one.
 
         Returns:
-            What it shows then: what it did before where that is at a later boundary.
+            The content afterwards: unchanged if it was at a later boundary.
 
         Raises:
-            StableTableError: It cannot be shown.
+            StableTableError: It cannot be published.
             OSError: A file cannot be read or written.
         """
         with self._lock:
@@ -202,9 +202,8 @@ class StableTable:
         """Removes commits and files that are no longer read.
 
         Args:
-            kept_hours: How long ago they have been replaced; with 0 nothing is left but what the
-                table shows, for those who have to be forgotten. Readers that have opened an older
-                state fail then.
+            kept_hours: Minimum age of replaced files; with 0, only the present content stays, as
+                forgetting requires. Readers that have opened an older state then fail.
 
         Raises:
             StableTableError: The log cannot be read.
@@ -216,7 +215,7 @@ class StableTable:
                 self._clean(kept_hours)
 
     def remove(self) -> None:
-        """Removes the table: of a view that is published no more.
+        """Removes the table of a view that is no longer published.
 
         Raises:
             OSError: A file cannot be removed.
@@ -256,7 +255,7 @@ class StableTable:
         raise AssertionError  # the loop returns or raises
 
     def _mark(self, place: str, version: int) -> str:
-        """What tells a commit from one of that number in a table that was recreated."""
+        """Distinguishes a commit from one with the same number in a recreated table."""
         try:
             content = TableLog(self._tables / place).commit(version).read_bytes()
         except FileNotFoundError:
@@ -264,7 +263,7 @@ class StableTable:
         return hashlib.sha256(content).hexdigest()[:16]
 
     def _going_on(self, newest: _Newest, shown: Shown) -> list[Action] | None:
-        """Returns the actions in the same table since; None where that is not enough."""
+        """Returns the actions since then in the same table; None if they do not suffice."""
         before = newest.shown
         if before is None or not newest.whole or before.place != shown.place:
             return None
@@ -279,7 +278,7 @@ class StableTable:
             try:
                 lines = log.lines(number)
             except LogUnreadableError:
-                return None  # it is no more; a checkpoint may have what it said
+                return None  # the commit is gone; a checkpoint may contain it
             for line in lines:
                 if "metaData" in line or "protocol" in line:
                     return None
@@ -294,7 +293,7 @@ class StableTable:
         return _said(shown.place, added.values(), removed.values(), changed=changed)
 
     def _anew(self, newest: _Newest, shown: Shown) -> list[Action]:
-        """All in which the two tables differ."""
+        """Returns all differences between the two tables."""
         wanted = TableLog(self._tables / shown.place).state(shown.version)
         if not wanted.metadata:
             raise LogUnreadableError(
@@ -323,7 +322,7 @@ class StableTable:
                 self._link_file(self._tables / place / name, self.path / name)
 
     def _link_file(self, source: Path, target: Path) -> None:
-        if target.exists():  # a file is written once, under a name of its own
+        if target.exists():  # each file is written once, under a unique name
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -335,9 +334,9 @@ class StableTable:
             self._draft_path.replace(target)
 
     def _draft(self) -> Path:
-        """Returns where a file is written before it has its name.
+        """Returns the path at which a file is written before it gets its name.
 
-        One that was left behind may be a commit under a second name, so it is not written over.
+        A leftover file may be a commit under a second name, so it is not overwritten.
         """
         self._draft_path.unlink(missing_ok=True)
         return self._draft_path
@@ -368,7 +367,7 @@ class StableTable:
             self._tidy(number)
 
     def _name(self, target: Path) -> None:
-        """Gives the draft its name, unless something has it."""
+        """Gives the draft its name, unless the name is taken."""
         try:
             os.link(self._draft_path, target)
         except OSError as error:
@@ -381,7 +380,7 @@ class StableTable:
             self._draft_path.unlink()
 
     def _look(self) -> _Newest:
-        """The newest commit; looked for in the folder only where there is another one."""
+        """Returns the newest commit; lists the folder only if there is another one."""
         known = self._newest
         if (
             known is not None
@@ -397,7 +396,7 @@ class StableTable:
         try:
             parsed(self._log.commit(numbers[-1]).read_bytes())
         except ValueError:
-            torn = True  # by a power cut: no reader has got beyond it
+            torn = True  # after a power cut: no reader has seen anything later
             numbers.pop()
         for number in reversed(numbers):
             shown = _shown(self._log.lines(number))
@@ -416,7 +415,7 @@ class StableTable:
             if number % (COMMITS_PER_CHECKPOINT * CHECKPOINTS_PER_CLEANING) == 0:
                 self._clean(KEPT_HOURS)
         except (DeltaError, StableTableError, OSError) as error:
-            # readers have more to read until the next time
+            # readers read more commits until the next time
             logger.warning("stable path of %s: not tidied: %s", self._view, type(error).__name__)
 
     def _checkpoint(self) -> None:
@@ -425,7 +424,7 @@ class StableTable:
     def _clean(self, kept_hours: float) -> None:
         before_ms = time.time_ns() // 1_000_000 - int(kept_hours * _MS_PER_HOUR)
         since = max(filter(partial(self._older, before_ms), self._log.checkpoints()), default=0)
-        # the oldest first: what is left reaches back to a checkpoint without a gap
+        # the oldest first: the rest reaches back to a checkpoint without a gap
         with os.scandir(self._log.folder) as entries:
             names = sorted(entry.name for entry in entries)
         for name in names:
@@ -447,7 +446,7 @@ class StableTable:
                     (self.path / inner).rmdir()
 
     def _older(self, before_ms: int, checkpoint: int) -> bool:
-        """Whether the commit of a checkpoint was there before a time."""
+        """Returns whether the commit of a checkpoint is older than a time."""
         try:
             return self._log.commit(checkpoint).stat().st_mtime_ns // 1_000_000 <= before_ms
         except FileNotFoundError:
@@ -455,7 +454,7 @@ class StableTable:
 
 
 def _shown(lines: list[Action]) -> Shown | None:
-    """What a commit of ours shows; None of one that is not."""
+    """Returns the content that a commit of this program publishes; None for another commit."""
     for line in lines:
         info = line.get("commitInfo")
         if info is not None and info.get("operation") == _OPERATION:
@@ -465,7 +464,7 @@ def _shown(lines: list[Action]) -> Shown | None:
 
 
 def _form(wanted: Action, stored: Action) -> Action:
-    """The table's form under the stable table's own name, whichever table has the rows."""
+    """Returns the table's schema under the stable table's own name and id."""
     mapping = {
         name: value
         for name, value in wanted.get("configuration", {}).items()
@@ -484,7 +483,7 @@ def _form(wanted: Action, stored: Action) -> Action:
 def _said(
     place: str, added: Iterable[Action], removed: Iterable[Action], *, changed: bool
 ) -> list[Action]:
-    """Returns the actions for files of a version in the stable table's log."""
+    """Returns the actions for the files of a version in the stable table's log."""
     lines = [_removed(_placed(place, remove), changed=changed) for remove in removed]
     return lines + [{"add": {**_placed(place, add), "dataChange": changed}} for add in added]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 ATTEMPTS_MAX: Final = 2
-"""How often an unfinished piece is begun: it may be what ends the job."""
+"""Most attempts at an unfinished piece of work: it may be what ends the job."""
 
 _FOLDER: Final = ".rebuilds"
 _JOB: Final = "job"
@@ -43,7 +43,7 @@ _REQUESTS: Final = "*.request"
 
 @dataclass(frozen=True, slots=True)
 class BulkFill:
-    """A part that is to be written."""
+    """A part to write."""
 
     scan: ArchiveScan
     plan: ViewPlan
@@ -63,8 +63,8 @@ class BulkProgress(msgspec.Struct, frozen=True):
 
     Attributes:
         id: The request.
-        attempts: How often it was begun.
-        rows: How many of its rows are done.
+        attempts: Number of attempts.
+        rows: Number of its finished rows.
     """
 
     id: str
@@ -82,7 +82,7 @@ class BulkAnswer(msgspec.Struct, frozen=True):
         files: Names of a fold's files, in the folder of the request.
         upserted: Rows that were written.
         deleted: Deletes that were recorded.
-        left: Numbers of the records that were not written, as 64-bit integers of this machine.
+        left: Row numbers of the records not written, as 64-bit integers of this machine.
     """
 
     id: str
@@ -95,27 +95,27 @@ class BulkAnswer(msgspec.Struct, frozen=True):
 
 
 class BulkServer(msgspec.Struct, frozen=True):
-    """The job, while it takes requests.
+    """A job that accepts requests.
 
     Attributes:
-        slots: How many tasks its Spark runs at once.
+        slots: Number of tasks that its Spark runs in parallel.
     """
 
     slots: int
 
 
 class BulkRequests:
-    """The requests to one job, and its answers."""
+    """The requests to one job, and their answers."""
 
     def __init__(self, config: JobConfig) -> None:
         self._root = config.checkpoint(Store.TABLE).parent / _FOLDER
 
     def asking(self, place: str) -> WriterLock:
-        """The lock that a command holds while it fills a version."""
+        """Returns the lock that a command holds while it fills a version."""
         return WriterLock(self._root / f"{place}.lock", wait=False)
 
     def serving(self) -> WriterLock:
-        """The lock that the job holds while it takes requests."""
+        """Returns the lock that the job holds while it accepts requests."""
         return WriterLock(self._root / f".{_JOB}.lock", wait=False)
 
     def serve(self, server: BulkServer) -> None:
@@ -123,7 +123,7 @@ class BulkRequests:
         self._write(self._root / f".{_JOB}.json", msgspec.json.encode(server))
 
     def server(self) -> BulkServer | None:
-        """Returns the job that takes requests at this moment; None if there is none."""
+        """Returns the job that accepts requests now; None if there is none."""
         if not self._root.is_dir() or not _held(self.serving()):
             return None
         found: BulkServer | None = self._read(self._root / f".{_JOB}.json", BulkServer)
@@ -143,7 +143,7 @@ class BulkRequests:
     def withdraw(self, place: str) -> None:
         """Cancels a version's request, and removes its answer."""
         for path in self._folder(place).glob(_REQUESTS):
-            path.unlink(missing_ok=True)  # first: it counts no more
+            path.unlink(missing_ok=True)  # first: from here on the request does not count
         shutil.rmtree(self._folder(place), ignore_errors=True)
 
     def forget(self, place: str) -> None:
@@ -152,7 +152,7 @@ class BulkRequests:
         (self._root / f"{place}.lock").unlink(missing_ok=True)
 
     def open(self) -> list[tuple[str, str]]:
-        """Returns the open requests: the version, and the request's number."""
+        """Returns the open requests: version and request number."""
         found = sorted(self._root.glob(f"*/{_REQUESTS}")) if self._root.is_dir() else []
         return [(path.parent.name, path.name.partition(".")[0]) for path in found]
 
@@ -160,18 +160,18 @@ class BulkRequests:
         """Returns a request.
 
         Raises:
-            Exception: It was cancelled, another release wrote it, or it is torn.
+            Exception: It was cancelled, written by another release, or damaged.
         """
-        # a writer of this folder can write the checkpoints and the views' functions as well
+        # whoever can write this folder can also write the checkpoints and the stored functions
         found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
         return found
 
     def there(self, place: str, id_: str) -> bool:
-        """Whether a request is neither cancelled nor closed."""
+        """Returns whether a request is neither cancelled nor closed."""
         return self._request(place, id_).exists()
 
     def counts(self, place: str, id_: str) -> bool:
-        """Whether a request still counts: it exists, and so does the command that made it."""
+        """Returns whether a request still counts: its file exists, and its command runs."""
         return self.there(place, id_) and self.asked(place)
 
     def close(self, place: str, id_: str) -> None:
@@ -183,18 +183,18 @@ class BulkRequests:
         for folder in self._root.iterdir() if self._root.is_dir() else ():
             if folder.is_dir():
                 with suppress(WriterLockedError), self.asking(folder.name):
-                    self.withdraw(folder.name)  # with the lock, so that no command asks meanwhile
+                    self.withdraw(folder.name)  # under the lock: no command asks meanwhile
 
     def asked(self, place: str) -> bool:
-        """Whether a command that fills a version is running."""
+        """Returns whether a command that fills a version is running."""
         return _held(self.asking(place))
 
     def folder(self, place: str, id_: str) -> Path:
-        """The folder of the files of a fold."""
+        """Returns the folder of a fold's files."""
         return self._folder(place) / id_
 
     def progress(self, place: str, id_: str) -> BulkProgress:
-        """Returns how far a request is."""
+        """Returns the progress of a request."""
         found = self._read(self._folder(place) / "progress", BulkProgress)
         return BulkProgress(id_) if found is None or found.id != id_ else found
 
@@ -207,7 +207,7 @@ class BulkRequests:
         self._write(self._folder(place) / "answer", msgspec.json.encode(answer), new=False)
 
     def answered(self, place: str, id_: str) -> BulkAnswer | None:
-        """Returns the answer to a request; None while there is none."""
+        """Returns the answer to a request; None if there is none yet."""
         found = self._read(self._folder(place) / "answer", BulkAnswer)
         return found if found is not None and found.id == id_ else None
 

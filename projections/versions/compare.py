@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 EXAMPLES: Final = 10
 _VALID_FROM, _, _CURRENT, _RECORDED_FROM, _ = HISTORY_COLUMNS
 _TYPE: Final = "type"
-"""Column of every view of events: which event a row is."""
+"""Column of every view of events: the id of a row's event."""
 
 _EARLIER: Final = "earlier states, which its definition makes otherwise"
 _OWN: Final = frozenset({ROW_ID_COLUMN, *BOOKKEEPING})
-"""Columns that only Headwater uses."""
+"""Internal columns."""
 
 
 @dataclass(slots=True)
@@ -74,9 +74,9 @@ class VersionDifference:
     """How a version differs from the active one.
 
     Attributes:
-        found: Differences that no definition explains: rows that only one has, and other values.
-        at: The boundary at which both were read; empty if they were not compared.
-        store: Where they were read; None if they were not compared.
+        found: Unexplained differences: rows that only one version has, and different values.
+        at: The boundary of the comparison; empty if there was none.
+        store: The store of the comparison; None if there was none.
         explained: Number of rows or columns that each difference of the definitions explains.
         stands_since: When the active version was paused; None if it is not paused.
         incomparable: Why they were not compared; None if they were.
@@ -91,7 +91,7 @@ class VersionDifference:
 
     @property
     def same(self) -> bool:
-        """Whether the definitions explain every difference."""
+        """Returns whether the definitions explain every difference."""
         return self.incomparable is None and self.found.same
 
 
@@ -116,7 +116,7 @@ def compare_versions(  # noqa: PLR0913  # two versions, and what is known of bot
         config: The job's configuration.
         old: The active version.
         new: The other one.
-        change: How its definition differs.
+        change: How the definitions differ.
         still: Whether the active version is paused because its table changed.
 
     Raises:
@@ -150,12 +150,12 @@ class _Pair:
 
     @property
     def stores(self) -> frozenset[Store]:
-        """Stores that both have."""
+        """Returns the stores that both have."""
         return self.old.to & self.new.to
 
     @cached_property
     def incomparable(self) -> str | None:
-        """Why they cannot be compared; None if they can."""
+        """Returns why they cannot be compared; None if they can."""
         old, new = self.old, self.new
         if (old.events is None) != (new.events is None):
             return "one is a view of a table, the other of events"
@@ -168,7 +168,7 @@ class _Pair:
 
     @cached_property
     def retyped(self) -> dict[str, str]:
-        """Columns whose type changed for a known reason, with that reason."""
+        """Returns the columns whose type changed for a known reason, with that reason."""
         was, now = self.old.schema.by_name, self.new.schema.by_name
         return {
             name: f"column {name}: {column.type_name} to {now[name].type_name}"
@@ -180,13 +180,13 @@ class _Pair:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Columns that are compared."""
+        """Returns the columns to compare."""
         now = self.new.schema.by_name
         return tuple(n for n in self.old.schema.by_name if n in now and n not in self.retyped)
 
     @property
     def of_now(self) -> bool:
-        """Whether only the current row of each key is compared, without earlier states.
+        """Returns whether only the current row of each key is compared, without earlier states.
 
         The rows that a history admits decide when its states end.
         """
@@ -198,13 +198,13 @@ class _Pair:
 
     @property
     def by_sequence(self) -> bool:
-        """Whether the current state in the history table is not the current row of its key."""
+        """Returns whether a history's current state may differ from the key's current row."""
         made = (plan.history for plan in (self.old, self.new))
         return self.of_now and any(each is not None and each.sequence_by for each in made)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Columns by which rows are matched; empty where whole rows are compared."""
+        """Returns the columns by which rows are matched; empty to match whole rows."""
         old, new = self.old, self.new
         if old.keys == new.keys:
             states = old.history is not None and not self.of_now
@@ -214,11 +214,11 @@ class _Pair:
 
 
 class _RowFilter:
-    """Filters the rows of a version that the definition of the other one does not admit.
+    """Excludes rows of one version that the other one's definition does not admit.
 
     Attributes:
-        reads: Columns that decide; without any, all rows are admitted.
-        said: Number of rows that were kept out, by reason.
+        reads: Columns that the decision needs; without any, all rows are admitted.
+        said: Number of excluded rows, by reason.
     """
 
     def __init__(self, own: ViewPlan, other: ViewPlan, change: DefinitionChange) -> None:
@@ -228,7 +228,7 @@ class _RowFilter:
         self._inspection = other.inspection()
         wanted: set[str] = set()
         by_name = own.schema.by_name
-        # without the deciding columns the filter cannot decide
+        # without those columns the filter cannot decide
         decides = self._inspection.columns <= by_name.keys()
         self._inspects = bool(change.rows and decides and own.expectations != other.expectations)
         if self._inspects:
@@ -240,7 +240,7 @@ class _RowFilter:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the columns that decide; without any, all rows are admitted."""
+        """Returns the columns that the decision needs; without any, all rows are admitted."""
         return tuple(column.name for column in self.columns)
 
     def keeps_out(self, row: Mapping[str, Any]) -> str | None:
@@ -272,7 +272,7 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
         after.side(),
         pair.keys,
         examples_max=EXAMPLES,
-        # the record that delivered a value says nothing about the value
+        # how a value was delivered says nothing about the value
         left_out={*pair.retyped, *_OWN, *of_states, *old.times_of_delivery, *new.times_of_delivery},
     )
     since = str(one.applied_through) if pair.still else None
@@ -281,9 +281,9 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
 
 
 class _Passing:
-    """Removes the rows of a version's table that the other one lacks by definition.
+    """Excludes the rows of a version's table that the other version lacks by definition.
 
-    A large table is read several times, one range of keys at a time; removed rows are counted the
+    A large table is read several times, one range of keys at a time; excluded rows are counted the
     first time.
     """
 
@@ -332,7 +332,7 @@ def _rows(path: Path, version: int) -> int:
 
 
 def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
-    """Compares the documents of both; every store has documents."""
+    """Compares the documents of both versions; every store has documents."""
     old, new = pair.old, pair.new
     found = TableDifference(pair.keys)
     names = tuple(old.schema.by_name), tuple(new.schema.by_name)
@@ -363,7 +363,7 @@ def _let_in(sink: Sink, plan: ViewPlan, row_filter: _RowFilter) -> Iterator[Mapp
 
 
 def _exact(column: Column, value: Any) -> object:
-    # a float travels as its text
+    # documents contain floats as text
     floats = column.kind is ColumnKind.FLOAT and value is not None
     return decode(column, str(value) if floats else value)
 

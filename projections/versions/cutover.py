@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _ONE_SWITCH: Final = timedelta(seconds=1)
-"""Shorter than the time between two cutovers; earlier releases recorded the two states of one
-cutover at slightly different times."""
+"""Shorter than the time between two cutovers; earlier releases recorded both states of one cutover
+at slightly different times."""
 _log = structlog.get_logger(__name__)
 
 
@@ -93,7 +93,7 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
 
 
 def back(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
-    """Moves readers of a view back to the version that was active before; returns it.
+    """Moves readers of a view back to the previously active version; returns it.
 
     If a cutover is unfinished, it is undone; an unfinished rollback is completed.
 
@@ -152,7 +152,7 @@ def resume(connection: Connection, config: JobConfig) -> None:
 def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
     """Returns the views whose cutover can be completed.
 
-    A view that is declared again first has to be filled.
+    A view that is declared again must be filled first.
     """
     moving = [v for v in registry.read(connection, config.source) if v.switching]
     if not moving:
@@ -253,10 +253,10 @@ def _turns(version: ViewVersion, stores: Iterable[Store]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the stores of a version answer.
+    """The responses of the stores of a version.
 
     Attributes:
-        lacking: Stores that answer, and show another version.
+        lacking: Stores that answer, and where another version is active.
         away: Stores that do not answer, and why.
     """
 
@@ -306,10 +306,10 @@ def _complete(
         config: The job's configuration.
         target: The version.
         stores: The stores.
-        away: Stores in which it remains to be done, and why.
+        away: Stores in which the cutover is still to be made, and why.
 
     Raises:
-        SwitchUnfinishedError: Some store is left.
+        SwitchUnfinishedError: The cutover is still to be made in a store.
     """
     left = dict(away)
     for store in in_order(stores):
@@ -317,7 +317,7 @@ def _complete(
             show(config, store, target)
         except SinkError as error:
             left[store] = error
-        except StableTableError as error:  # a version that is behind becomes active nowhere
+        except StableTableError as error:  # a version that lags is activated nowhere
             left[store] = error
             break
     if left:
@@ -357,10 +357,10 @@ def refuse_behind(
         config: The job's configuration.
         current: The active version.
         target: The version.
-        stores: Where; None for all stores that it is kept in.
+        stores: The stores to check; None for all stores of the version.
 
     Raises:
-        VersionBehindError: It lacks some, in a store.
+        VersionBehindError: It lacks changes in a store.
     """
     stores = stores_of(target) if stores is None else stores
     if target.derived:
@@ -422,7 +422,7 @@ def _refuse_derived_behind(
 
 
 def _next_behind(published: Published, target: ViewVersion) -> list[str]:
-    """Returns why the tables' own cutover would refuse a version that is behind in the next one."""
+    """Returns why the tables' cutover would refuse a version behind the next published one."""
     try:
         published.refuse_behind({target.view: target.place})
     except PlaceBehindError as error:

@@ -2,8 +2,8 @@
 
 A version may lack a column that a derived view reads, or have it in another type. Readers would
 then get the version, and the derived view would be paused with its present rows. This module
-collects what is needed to tell that before a cutover: columns only, no rows. Where columns differ,
-Spark decides whether the queries fit them (`projections.job.batch.check_dependents`).
+collects what is needed to predict that before a cutover: columns only, no rows. Where columns
+differ, Spark decides whether the queries fit them (`projections.job.batch.check_dependents`).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Dependents:
         views: The derived views that read it directly or indirectly, each after its inputs, by
             their active versions and under their own names; preceded by the view itself if only its
             query determines its columns.
-        now: The columns of each input as Delta writes them, which is Spark's own form; without
-            inputs that were never published.
+        now: Columns of each input as Delta writes them, which is Spark's own form; without inputs
+            that were never published.
         then: The same after the cutover; without the view itself if it is among `views`.
     """
 
@@ -67,7 +67,7 @@ class Dependents:
 
     @property
     def alike(self) -> bool:
-        """Whether the columns of all inputs stay the same."""
+        """Returns whether the columns of all inputs stay the same."""
         return not self.views or self.now == self.then
 
 
@@ -76,7 +76,7 @@ NO_DEPENDENTS = Dependents((), {}, {})
 
 
 def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Dependents:
-    """Returns what derived views would read after a cutover to a version that is built.
+    """Returns what derived views would read after a cutover to a filled version.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
@@ -154,7 +154,7 @@ def _of_query(
 def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[DerivedView, ...]:
     """Returns the derived views that read a view directly or indirectly, by their active versions.
 
-    Those that the job of another source maintains are taken as they are declared.
+    Views that the job of another source maintains are included as declared.
     """
     places = registry.current_places(connection, spec.config.source)
     known = versions_derived.places(

@@ -2,7 +2,7 @@
 
 No archive fills such a version. The job computes it completely at the next boundary from the tables
 of its inputs, and then maintains it at every boundary with the others. Views that read another view
-read its active version, and are computed again when readers are moved.
+read its active version, and are recomputed after a cutover.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KeptDerived:
 
     Attributes:
         view: The view, under the version's physical name.
-        joining: Whether it still has to be computed for the first time.
+        joining: Whether it must still be computed for the first time.
     """
 
     view: DerivedView
@@ -52,13 +52,13 @@ def kept(
     """Returns what the job maintains: the versions of each declared view, after their inputs.
 
     Inactive versions of a view precede the active one, so the active one is never ahead in another
-    store. A view without versions is kept as it is declared. A version whose definition cannot be
+    store. A view without versions is maintained as declared. A version whose definition cannot be
     read is left out.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
-        declared: The views as they are declared.
+        declared: The declared views.
         functions: The folder of stored functions.
     """
     by_view: dict[str, list[ViewVersion]] = {}
@@ -76,7 +76,7 @@ def kept(
     views = {name: [each.view for each in versions] for name, versions in found.items()}
     try:
         names = in_order(views)
-    except RebuildRefusedError:  # followed in place: the views of the cycle are paused
+    except RebuildRefusedError:  # adopted in place: the views of the cycle are paused
         names = list(views)
     return [each for name in names for each in found[name]]
 
@@ -116,7 +116,7 @@ def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset
 
 
 def in_order(views: Mapping[str, Iterable[DerivedView]]) -> list[str]:
-    """Returns names of views, each after those that a version of it reads.
+    """Sorts names of views: each after those that a version of it reads.
 
     Raises:
         RebuildRefusedError: Their inputs form a cycle.

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _ROWS_PER_S: Final = 100_000
-"""Rows that a query reads per second on a small machine, where nothing was measured."""
+"""Rows per second that a query reads on a small machine; used where nothing was measured."""
 
 
 def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> RebuildPlan:
     """Returns what a rebuild of a view will do; changes nothing.
 
     Raises:
-        RebuildRefusedError: It would read itself through other kept versions.
+        RebuildRefusedError: The view would read itself through other maintained versions.
     """
     known = versions_derived.kept(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
@@ -73,7 +73,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
 
 
 def _rows(config: JobConfig, view: DerivedView) -> int:
-    """Returns about how many rows a view's input tables have."""
+    """Estimates the number of rows in a view's input tables."""
     tables = config.addresses.tables
     published = Published(tables, config.source)
     latest = published.latest()
@@ -120,5 +120,5 @@ def _bound(config: JobConfig, latest: PublishedVersion | None, version: ViewVers
         raise SinkUnavailableError(
             f"table {version.place} cannot be read", detail=type(error).__name__
         ) from None
-    # it has a table even if the view does not declare one
+    # a derived view has a table even if it declares none
     return replace(plan, to=plan.to | {Store.TABLE})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 AT_ONCE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_000}
-"""Changes per write, the best number for each store."""
+"""Changes per write, tuned for each store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Filling:
     """How a version is filled.
 
     Attributes:
-        share: Greatest share of the time that it takes, above 0 to 1.
+        share: Greatest share of the time that the fill uses, above 0 to 1.
         stopped: Set to pause it.
         progress: Receives the progress, about twice a second.
         waits: Receives a sentence when a catch-up round begins and, every few seconds, what a
@@ -63,10 +63,10 @@ def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[R
     """Returns what a replay fills: the version in each of its stores."""
     return [
         ReplayTarget(
-            # an engine uses the store that a plan names
+            # the engine uses the store that a plan names
             (replace(plan.in_store(store), to=frozenset({store})),),
             partial(open_sink, store, config.addresses),
-            # a key that was quarantined before a crash or in an earlier round stays so: an older
+            # a key quarantined before a crash or in an earlier round stays quarantined: an older
             # row must not supply values for it
             held=quarantine_table.held(connection, config.source, store),
             set_aside=partial(quarantine_table.write, config.ledger, store),
@@ -99,10 +99,10 @@ def whole_reads(connection: Connection, config: JobConfig) -> dict[str, Read]:
 
 
 FEW: Final = 2_000
-"""Fewer records than this need no round: the job reads them faster than a round starts."""
+"""Fewer records than this need no further round: the job reads them faster than a round starts."""
 
 SOON_S: Final = 15.0
-"""A round shorter than this needs no further one: the archive usually receives no record sooner."""
+"""A round shorter than this needs no successor: the archive usually receives no record sooner."""
 
 _SHORTER: Final = 0.95
 """Greatest size of a round relative to the one before; above it the rounds would never end."""
@@ -117,10 +117,10 @@ class CatchUpRounds:
         self.outrun = False
 
     def begin(self, left: int | None = None, *, resumed: bool = False) -> None:
-        """Notes that a replay begins.
+        """Records that a replay begins.
 
         Args:
-            left: About how many records a catch-up round has to replay.
+            left: Approximate number of records for a catch-up round.
             resumed: It was begun at an unknown time, so any number of records may have arrived
                 since.
         """
@@ -137,7 +137,7 @@ class CatchUpRounds:
 
 
 def left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:
-    """Returns about how many records the archive has that a version lacks.
+    """Estimates the number of archived records that a version lacks.
 
     Raises:
         BrokerError: The broker does not answer.
@@ -153,7 +153,7 @@ def left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:
         raise ArchiveIncompleteError(
             f"no one knows any more what the archive had at version {version}", detail=error.detail
         ) from None
-    # offsets of a topic that was deleted and recreated begin again
+    # offsets of a recreated topic restart
     if any(had.get(place, 0) < end for place, end in replayed.ends.items()):
         raise ArchiveIncompleteError("a topic was recreated since it was read from the archive")
     now = coverage.archived(config, topics)

@@ -44,7 +44,7 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
     *,
     changes: int = 0,
 ) -> None:
-    """Fills a version from the archive; an interrupted fill continues where it was.
+    """Fills a version from the archive; resumes an interrupted fill.
 
     Records that the archive receives meanwhile are replayed in catch-up rounds, until few are left
     to the job.
@@ -54,12 +54,12 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         spec: The job.
         version: The version.
         plan: The version, bound to its table.
-        filling: How.
-        changes: Changes that the archive has for it; the number decides what replays them.
+        filling: How to fill it.
+        changes: Archived changes for it; the number decides what replays them.
 
     Raises:
         ReplayStoppedError: It was paused.
-        ArchiveIncompleteError: The archive lacks records: the source has to be read.
+        ArchiveIncompleteError: The archive lacks records: the source must be read.
         SinkError: A store refuses everything or cannot be reached.
         WriterLockedError: Another command fills this version.
     """
@@ -68,7 +68,7 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         if way_of(spec.config, plan, changes).by_job:
             filled.engine = JobEngine(spec.config, plan, filling)
         done = filled.run()
-    done = replace(done, progress=None)  # a round without records may have noted progress
+    done = replace(done, progress=None)  # a round without records may have recorded progress
     registry.note_replayed(connection, spec.config.source, version.place, done)
 
 
@@ -124,7 +124,7 @@ class _ArchiveRebuild:
         began, lap = time.monotonic(), before.archive is not None
 
         def so_far() -> FillProgress:
-            if lap:  # a few records tell no rate: most of the time is the start
+            if lap:  # few records do not determine a rate: most of the time is the start
                 return before
             took_s = time.monotonic() - began
             share = share_of(before, took_s, self.filling.share)
@@ -166,7 +166,7 @@ class _ArchiveRebuild:
         return ReplayOptions(
             had=Had(ends, before.archive) if lap else None,
             version=at,
-            # a resumed replay was checked when it began
+            # a resumed replay was checked at its start
             archived={} if lap and noting.resumes else archived(spec.config, plan, at),
             whole=whole_reads(connection, spec.config) if to_sweep else {},
             spans=sweeps.spans(connection, plan),
@@ -188,7 +188,7 @@ class _ArchiveRebuild:
         job_engine.fence(self.spec.config, self.plan, self.filling.stopped)
 
     def _to_sweep(self) -> bool:
-        """Whether a snapshot allows rows to be removed that are still there."""
+        """Returns whether a snapshot allows removing rows that still exist."""
         whole = reads.whole_reads(self.connection, self.plan.source)
         done = sweeps.done(self.connection)
         pending = (sweeps.pending(self.plan, store, whole, done) for store in self.plan.to)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from projections.versions.version import FillProgress
 
 SLOTS_MIN: Final = 2
-"""Tasks that the job's Spark has to run at once, so that one is left for live views."""
+"""Tasks that the job's Spark must run in parallel, so that one stays free for live views."""
 
 
 class FillWay(NamedTuple):
@@ -40,8 +40,8 @@ def way_of(config: JobConfig, plan: ViewPlan | None, changes: int) -> FillWay:
 
     Args:
         config: The job's configuration.
-        plan: The version; None where it does not fit its table.
-        changes: Changes that the archive has for it.
+        plan: The version; None if it does not fit its table.
+        changes: Archived changes for it.
     """
     least = config.rebuild_rows_min
     if changes < least:
@@ -70,7 +70,7 @@ def way_planned(
         connection: To the source.
         config: The job's configuration.
         view: The view as it is declared now.
-        changes: Changes that the archive has for it.
+        changes: Archived changes for it.
         begun: Progress of an unfinished fill; None if there is none.
     """
     state = None if begun is None else state_of(begun.progress)
@@ -79,7 +79,7 @@ def way_planned(
     if state is not None and not state.bulk:
         return FillWay(False, "it was begun so")
     plan = None
-    if changes >= config.rebuild_rows_min:  # for fewer, nothing else matters
+    if changes >= config.rebuild_rows_min:  # below this number, nothing else matters
         with suppress(PlanError):
             bound = binding.bind(connection, config.source, [view], hiding=config.hiding)
             plan = next(iter(bound.plans), None)

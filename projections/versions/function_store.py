@@ -1,4 +1,4 @@
-"""Functions of versions: stored when a version is made, so that it continues with its own function.
+"""Functions of versions: stored when a version is created, so that it keeps its own function.
 
 The parts of the views module that a function needs
 (`projections.definition.derived.function_source`) are stored in a file of the home folder, named by
@@ -101,13 +101,13 @@ class _LostError(Exception):
 
 
 def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> DerivedView:
-    """Returns a version of a view with the function that it was made for.
+    """Returns a version of a view with the function for which it was created.
 
-    If the parts that the function needs could not be determined, that is the declared function.
+    If the parts that the function needs could not be determined, this is the declared function.
 
     Args:
-        kept: The view, as it was kept for the version.
-        declared: The view as it is declared.
+        kept: The view as recorded for the version.
+        declared: The declared view.
         folder: The folder of stored functions.
     """
     if not is_function(kept):
@@ -121,7 +121,7 @@ def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> Der
 
 
 def in_place(declared: DerivedView) -> str:
-    """Says how a view adopts its declared function if the former one is not stored."""
+    """Describes how a view adopts its declared function if the former one is not stored."""
     function = declared.function
     why = function.untold if isinstance(function, ViewFunction) else ""
     said = "its rows are computed in its place when the job starts again"
@@ -137,7 +137,7 @@ def noting(
     *,
     shared: bool = False,
 ) -> Iterator[None]:
-    """Stores the functions of views whose versions are recorded meanwhile.
+    """Stores the functions of views whose versions are recorded inside the block.
 
     An earlier release identified a function by the whole module; if that module is unchanged, the
     row is updated to the new digest. At the end, files that no version names are removed.
@@ -146,7 +146,7 @@ def noting(
         connection: To the source, in autocommit; all rows are recorded in one transaction.
         source: Its name.
         folder: The folder of stored functions.
-        declared: The views as they are declared.
+        declared: The declared views.
         shared: Versions of other sources name files of the folder too, so none is removed.
 
     Raises:
@@ -195,7 +195,7 @@ def _keep(folder: Path, function: ViewFunction) -> None:
         _read(file, part.digest)
     except _LostError:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, part.text)  # a row that outlives a power cut has its file
+        write_atomically(file, part.text)  # the row must not outlive its file
 
 
 def _tidy(connection: Connection, folder: Path) -> None:
@@ -231,7 +231,7 @@ def _run(file: Path, digest: str) -> Callable[..., Any]:
     module = ModuleType(_MODULE)
     with _running:
         before = sys.modules.get(_MODULE)
-        sys.modules[_MODULE] = module  # classes look for their module while they are made
+        sys.modules[_MODULE] = module  # classes look up their module while they are created
         try:
             exec(code, module.__dict__)  # noqa: S102  # the text is the project's own module's
         finally:

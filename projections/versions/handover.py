@@ -1,4 +1,4 @@
-"""Hand-over: the job's queries adopt a version that the archive has filled.
+"""Hand-over: the job's queries adopt a version that was filled from the archive.
 
 The archive ends at one offset; a store's query is at another, nearly always a later one. Running
 queries continue, and the job replays the gap into the new version alone (`job.tasks.handover`). A
@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 def checked(spec: JobSpec) -> JobSpec:
-    """Leaves out versions that can no longer be adopted: records that they lack are gone.
+    """Leaves out versions that can no longer be adopted because records that they lack are gone.
 
     Raises:
         BrokerError: The broker does not answer.
@@ -94,7 +94,7 @@ def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, in
 
 
 def rewound(spec: JobSpec, store: Store, at: Offsets) -> Offsets:
-    """Returns the offsets from which a query reads once joining versions are considered.
+    """Returns the offsets from which a query must start so that joining versions lack nothing.
 
     Args:
         spec: The job.
@@ -105,7 +105,7 @@ def rewound(spec: JobSpec, store: Store, at: Offsets) -> Offsets:
     for plan in spec.plans_in(store):
         if (ends := spec.joining.get(plan.name)) is None:
             continue
-        # the version has no records of a partition that the archive did not have
+        # the version has no records of a partition that was not in the archive
         own = {p: ends.get(p, 0) for p in found if p[0] in plan.topics}
         found |= {partition: min(found[partition], end) for partition, end in own.items()}
     return found
@@ -139,12 +139,12 @@ _FILE: Final = "takeover.json"
 
 
 class HandoverOffsets(NamedTuple):
-    """A version's progress in one store.
+    """The progress of a version in one store.
 
     Attributes:
         offsets: The sum of the offsets up to which it has the partitions; it grows with each
             record.
-        left: About how many records it lacked at that time.
+        left: Approximate number of records that it lacked at that time.
     """
 
     offsets: int
@@ -152,7 +152,7 @@ class HandoverOffsets(NamedTuple):
 
 
 def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) -> None:
-    """Writes a version's progress to a file; one version at a time is adopted."""
+    """Writes a version's progress to a file; one version is adopted at a time."""
     path = _path(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     stores = {str(store): list(each) for store, each in taken.items()}
@@ -160,7 +160,7 @@ def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) 
 
 
 def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
-    """Returns the progress that was written last; empty if it is another version's."""
+    """Returns the last recorded progress; empty if it belongs to another version."""
     said = _read(_path(config))
     if said.get("place") != place:
         return {}
@@ -213,7 +213,7 @@ class Approach:
             self._moved_at = time.monotonic()
 
     def said(self) -> str:
-        """Returns what the version lacks, in words; empty if that is unknown."""
+        """Describes what the version lacks; empty if unknown."""
         return "".join(
             f"; about {left:,} records are left for {store}"
             for store, left in sorted(self._left.items())
@@ -221,7 +221,7 @@ class Approach:
         )
 
     def _records(self, there: Collection[Store]) -> dict[str, int]:
-        """Records of the version that queries of other stores have read since the job started."""
+        """Returns the number of the version's records that queries of other stores have read."""
         queries: Mapping[str, Any] = _read(self._config.status_file).get("queries", {})
         return {
             store: query["views"][self._place]["records"]

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from projections.versions.fill import Filling
 
 GONE_S: Final = 60.0
-"""How long the job may take no requests, seconds: it may be restarting."""
+"""How long the job may not accept requests, seconds: it may be restarting."""
 
 _LOCK_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.2
 
 
 class JobEngine:
-    """Has the job do bulk work; see `BulkEngine`.
+    """Delegates bulk work to the job; see `BulkEngine`.
 
     Args:
         config: The job's configuration.
@@ -128,7 +128,7 @@ class JobEngine:
 
 
 def _lost(fault: str, code: str | None) -> ReplayError:
-    """Says that the job has not done a piece; on a full disk, a command by itself cannot either."""
+    """Returns the error for work that the job has not done; a full disk also stops the command."""
     if code == RebuildSpaceError.code:
         return RebuildSpaceError(
             "a disk is full that the job's Spark needs for a rebuild",
@@ -140,7 +140,7 @@ def _lost(fault: str, code: str | None) -> ReplayError:
 
 @contextmanager
 def fenced(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> Iterator[None]:
-    """Keeps an earlier command's requests from a table, and lets this one make requests.
+    """Excludes earlier commands' requests from a table, and lets this one make requests.
 
     Raises:
         ReplayStoppedError: The caller stopped it.
@@ -166,7 +166,7 @@ def fenced(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> Itera
 
 
 def fence(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> None:
-    """Cancels the version's request, and waits until the job writes nothing more of it.
+    """Cancels the version's request, and waits until the job writes nothing for it.
 
     Raises:
         ReplayStoppedError: The caller stopped it.

@@ -1,8 +1,8 @@
 """Estimates the rate of a rebuild from measured ones.
 
 A mirror's rate says nothing about a history, which writes every change, nor about events. The
-estimate therefore uses the newest rebuild of the same view, else the newest of a view of its kind.
-A rebuild that had half of the time was half as fast as it could have been.
+estimate therefore uses the newest rebuild of the same view, or else the newest of a view of its
+kind. A rebuild with half of the time is assumed to run at half the speed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def rate_of(versions: Iterable[ViewVersion], view: AnyView, share: float = 1.0) 
     """Estimates the rate of a rebuild.
 
     Args:
-        versions: All versions that were ever made of the source's views.
-        view: The view as it will be built.
+        versions: All versions ever created of the source's views.
+        view: The view to build.
         share: Greatest share of the time that the replay may take, above 0 to 1.
     """
     measured = sorted(filter(_measured, versions), key=_made)
@@ -61,7 +61,7 @@ def rate_of(versions: Iterable[ViewVersion], view: AnyView, share: float = 1.0) 
 
 
 def share_of(before: FillProgress, seconds: float, share: float) -> float | None:
-    """Returns the share of the time that a replay had, which may have been paused.
+    """Returns the average share of the time that a replay had; it may have been paused.
 
     Args:
         before: Its progress when it began or continued.

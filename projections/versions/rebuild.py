@@ -76,13 +76,13 @@ class RebuildPlan:
         differs: How its definition differs from the current version's; empty if it does not.
         source: Where the rows come from: `archive`, `source` (a snapshot of the table), or `views`
             for a derived view.
-        changes: Changes to replay; for a snapshot, about how many rows.
+        changes: Changes to replay; for a snapshot, the approximate number of rows.
         seconds: Estimated duration.
-        disk_bytes: Estimated disk space for the new version.
+        disk_bytes: Estimated disk space of the new version.
         disk_free_bytes: Free disk space.
         followers: Derived views that read it; they follow when readers are moved.
         lacking: Why the archive cannot fill it; None if it can, or is not used.
-        instead: What to do in that case; None if nothing can be done.
+        instead: Alternative in that case; None if there is none.
         stand_still: Followers that would pause once the version is active, and why; see
             `dependents`.
         known_by: What the estimated duration is based on, in words.
@@ -158,7 +158,7 @@ def plan_rebuild(
 
 
 def stores_room(config: JobConfig, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
-    """Returns the capacity that another version of a view will use in each other store."""
+    """Estimates the capacity that another version of a view uses in each other store."""
     if current is None:
         return {}
     return rooms(config.addresses, current.place, view.to & current.declared().to)
@@ -185,9 +185,9 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
         connection: To the source; it holds the lock of the view's versions.
         config: The job's configuration.
         view: The view as it is declared now.
-        planned: The plan of the rebuild.
+        planned: The plan.
         spare_bytes: Disk space that must stay free.
-        held_too: Also return a version that is already built.
+        held_too: Whether to return a version that is already built.
 
     Raises:
         ArchiveIncompleteError: The archive must fill it and lacks records.
@@ -221,7 +221,7 @@ def begin(  # noqa: PLR0913  # who begins knows all of this
     _refuse_full(view, planned.stores)
     shared = config.shares_home
     with function_store.noting(connection, config.source, config.functions, [view], shared=shared):
-        if not own:  # the job has not noted it yet
+        if not own:  # the job has not recorded it yet
             registry.register(connection, config.source, [view])
         number = registry.add(connection, config.source, view, reasons=planned.differs)
     return numbered(connection, config, view.name, number)
@@ -243,7 +243,7 @@ def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: i
 
 
 def _refuse_full(view: AnyView, stores: Mapping[str, Room]) -> None:
-    """Refuses a version that would fill a store: all writers to that store would then wait."""
+    """Refuses a version that would fill a store and so block all its writers."""
     for store, room in stores.items():
         if room.free_bytes is not None and room.free_bytes < room.taken_bytes:
             raise RebuildRefusedError(
@@ -260,7 +260,7 @@ def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPla
 
     Raises:
         PlanError: Its definition does not fit the table.
-        RebuildRefusedError: Its table is gone, or was given another name.
+        RebuildRefusedError: Its table was dropped or renamed.
     """
     view = cast("View", version.declared(spec.views))
     plan = _bound(connection, spec.config, view)
@@ -278,15 +278,14 @@ def _bound(connection: Connection, config: JobConfig, view: View) -> ViewPlan:
 
 
 def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
-    """Binds a version to its table again.
+    """Binds a version to its table again, after the end of the archive is known.
 
-    A change of a table commits before any row of the new shape can reach the archive. Binding after
-    the end of the archive is known therefore sees every change of the table that its records depend
-    on.
+    A change of a table commits before any row of the new shape can reach the archive. Binding at
+    this time therefore sees every change of the table that its records depend on.
     """
     view = cast("View", version.declared(spec.views))
     if view_schemas.ready(connection) and not trigger.active(connection):
-        with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape is there yet
+        with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape exists yet
             history.observe(connection, tables_of(view))
     return _bound(connection, spec.config, view)
 
@@ -364,7 +363,7 @@ def chosen(
     number: int | None,
     states: Collection[VersionState],
 ) -> ViewVersion:
-    """Returns a version by its number, or without one the newest in some states.
+    """Returns a version by its number or, without one, the newest in some states.
 
     Raises:
         VersionUnknownError: There is none.
@@ -375,7 +374,7 @@ def chosen(
         each for each in own if each.number == number or (number is None and each.state in states)
     ]
     if number is None and VersionState.HELD in states:
-        # what was never shown comes first, then what readers were moved away from
+        # versions that were never active first, then formerly active ones
         current = next((v.number for v in own if v.state is VersionState.CURRENT), 0)
         building = [each for each in own if each.state in _COMING]
         found = [each for each in found if each.number > current] or building
@@ -404,14 +403,14 @@ def chosen(
 
 
 def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
-    """Removes a version that readers do not see from every store, with all its state.
+    """Removes an inactive version from every store, with all its state.
 
     Raises:
-        VersionUnknownError: Readers see it, or may see it.
+        VersionUnknownError: It is active, or may be.
         SinkError: A store cannot be reached; repeat the command.
     """
     own = registry.of_view(connection, config.source, version.view)
-    if any(each.switching for each in own):  # a store that does not answer may show any of them
+    if any(each.switching for each in own):  # any may be active in a silent store
         raise VersionUnknownError(
             f"readers of view {version.view} are on their way to another version",
             hint="the job moves them: headwater view list --versions; then retry",
@@ -423,12 +422,12 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
         )
     stores = routing.stores_of(version)
     turns = {store_lock.of_derived(store) for store in stores} if version.derived else stores
-    # the job checks this before its next batch and then writes nothing more there
+    # the job checks this before its next batch and then writes no more to it
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
     registry.move(connection, config.source, version.place, VersionState.DROPPED, before)
     plan = routing.place_of(version.place, stores)
     with store_lock.alone(connection, config.source, turns):
-        pass  # a batch that was writing there has finished
+        pass  # the batch that was writing to it has finished
     for store in sorted(stores):
         with closing(routing.showing(store, config)) as sink:
             sink.drop(plan)
@@ -454,7 +453,7 @@ def numbered(connection: Connection, config: JobConfig, view: str, number: int) 
 
 
 def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
-    """Returns the approximate size of a version; other stores take about as much.
+    """Returns the approximate size of a version; other stores use about as much.
 
     That is the size of its Delta table; without one, the size of its source table.
     """

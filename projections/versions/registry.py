@@ -2,9 +2,9 @@
 
 A view whose definition changes gets another version: a separate view in every store under the
 physical name `<view>.v<number>`. The first version's physical name is the view's own name. The job
-maintains every version that is not dropped by the definition that it was made for, so readers can
-be moved to another one and back. The source database records the versions, next to the views'
-positions, as the one truth for the job, for commands and for readers.
+maintains every version that is not dropped, by its own definition, so readers can be moved to
+another one and back. The source database records the versions, next to the views' positions, as the
+single source of truth for the job, commands and readers.
 
 A physical name is never used again, not even after its version was dropped.
 """
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 BUSY_WAIT_S: Final = 2.0
-"""How long a command waits for another one on the same view, seconds: a listing, a drop or a
-cutover ends by then, and a rebuild does not."""
+"""How long a command waits for another one on the same view, seconds: longer than a listing, drop
+or cutover takes, but shorter than a rebuild."""
 
 _COLUMNS: Final = """
 view, version, place, state, definition, reasons, bounds, replayed, fault, switching, made_at,
@@ -115,7 +115,7 @@ def ready(connection: Connection) -> bool:
 
 
 def read(connection: Connection, source: str) -> list[ViewVersion]:
-    """Returns all versions that were ever made, by view and number."""
+    """Returns all versions ever created, by view and number."""
     if not ready(connection):
         return []
     return [_version(*row) for row in connection.execute(_READ, (source,)).fetchall()]
@@ -138,15 +138,15 @@ def dropped(connection: Connection, source: str) -> frozenset[str]:
 
 
 def register(connection: Connection, source: str, declared: Iterable[AnyView]) -> dict[str, str]:
-    """Records the definitions of a job that starts.
+    """Records the definitions with which a job starts.
 
     A view without a version gets its first one. A view that was retired and is declared again gets
-    another version, to which readers are moved as soon as the job has it. Changes of a definition
-    that the view can follow in place are adopted; after any other change the view continues by its
+    another version, which becomes active as soon as the job has it. Changes of a definition that
+    the view can follow in place are adopted; after any other change the view continues by its
     recorded definition.
 
     Returns:
-        What differs, for each view whose definition is not the declared one.
+        The difference for each view whose definition is not the declared one.
     """
     if not ready(connection):
         return {}
@@ -185,8 +185,8 @@ class KeptView:
     Attributes:
         view: The view, under the version's physical name.
         shown: Whether it is the active version.
-        joining: Offset after the last record of each partition that it was filled with; None if the
-            job's queries have adopted it.
+        joining: Offset after the last record of each partition that it was filled with; None once
+            the job's queries have adopted it.
     """
 
     view: View
@@ -197,9 +197,9 @@ class KeptView:
 def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[KeptView]:
     """Returns what the job maintains: the versions of each declared view, by their physical names.
 
-    Inactive versions precede the active one. Where a batch is written to one after the other, a
-    reader who is moved meanwhile therefore sees no earlier state. A view without versions is kept
-    as it is declared.
+    Inactive versions precede the active one. If a batch writes them one after the other, a reader
+    moved meanwhile therefore never sees an earlier state. A view without versions is maintained as
+    declared.
     """
     by_view: dict[str, list[ViewVersion]] = {}
     for version in read(connection, source):
@@ -237,9 +237,9 @@ def bind_kept(
     Args:
         connection: To the source, in autocommit.
         source: Its name.
-        declared: Its views as they are declared.
+        declared: The declared views.
         decides: See `projections.planning.binding.bind`.
-        hiding: Columns that do not leave the source unchanged.
+        hiding: Rules for excluded, hashed and masked columns.
 
     Raises:
         PlanError: A version does not fit its table, and never did.
@@ -256,7 +256,7 @@ def bind_kept(
 
 
 def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | None:
-    """Returns the newest kept version of a view with a given definition."""
+    """Returns the newest version of a view with a given definition that is not dropped."""
     wanted = codec.digest(view)
     found = [
         each
@@ -267,7 +267,7 @@ def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | No
 
 
 def defined(version: ViewVersion) -> AnyView:
-    """Returns the view as it was declared for a version, under its own name."""
+    """Returns the view as declared for a version, under its own name."""
     return codec.decoded(version.definition)
 
 
@@ -311,12 +311,12 @@ def move(
 
 
 def note_replayed(connection: Connection, source: str, place: str, replayed: FillProgress) -> None:
-    """Notes how far a version has been filled."""
+    """Records how far a version has been filled."""
     connection.execute(_REPLAYED, (Jsonb(replayed_to_json(replayed)), source, place))
 
 
 def note_fault(connection: Connection, source: str, place: str, fault: Fault | None) -> None:
-    """Notes why a version that is being filled cannot go on."""
+    """Records why a version that is being filled cannot continue."""
     document = None if fault is None else Jsonb(asdict(fault))
     connection.execute(_FAULT, (document, source, place))
 
@@ -329,17 +329,17 @@ def forget(connection: Connection, source: str, place: str) -> None:
 
 
 def note_switching(connection: Connection, source: str, place: str) -> None:
-    """Records the version to which readers of its view are being moved, instead of any other."""
+    """Records the target of a view's cutover, replacing an earlier one."""
     connection.execute(_SWITCHING, {"source": source, "place": place})
 
 
 @dataclass(frozen=True, slots=True)
 class VersionsMark:
-    """A fingerprint that changes as soon as the job has to maintain other versions.
+    """A fingerprint that changes as soon as the set of maintained versions changes.
 
     Attributes:
-        definitions: A digest of the definition of each maintained version, by physical name.
-        joining: Versions that no query may have adopted yet.
+        definitions: Digest of the definition of each maintained version, by physical name.
+        joining: Versions that may not be adopted by every query yet.
     """
 
     definitions: Mapping[str, str] = field(default_factory=dict)
@@ -380,7 +380,7 @@ def alone(
     """
     try:
         with connection.transaction():  # the time-out is local, the lock is the session's
-            # 0 would wait without limit
+            # 0 would wait indefinitely
             connection.execute(f"SET LOCAL lock_timeout = {max(1, round(wait_s * 1000))}")
             connection.execute(_LOCK.in_session, (source, view))
     except psycopg.errors.LockNotAvailable:

@@ -59,7 +59,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         )
     turns = {*Store, *(store_lock.of_derived(each) for each in Store)}
     with store_lock.alone(connection, spec.config.source, turns):
-        pass  # a batch that was writing there has finished
+        pass  # the batch that was writing to it has finished
     for store in routing.in_order(list(Store)):
         routing.hide(spec.config, store, view)
         with closing(routing.showing(store, spec.config)) as sink:
@@ -74,7 +74,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
 
 
 def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
-    """Refuses to remove a view that a version of a declared view reads by an earlier query."""
+    """Refuses to remove a view that a version of a declared view still reads."""
     readers = [
         each.name
         for each in spec.declared_derived

@@ -1,4 +1,4 @@
-"""Routing: which version of a view readers of each store see, and how that changes.
+"""Routing: the active version of a view in each store, and how it changes.
 
 Each store has one pointer: OpenSearch an alias, the cache a field of one hash, the tables a file
 with the current physical name of every view. Each changes in one step.
@@ -36,34 +36,34 @@ class Showing(Protocol):
         ...
 
     def hide(self, view: str) -> None:
-        """Removes the view's name: readers see no version of it."""
+        """Removes the view's name: no version of it is active."""
         ...
 
     def drop(self, plan: ViewPlan) -> None:
-        """Removes a version that readers do not see."""
+        """Removes an inactive version."""
         ...
 
 
 class ShowingSink(Showing, Protocol):
-    """The same, with its connections."""
+    """A `Showing` that owns its connections."""
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Closes the connections."""
         ...
 
 
 def stores_of(version: ViewVersion) -> frozenset[Store]:
-    """Returns the stores that a version is kept in."""
+    """Returns the stores of a version."""
     return kept_in(version.declared())
 
 
 def in_order(stores: Collection[Store]) -> list[Store]:
-    """Returns stores in the order of a cutover: the one that may refuse comes first."""
+    """Sorts stores for a cutover: the one that may refuse comes first."""
     return [each for each in (Store.TABLE, Store.SEARCH, Store.CACHE) if each in stores]
 
 
 def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
-    """Returns a plan with a physical name only, for calls that need no more."""
+    """Returns a plan with only a physical name, for calls that need no more."""
     schema = TableSchema(TableName("", ""), (), ())
     return ViewPlan(name, "", "", schema, (), frozenset(stores))
 
@@ -74,7 +74,7 @@ def showing(store: Store, config: JobConfig) -> ShowingSink:
 
 
 def shows(config: JobConfig, store: Store, target: ViewVersion) -> bool:
-    """Whether readers of a store see a version.
+    """Returns whether a version is active in a store.
 
     Raises:
         SinkError: It does not answer.
@@ -109,7 +109,7 @@ def show(config: JobConfig, store: Store, target: ViewVersion) -> None:
 
 
 def hide(config: JobConfig, store: Store, view: str) -> None:
-    """Removes a view's name from a store: readers see no version of it any more.
+    """Removes a view's name from a store: no version of it is active there.
 
     Raises:
         SinkError: It does not answer.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class VersionState(StrEnum):
-    """What a version is to its view.
+    """The state of a version.
 
     =========  =======================================  ================================
     state      who sets it                              what follows
@@ -33,18 +33,18 @@ class VersionState(StrEnum):
     =========  =======================================  ================================
     """
 
-    BUILDING = "building"  # filled from the archive; the job does not keep it yet
-    JOINING = "joining"  # filled; the job adopts it from the end of the archive
-    HELD = "held"  # kept by the job, read by no one
-    CURRENT = "current"  # kept, and what readers see
-    FORMER = "former"  # kept, and what readers saw before
-    DROPPED = "dropped"  # gone
+    BUILDING = "building"  # being filled from the archive; the job does not maintain it yet
+    JOINING = "joining"  # filled; the job is adopting it from the end of the archive
+    HELD = "held"  # maintained by the job, and not active
+    CURRENT = "current"  # maintained, and active
+    FORMER = "former"  # maintained, and formerly active
+    DROPPED = "dropped"  # removed
 
 
 KEPT: Final = frozenset(
     {VersionState.JOINING, VersionState.HELD, VersionState.CURRENT, VersionState.FORMER}
 )
-"""States of versions that the job keeps."""
+"""States of versions that the job maintains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class FillProgress:
     Attributes:
         ends: Offset after the last record of each partition that it has.
         progress: State from which an interrupted replay continues; None once it is done.
-        records: Records replayed, without those of catch-up rounds.
-        seconds: How long that took.
+        records: Number of records replayed, without catch-up rounds.
+        seconds: Duration of that replay.
         share: Greatest share of that time that the replay could use, above 0 to 1; None if unknown.
         archive: The version of the archive whose records it has, and a digest of its files; None
             until it has reached an end of the archive.
@@ -77,17 +77,17 @@ class ViewVersion:
 
     Attributes:
         view: The view.
-        number: From 1.
-        place: Its physical name: the name under which every store keeps it.
+        number: Its number, from 1.
+        place: Its physical name in every store.
         state: Its state.
         definition: Its definition, as `codec.encoded` returns it.
         reasons: How the definition differs from the version before.
         bounds: The part of the log that filled it; None for all of it.
         replayed: How far it was filled; None if it was never filled from the archive.
         fault: Why it cannot continue; None if it can.
-        switching: Whether readers are being moved to it.
+        switching: Whether a cutover to it is in progress.
         made_at: When it was created.
-        changed_at: When its state changed last.
+        changed_at: When its state last changed.
     """
 
     view: str
@@ -105,7 +105,7 @@ class ViewVersion:
 
     @property
     def derived(self) -> bool:
-        """Whether it is a version of a derived view."""
+        """Returns whether it is a version of a derived view."""
         return isinstance(codec.decoded(self.definition), DerivedView)
 
     def declared(self, among: Iterable[AnyView] = ()) -> AnyView:
@@ -125,7 +125,7 @@ class ViewVersion:
 
 
 def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
-    """Returns it as the source database keeps it."""
+    """Converts it to the form in the source database."""
     ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
     said = {
         "records": replayed.records,
@@ -138,10 +138,10 @@ def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
 
 
 def replayed_of_json(said: Mapping[str, Any]) -> FillProgress:
-    """Returns what the source database has kept."""
+    """Converts it from the form in the source database."""
     ends = {(topic, number): offset for topic, number, offset in said["ends"]}
     if said.get("until") is not None:
-        # an earlier release filled it from a copy of its topic: nothing can resume there
+        # an earlier release filled it from a copy of its topic: it cannot be resumed
         return FillProgress({}, None, said["records"], said["seconds"], said.get("share"))
     archive = said.get("archive")
     return FillProgress(

@@ -1,19 +1,19 @@
 """Lineage: paths from the changed rows of an input to the columns that address a view's rows.
 
-What is promised. A query has leaves, one for each use of an input; an input that is used twice has
-two. Let `columns` be columns of the query's result, and `old` and `new` two versions of all inputs.
-Every value of `columns` for which the rows of the result differ is among the values that the paths
-give, run as follows: the leaves whose inputs changed stand in some order; the path of a leaf begins
-at its changed rows, before and after, and finds every other leaf in the version `new` if it did not
-change or stands earlier in the order, else in the version `old`.
+Claim. A query has leaves, one for each use of an input; an input that is used twice has two. Let
+`columns` be columns of the query's result, and `old` and `new` two versions of all inputs. Every
+value of `columns` for which the rows of the result differ is among the values that the paths give,
+run as follows: the leaves whose inputs changed are in some order; the path of a leaf begins at its
+changed rows, before and after, and reads every other leaf in the version `new` if it did not change
+or comes earlier in the order, else in the version `old`.
 
-Proof, first part: one leaf after the other. Let the leaves change one at a time in that order; the
-result is computed after each. If the rows for a value differ between the first result and the last,
-they differ in one of these steps. In it one leaf changes, and all others stand exactly in the
-version that its path finds them in. So it is enough to show: if only leaf `x` changes, the path of
-`x` misses nothing. No reader ever sees a state in between; it need not be consistent. Whether
-two joined tables change at once or a row moves from key to key does not matter: each step has only
-one change, and a row that moved is in it twice, as it was and as it is.
+Proof, first part: one leaf after the other. Let the leaves change one at a time in that order, and
+compute the result after each. If the rows for a value differ between the first result and the last,
+they differ in one of these steps. In that step one leaf changes, and all others are exactly in the
+version in which its path reads them. It is therefore enough to show: if only leaf `x` changes, the
+path of `x` misses nothing. No reader ever sees an intermediate state, so it need not be consistent.
+Whether two joined tables change at once or a row moves from key to key does not matter: each step
+has only one change, and a moved row is in it twice, as it was and as it is.
 
 Proof, second part: one leaf changes. By induction over the operators, for every set `c` of an
 operator's columns that `paths` accepts: if the rows with one value of `c` differ (as a bag), the
@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from projections.incremental.analysis.query_plan import Expression, PlanNode
 
 PATHS_MAX: Final = 64
-"""Paths of one use: each outer join on the way can double them, and each costs Spark planning."""
+"""Most paths of one use: each outer join can double them, and each costs Spark planning.
+"""
 
 _TRANSPARENT: Final = frozenset(
     {
@@ -77,7 +78,7 @@ _TRANSPARENT: Final = frozenset(
     }
 )
 _MAKING: Final = ("generator", "udfs")
-"""Parts of operators that widen rows, which say what is added is made from."""
+"""Parts of operators that widen rows: the inputs of the added columns."""
 
 _CONSTANT: Final = frozenset({"LocalRelation", "OneRowRelation", "Range"})
 _WINDOWS: Final = frozenset({"Window", "WindowGroupLimit"})
@@ -90,7 +91,7 @@ Columns = frozenset[int]
 
 
 class UnreachableError(Exception):
-    """Columns cannot be reached; the text says which operator is in the way."""
+    """Columns cannot be reached; the text names the operator in the way."""
 
 
 class Lineage:
@@ -98,7 +99,7 @@ class Lineage:
 
     Args:
         plan: The root.
-        names: Names of a leaf's columns, by their numbers, for messages.
+        names: Names of the leaves' columns, by number, for messages.
     """
 
     def __init__(self, plan: PlanNode, names: Mapping[int, str]) -> None:
@@ -110,12 +111,12 @@ class Lineage:
         """Returns the paths from the changed rows of a leaf to columns of the result.
 
         Raises:
-            UnreachableError: There are none.
+            UnreachableError: There are no such paths.
         """
         return self._reach(self._plan, columns, leaf)
 
     def text(self, expression: Expression) -> str:
-        """An expression in a few words."""
+        """Abbreviates an expression."""
         if expression.bare:
             return self._names.get(expression.number, expression.name)
         inner = ", ".join(map(self.text, expression.children))
@@ -124,7 +125,7 @@ class Lineage:
         return f"{expression.kind.lower()}({inner})"
 
     def _reach(self, node: PlanNode, columns: Columns, leaf: int | None) -> tuple[Step, ...]:
-        """Paths to columns of an operator, from a leaf's changes, or without one from all rows."""
+        """Returns paths to an operator's columns, from a leaf's changes, or from all rows."""
         place = (node.index, columns, leaf)
         if place not in self._found:
             try:
@@ -172,7 +173,7 @@ class Lineage:
     def _derived(
         self, node: PlanNode, made: Sequence[tuple[int, Expression]], leaf: int | None
     ) -> list[Step]:
-        """Paths to the child, and there columns made from it."""
+        """Returns paths to the child, extended by columns computed from it."""
         below = frozenset().union(*(item.reads for _, item in made))
         reached = self._reach(node.children[0], below, leaf)
         if all(item.bare and item.number == number for number, item in made):
@@ -199,7 +200,7 @@ class Lineage:
         return self._reach(below, columns, leaf)
 
     def _widened(self, node: PlanNode, columns: Columns, leaf: int | None) -> Iterable[Step]:
-        """An operator that adds columns to each row, or repeats the row."""
+        """Returns paths through an operator that adds columns to each row, or repeats the row."""
         passed = columns & set(node.children[0].output)
         if passed == columns:
             return self._reach(node.children[0], columns, leaf)
@@ -236,7 +237,7 @@ class Lineage:
         return self._changed_side(node, columns, leaf, mirrored=True)
 
     def _all_rows(self, node: PlanNode, columns: Columns) -> list[Step]:
-        """Paths to all rows of an unchanged join, or more."""
+        """Returns paths to all rows of an unchanged join, or more."""
         left, right = node.children
         theirs = columns - set(left.output)
         ours = columns - theirs
@@ -255,12 +256,12 @@ class Lineage:
     def _changed_side(
         self, node: PlanNode, columns: Columns, leaf: int, *, mirrored: bool
     ) -> list[Step]:
-        """Paths from a leaf on one side of a join, the left one unless it is mirrored."""
+        """Returns paths from a leaf on one side of a join: the left one unless mirrored."""
         side = node.children[1 if mirrored else 0]
         ours = columns & set(side.output)
         theirs = columns - ours
         kind = node.join_type
-        # may the other side's rows appear without a match, and may this side's
+        # can the other side's rows occur without a match, and can this side's
         other_alone = kind in _FULL | (_LEFT | _ONE_SIDED if mirrored else {"RightOuter"})
         side_alone = kind in _FULL | ({"RightOuter"} if mirrored else _LEFT)
         found = self._pairs_of_rows(node, columns, leaf, mirrored=mirrored)
@@ -274,7 +275,7 @@ class Lineage:
     def _pairs_of_rows(
         self, node: PlanNode, columns: Columns, leaf: int | None, *, mirrored: bool
     ) -> list[Step]:
-        """Paths to the matching pairs, from one side of a join to the columns of both."""
+        """Returns paths to the matching pairs, from one side of a join to the columns of both."""
         side, other = reversed(node.children) if mirrored else node.children
         ours = columns & set(side.output)
         theirs = columns - ours
@@ -332,7 +333,7 @@ class Lineage:
     def _equalities(
         self, node: PlanNode, ours: set[int], theirs: set[int]
     ) -> Iterable[tuple[Expression, Expression, bool]]:
-        """The equalities of a join: our side, the other, whether NULL equals NULL."""
+        """Returns the equalities of a join: our side, the other, whether NULL equals NULL."""
         for condition in node.part("condition"):
             for item in condition.conjuncts():
                 if item.kind not in {"EqualTo", "EqualNullSafe"}:
@@ -373,13 +374,13 @@ _FOLLOWED: Final[Mapping[str, Callable[..., Iterable[Step]]]] = {
 
 
 KNOWN: Final = _TRANSPARENT | _CONSTANT | set(_FOLLOWED) | {"LogicalRDD"}
-"""Operators that `Lineage` can judge; a plan with others is computed as a whole."""
+"""Operators that `Lineage` supports; a plan with others is computed as a whole."""
 
 
 def _with_nulls(
     node: PlanNode, reached: Iterable[Step], kept: Columns, nulls: Columns
 ) -> list[Step]:
-    """Rows of one side of an outer join, with NULL in place of the other's columns."""
+    """Returns rows of one side of an outer join, with NULL for the other side's columns."""
     if not nulls:
         return list(reached)
     columns = [(number, _output(node, number)) for number in sorted(kept)]
@@ -393,7 +394,7 @@ def _output(node: PlanNode, number: int) -> Address:
 
 
 def _equal(node: PlanNode) -> dict[int, int]:
-    """Columns that are equal in every row of an operator, NULL to NULL: each by its class."""
+    """Returns classes of columns that are equal in every row of an operator, NULL to NULL."""
     classes: dict[int, int] = {}
 
     def join(one: int, two: int) -> None:
@@ -411,7 +412,7 @@ def _equal(node: PlanNode) -> dict[int, int]:
 
 
 def _made_equal(node: PlanNode) -> Iterator[tuple[int, int]]:
-    """Columns that this very operator makes equal."""
+    """Returns columns that this operator itself makes equal."""
     for item in node.part("projectList"):
         if item.kind == "Alias" and item.children[0].bare:
             yield item.children[0].number, item.number

@@ -1,7 +1,7 @@
-"""A path from the changed rows of one use of an input to the columns wanted.
+"""A path from the changed rows of one use of an input to the wanted columns.
 
 A path is a small query of inner joins. Its steps are values; the engine runs them with the plan's
-own expressions, which they name by address. Columns keep the numbers that they have in the plan.
+own expressions, which they refer to by address. Columns keep their numbers from the plan.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The changed rows of the use that the path begins at, as they were and as they are.
+    """The changed rows of the use at which the path begins, before and after the change.
 
     Attributes:
         leaf: The leaf operator of the use.
-        columns: Numbers of the columns wanted.
+        columns: Numbers of the wanted columns.
     """
 
     leaf: int
@@ -30,11 +30,11 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows of another use, in the version that the order of the changes gives it.
+    """All rows of another use, in the version that the order of changes determines.
 
     Attributes:
         leaf: The leaf operator of the use.
-        columns: Numbers of the columns wanted.
+        columns: Numbers of the wanted columns.
     """
 
     leaf: int
@@ -43,12 +43,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Rows with columns made from theirs, and nothing else.
+    """Rows with only columns computed from theirs.
 
     Attributes:
         child: The rows.
-        columns: Number of each column and the expression that makes it; None makes NULL.
-        shape: An attribute of the plan for each column, which gives it its name and type.
+        columns: Number of each column and its expression; None for NULL.
+        shape: For each column, an attribute of the plan with its name and type.
     """
 
     child: Step
@@ -66,11 +66,11 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class Widened:
-    """Rows to which an operator of the plan adds columns, each by itself, or repeats them.
+    """Rows that an operator of the plan extends by columns, row by row, or repeats.
 
     Attributes:
         child: The rows.
-        operator: Number of the operator: one that explodes, or runs Python functions.
+        operator: Number of the operator, which explodes a column or runs Python functions.
     """
 
     child: Step
@@ -79,7 +79,7 @@ class Widened:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An equality of a join, its sides in the order of the path's.
+    """An equality of a join, with its sides in the path's order.
 
     Attributes:
         left: Expression over the side where the path begins.
@@ -101,8 +101,8 @@ class Matched:
     Attributes:
         left: The side that the path comes from.
         right: The side that it goes to.
-        pairs: What must be equal.
-        few: Whether the left side comes from the changed rows, so that it is the small one.
+        pairs: The equalities.
+        few: Whether the left side comes from changed rows, so that it is the small one.
     """
 
     left: Step
@@ -115,7 +115,7 @@ Step = Changed | Table | Derived | Filtered | Widened | Matched
 
 
 def steps(step: Step) -> Iterator[Step]:
-    """A step and all that it stands on, the innermost first."""
+    """Returns a step and all steps below it, the innermost first."""
     if isinstance(step, Matched):
         yield from steps(step.left)
         yield from steps(step.right)
@@ -125,5 +125,5 @@ def steps(step: Step) -> Iterator[Step]:
 
 
 def tables(step: Step) -> frozenset[int]:
-    """The leaves of the other uses that a path passes through."""
+    """Returns the leaves of the other uses that a path reads."""
     return frozenset(found.leaf for found in steps(step) if isinstance(found, Table))

@@ -1,38 +1,42 @@
-"""Nearness: which rows of its inputs a view need not read for what changed, by columns in order.
+"""Pruning: which input rows a view need not read for a change, based on column distances.
 
-A click counts for a search within an hour. So what a change of either costs need not grow with all
-the searches and clicks that there are, if both tables are roughly in order of time: those near the
-changed rows are enough.
+For example, a click counts for a search within an hour. If both tables are roughly in order of
+time, a change need not cost more as searches and clicks accumulate: the rows near the changed ones
+suffice.
 
-What is promised. Let an input `a` be used once, and let some of the columns by which the view is
-kept be columns that identify a row of `a`, adopted as they are (`own_columns`), on a way to the
-result on which no join ever puts NULL in the place of `a`: it is an anchor. Let another input `y`
-be used once, joined with `a` right there, with nothing but filters and projections before, on a
-condition that bounds a column `u` of `y` by a column `t` of `a`: `least <= u - t <= most`. That is
-a link. Let `a` and such `y` have changed, and nothing else that is not linked to `t`. Let `T` be
-the values of `t` in changed rows of `a`, and those that are as far from `u` in a changed row of `y`
-as the link allows; `U` those that are so far from `T`. Then with rows of `a` only that have their
-`t` in `T`, and of each `y` only those that have their `u` in `U`,
+Definitions. An input `a`, used once, is an anchor if some of the columns by which the view is
+maintained identify a row of `a` and are copied unchanged from it (`own_columns`), on a way to the
+result on which no join puts NULL in place of `a`. A link joins another input `y`, also used once,
+directly with `a`, with only filters and projections before the join, on a condition that bounds a
+column `u` of `y` by a column `t` of `a`: `least <= u - t <= most`.
 
-1. paths find every key that is affected, and
-2. the rows of the result for the keys `K` are the same, `K` being what the paths find, without
-   those of changes of `y` that no row of `a` in `T` has, as it is or was changed.
+Claim. Let only `a` and inputs linked to `t` have changed. Let `T` contain the values of `t` in
+changed rows of `a`, and all values that a link allows for the `u` of a changed row of its `y`; let
+`U` contain all values that the link allows for a `t` in `T`. If only rows of `a` with `t` in `T`
+are read, and of each `y` only rows with `u` in `U`, then
 
-Proof of 1. A pair that differs because a row of `y` changed has a row of `a` for which the whole
-condition holds: its `t` is in `T`. One that differs as a row of `a` changed has its `t` in `T`, and
-its row of `y` has its `u` in `U`. So what is not read is in no pair that a path need find, and by
-the first of these a key without a row of `a` in `T` is not affected.
+1. the paths find every affected key, and
+2. the rows of the result for the keys `K` are the same, where `K` are the keys that the paths find,
+   without those found from changes of `y` that no row of `a` in `T` has, before or after a change.
 
-Proof of 2. First, every row of `a` that has the columns of a key in `K` is in `T`: it is one at
-most, as these identify it. If it changed, as it is now is among its changed rows. If not, the key
-was found with it in `T`, as it is. Now take the other rows away, of one input after the other: that
-is a change, which affects no more keys than its paths find. A path of rows of `y` passes through
-the join with `a` (where `y` has no match nothing is in its place), and there the whole condition
-may be asked, as `lineage` says: a key in `K` that it finds has a row of `a` in `T`, and so the row
-of `y` would be in `U`. A path of a row of `a` gives its own columns, and these are not in `K`.
+Proof of 1. A pair of rows that differs because a row of `y` changed has a row of `a` for which the
+whole condition holds: its `t` is in `T`. A pair that differs because a row of `a` changed has its
+`t` in `T`, and its row of `y` has its `u` in `U`. The rows that are not read are therefore in no
+pair that a path must find. By the first of these sentences, a key without a row of `a` in `T` is
+not affected.
 
-A row whose `t` is NULL is in `T` if a changed row's is: it is of its key, and has no match. That it
-may be any column of `a`, if `a` alone has changed, is the same with no link.
+Proof of 2. First, every row of `a` with the columns of a key in `K` is in `T`. There is at most one
+such row, since the columns identify it. If it changed, its present state is among the changed rows.
+If not, the key was found with this unchanged row in `T`. Now remove the rows that are not read, one
+input after the other. Each removal is a change, which affects only keys that its paths find. A path
+of removed rows of `y` passes through the join with `a` (rows of `y` without a match are not in
+its result), and there the whole condition can be applied, as `lineage` says: a key in `K` that it
+finds has a row of `a` in `T`, so the row of `y` would be in `U`. A path of a removed row of `a`
+gives that row's own columns, which are not in `K`.
+
+A row with NULL in `t` counts as in `T` if a changed row has NULL there: it concerns only its own
+key, and has no match. If only `a` has changed, the claim holds for any column `t` of `a`, as the
+case without links.
 """
 
 from __future__ import annotations
@@ -53,27 +57,27 @@ NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 
 _DAY_US: Final = 86_400_000_000
 _CLOCKS_CHANGE_US: Final = 2 * _DAY_US
-"""Further than a place moves its clocks: where days are added, it is they that are counted."""
+"""More than any place moves its clocks: calendar days can differ from 24 hours by this."""
 _PASSED: Final = frozenset({"Project", "Filter", "SubqueryAlias"})
 _LEFT_KEPT: Final = frozenset({"LeftOuter", "LeftSingle", "LeftSemi", "LeftAnti", "ExistenceJoin"})
 _BOTH_KEPT: Final = frozenset({"Inner", "Cross"})
 _LATER: Final = frozenset({"GreaterThan", "GreaterThanOrEqual"})
 _EARLIER: Final = frozenset({"LessThan", "LessThanOrEqual"})
 _EXACT: Final = re.compile(r"interval (day|hour|minute|second)( to (hour|minute|second))?")
-"""Types of intervals that are so many microseconds, and no months."""
+"""Types of intervals that are a fixed number of microseconds, without months."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDistance:
-    """How far a column of another input is from one of the anchor, in rows that are joined.
+    """The distance of a column of another input from one of the anchor, in joined rows.
 
     Attributes:
         column: The anchor's column.
         name: The other input.
         other: Its column.
-        least: The least that this is more by, in microseconds if they are times; None without end.
-        most: The most.
-        equal: Whether they are the same value, which then need not be in any order.
+        least: Least difference `other - column`, in microseconds for times; None if unbounded.
+        most: Greatest difference; None if unbounded.
+        equal: Whether the values must be equal; their type then need not be ordered.
     """
 
     column: str
@@ -86,13 +90,13 @@ class ColumnDistance:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An input of which each row of the view may have one row, and never none.
+    """An input with at most one row for each row of the view, and never NULL in its place.
 
     Attributes:
         name: The input.
-        columns: The input's column, by the view's column.
-        ordered: Its columns of times, and of numbers that occur in links.
-        links: Inputs joined with it by near values.
+        columns: Its column for each of the view's columns.
+        ordered: Its time columns, and number columns that occur in links.
+        links: Inputs joined with it by column distances.
     """
 
     name: str
@@ -101,7 +105,7 @@ class Anchor:
     links: tuple[ColumnDistance, ...]
 
     def linked(self, column: str, names: Iterable[str]) -> bool:
-        """Whether all these inputs are linked to a column; the anchor itself is."""
+        """Returns whether all these inputs are linked to a column; the anchor itself is."""
         near = {link.name for link in self.links if link.column == column} | {self.name}
         return near.issuperset(names)
 
@@ -109,7 +113,7 @@ class Anchor:
 def anchors(
     query: AnalysedQuery, strategy: Keyed, kinds: Mapping[str, Mapping[str, str]]
 ) -> tuple[Anchor, ...]:
-    """Finds the anchors of a view, if columns that they have identify their rows.
+    """Finds the anchors of a view whose copied columns may identify their rows.
 
     Args:
         query: The view's query.
@@ -135,7 +139,7 @@ def anchors(
 def identified(
     anchors: Iterable[Anchor], by: Iterable[str], identities: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[Anchor, dict[str, str]]]:
-    """Yields the anchors of which a key has what identifies a row, with the columns that it has.
+    """Yields the anchors whose rows a key identifies, with their columns in the key.
 
     Args:
         anchors: The anchors of a view.
@@ -153,7 +157,7 @@ def identified(
 def columns_in_order(
     anchors: Iterable[Anchor], by: Iterable[str], identities: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Names the columns, each behind its input's name, by which what is not near is passed over."""
+    """Returns the columns, as `input.column`, by which distant rows are skipped."""
     found = [
         place
         for anchor, _ in identified(anchors, by, identities)
@@ -166,7 +170,7 @@ def columns_in_order(
 
 
 def _way(node: PlanNode, leaf: int) -> Iterator[tuple[PlanNode, int]]:
-    """The operators from one down to a leaf, each with the place of the child on the way."""
+    """Yields the operators from one down to a leaf, each with the index of its child."""
     for place, child in enumerate(node.children):
         if leaf in child.leaves:
             yield node, place
@@ -174,7 +178,7 @@ def _way(node: PlanNode, leaf: int) -> Iterator[tuple[PlanNode, int]]:
 
 
 def _keeps(node: PlanNode, place: int) -> bool:
-    """Whether an operator never returns NULL for a row of one of its children."""
+    """Returns whether an operator never replaces a row of one of its children by NULL."""
     if node.kind != "Join" or node.join_type in _BOTH_KEPT:
         return True
     if node.join_type in _LEFT_KEPT:
@@ -207,7 +211,7 @@ def _links(
 
 
 def _single(node: PlanNode) -> PlanNode | None:
-    """The leaf whose rows an operator has, each by itself; None if it is not so."""
+    """Returns the leaf whose rows an operator passes on one by one; None if there is none."""
     while node.children:
         if node.kind not in _PASSED:
             return None
@@ -218,7 +222,7 @@ def _single(node: PlanNode) -> PlanNode | None:
 def _columns(
     query: AnalysedQuery, leaf: PlanNode, name: str, kinds: Mapping[str, str]
 ) -> dict[int, tuple[str, str]]:
-    """Returns the columns of a leaf whose values can be derived: their names and types."""
+    """Returns the columns of a leaf with derivable values: their names and types."""
     called = {number: query.names[number].removeprefix(f"{name}.") for number in leaf.output}
     return {
         number: (column, kind)
@@ -232,9 +236,9 @@ def _bounds(
     mine: Mapping[int, tuple[str, str]],
     its: Mapping[int, tuple[str, str]],
 ) -> dict[tuple[int, int], tuple[int | None, int | None]]:
-    """By a column of the anchor and one of the other: how much more this is at least, and at most.
+    """Returns the least and greatest distance for each pair of an anchor's and another's column.
 
-    What is left out of a condition only makes that wider.
+    Ignoring a part of the condition only widens the range.
     """
     found: dict[tuple[int, int], tuple[int | None, int | None]] = {}
     for condition in node.part("condition"):
@@ -253,7 +257,7 @@ def _bounds(
 
 
 def _alike(item: Expression, mine: str, its: str) -> bool:
-    """Whether a comparison is of two times, two numbers, or two texts that are the same."""
+    """Returns whether a comparison is of two times, two numbers, or two equal texts."""
     if TEXT in {mine, its}:
         return mine == its and item.kind == "EqualTo"
     return (mine == TIME) is (its == TIME)
@@ -269,7 +273,7 @@ def _both(
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """One column is more than another by at least so much."""
+    """A bound: one column exceeds another by at least so much."""
 
     lesser: int
     greater: int
@@ -277,7 +281,7 @@ class _Bound:
 
 
 def _compared(item: Expression) -> Iterator[_Bound]:
-    """What a comparison says of two columns; nothing where it is of anything else."""
+    """Yields the bounds that a comparison implies for two columns."""
     if item.kind not in _LATER | _EARLIER | {"EqualTo"}:
         return
     one, two = map(_moved, item.children)
@@ -292,7 +296,7 @@ def _compared(item: Expression) -> Iterator[_Bound]:
 
 
 def _moved(item: Expression) -> tuple[int, int, int] | None:
-    """A column, what is added to it, and by how much that may differ; None if it is not one."""
+    """Returns a column, what is added to it, and its tolerance; None for other terms."""
     if item.bare:
         return item.number, 0, 0
     if item.kind != "TimestampAddInterval":

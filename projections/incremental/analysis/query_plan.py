@@ -1,8 +1,8 @@
-"""Spark's logical plan of a query, read from the JSON that Spark writes of it.
+"""Spark's logical plan of a query, read from Spark's JSON.
 
-An operator and an expression have an address, by which the engine finds its own object again.
-Attributes are numbered by Spark; one number is one column of one use of an input, wherever it
-comes by, so that equal numbers mean equal values within a row.
+An operator and an expression have an address, by which the engine finds its own object. Spark
+numbers attributes; one number is one column of one use of an input, wherever it passes, so that
+equal numbers mean equal values within a row.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an expression stands in a plan.
+    """The address of an expression in a plan.
 
     Attributes:
-        operator: Number of the operator, counted from the root, each before its children.
+        operator: Number of the operator in pre-order from the root.
         part: The operator's part: `projectList`, `condition`, `output` and so on.
-        places: Places in that part, where it is a list, or a list of lists.
-        inward: From there the way to an inner expression: which child, again and again.
+        places: Indexes into that part, if it is a list, or a list of lists.
+        inward: From there, the child indexes on the way to an inner expression.
     """
 
     operator: int
@@ -36,17 +36,17 @@ class Address:
 
 @dataclass(frozen=True)
 class Expression:
-    """An expression.
+    """An expression of a plan.
 
     Attributes:
         kind: Name of Spark's class.
-        address: Where it stands.
-        children: What it is made of.
-        attribute: Number of the attribute that it is, or that it gives a name to.
+        address: Its address.
+        children: Its operands.
+        attribute: Number of the attribute that it is or names.
         name: Name of that attribute or alias.
-        deterministic: False where Spark says so of this expression itself.
-        literal: Of a literal, its value as Spark writes it.
-        literal_type: Of a literal, the type of that.
+        deterministic: False if Spark reports that for this expression itself.
+        literal: Value of a literal, as Spark writes it.
+        literal_type: Type of a literal.
     """
 
     kind: str
@@ -60,31 +60,31 @@ class Expression:
 
     @cached_property
     def reads(self) -> frozenset[int]:
-        """Numbers of the attributes that it reads."""
+        """Returns the numbers of the attributes that it reads."""
         if self.bare:
             return frozenset({self.number})
         return frozenset().union(*(child.reads for child in self.children))
 
     @property
     def bare(self) -> bool:
-        """Whether it is an attribute and nothing more."""
+        """Returns whether it is only an attribute."""
         return self.kind == "AttributeReference"
 
     @property
     def number(self) -> int:
-        """The number of the attribute; only for attributes and aliases."""
+        """Returns the number of the attribute; only for attributes and aliases."""
         if self.attribute is None:
             raise ValueError(f"{self.kind} names no attribute")
         return self.attribute
 
     def within(self) -> Iterator[Expression]:
-        """Itself and all that it is made of."""
+        """Yields itself and all inner expressions."""
         yield self
         for child in self.children:
             yield from child.within()
 
     def conjuncts(self) -> Iterator[Expression]:
-        """The conditions that must all hold for it to hold."""
+        """Returns the conditions of which it is the conjunction."""
         if self.kind == "And":
             for child in self.children:
                 yield from child.conjuncts()
@@ -97,12 +97,12 @@ class PlanNode:
     """A node of the plan.
 
     Attributes:
-        index: Its number, counted from the root, each operator before its children.
+        index: Its number in pre-order from the root.
         kind: Name of Spark's class.
-        children: What it works on.
+        children: Its inputs.
         parts: Its expressions, by the name of the part.
         lists: Lists of lists of expressions, by the name of the part.
-        join_type: Of a join: `Inner`, `LeftOuter`, …
+        join_type: Type of a join: `Inner`, `LeftOuter`, …
         output: Numbers of its columns, in order.
     """
 
@@ -116,23 +116,23 @@ class PlanNode:
 
     @cached_property
     def leaves(self) -> frozenset[int]:
-        """Indexes of the leaves below it, or its own."""
+        """Returns the indexes of the leaves below it, or its own."""
         if not self.children:
             return frozenset({self.index})
         return frozenset().union(*(child.leaves for child in self.children))
 
     def part(self, name: str) -> tuple[Expression, ...]:
-        """The expressions of one part; none where it has none."""
+        """Returns the expressions of one part; empty if it has no such part."""
         return self.parts.get(name, ())
 
     def within(self) -> Iterator[PlanNode]:
-        """Itself and all operators below."""
+        """Yields itself and all operators below."""
         yield self
         for child in self.children:
             yield from child.within()
 
     def expressions(self) -> Iterator[Expression]:
-        """All its expressions, each with what it is made of."""
+        """Yields all its expressions, with inner ones."""
         groups = [*self.parts.values(), *(row for rows in self.lists.values() for row in rows)]
         for group in groups:
             for item in group:
@@ -143,9 +143,8 @@ def read_plan(text: str, outputs: Sequence[tuple[int, ...]]) -> PlanNode:
     """Reads a plan.
 
     Args:
-        text: What `LogicalPlan.toJSON` gives.
-        outputs: Numbers of each operator's columns, each operator before its children; the text
-            does not have them.
+        text: Result of `LogicalPlan.toJSON`.
+        outputs: Numbers of each operator's columns, in pre-order; the text lacks them.
     """
     nodes: list[dict[str, Any]] = orjson.loads(text)
     root, _ = _operator(nodes, outputs, 0)
@@ -153,7 +152,7 @@ def read_plan(text: str, outputs: Sequence[tuple[int, ...]]) -> PlanNode:
 
 
 def kinds_of(text: str) -> frozenset[str]:
-    """Returns the names of all classes in a plan's text, those within subqueries included."""
+    """Returns the names of all classes in a plan's text, including those in subqueries."""
     found: set[str] = set()
     waiting: list[Any] = [orjson.loads(text)]
     while waiting:
@@ -203,7 +202,7 @@ def _listed(
 
 
 def _is_tree(value: object) -> bool:
-    """Whether this is one expression: its nodes in one list, each before its children."""
+    """Returns whether this is one expression: a list of its nodes in pre-order."""
     return (
         isinstance(value, list)
         and bool(value)

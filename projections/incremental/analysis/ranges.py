@@ -1,7 +1,7 @@
 """Stretches: a few ranges of whole numbers that contain all of some values, and perhaps NULL.
 
-Times are microseconds. One range around scattered values would also span the gaps between them:
-with one row that is a year late, a year would be read.
+Times are microseconds. One range around scattered values would also span the gaps between them: one
+row that is a year late would cause a year to be read.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 GAPS_MAX: Final = 16
-"""A gap is told if it is no less than this part of the whole: many values lie anywhere."""
+"""A gap separates ranges if it is at least the whole divided by this; smaller ones save little."""
 
 Range = tuple[int | None, int | None]
 
 STRETCHES_MAX: Final = 8
-"""Ranges that are told apart: each is a condition more on each row, and on each file."""
+"""Most ranges: each adds a condition for every row and every file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Some ranges, and whether NULL is among the values.
+    """Ranges of values, and whether NULL is among the values.
 
     Attributes:
-        ranges: The first and the last value of each, None where there is no end; in order, and
-            apart from each other.
-        nulls: Whether NULL is.
+        ranges: First and last value of each, None where unbounded; in order and disjoint.
+        nulls: Whether NULL is among the values.
     """
 
     ranges: tuple[Range, ...]
@@ -37,11 +36,11 @@ class Stretches:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is a value that they leave out."""
+        """Returns whether some value is outside."""
         return (None, None) not in self.ranges
 
     def moved(self, least: int | None, most: int | None) -> Stretches:
-        """Returns where values lie that are more than these by something; NULL is more than none.
+        """Returns the ranges of values at some distance from these; NULL has no distance.
 
         Args:
             least: Least distance; None if unknown.
@@ -55,7 +54,7 @@ class Stretches:
 
 
 def around(values: Iterable[int], *, nulls: bool = False) -> Stretches:
-    """Returns the stretches of some values.
+    """Returns the ranges of some values.
 
     Args:
         values: The values, in any order.
@@ -69,11 +68,11 @@ def _sum(value: int | None, more: int | None) -> int | None:
 
 
 def _few(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Returns ranges that contain these, merged across the smallest gaps."""
+    """Merges ranges across the smallest gaps."""
     apart: list[Range] = []
     for first, last in sorted(set(ranges), key=_first):
         if first is not None and last is not None and first > last:
-            continue  # nothing is in it
+            continue  # no values
         before = apart[-1] if apart else None
         if before is None or not _meet(before, (first, last)):
             apart.append((first, last))
@@ -87,7 +86,7 @@ def _few(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def _width(apart: list[Range]) -> int:
-    """From the first end that there is to the last."""
+    """Returns the distance between the first finite end and the last."""
     ends = [end for each in apart for end in each if end is not None]
     return max(ends, default=0) - min(ends, default=0)
 

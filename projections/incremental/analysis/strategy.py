@@ -1,17 +1,17 @@
-"""How a derived view is maintained: by its keys, or completely, and why.
+"""How a derived view is maintained: by keys, or as a whole, and why.
 
 Functions whose result depends on an order that the query does not define (`first`, `collect_list`
-without a sort, a `row_number` over ties) are accepted: a key computed again has one of the results
-that the query allows, as its first computation had. To compare views with their query, sort.
+without a sort, a `row_number` over ties) are accepted: a recomputed key has one of the results that
+the query allows, as its first computation had. To compare views with their query, sort.
 
-Which of a view's columns are copies of an input's columns, for all its rows.
+Own columns: columns of a view that copy an input's columns, in all its rows.
 
-Let `c` be columns of the result to which every path from every use of an input leads by itself: no
-join on the way, each column an input's own. Rows of the input whose values are not among some
-values of `c` have no part in the result's rows for those: take them away, and by what `lineage`
-promises the rows of the result can differ only for values that the rows taken away have. So for
-some values of `c`, the result can be computed from the input's rows with these values alone, and a
-change of only this input can be followed to `c` without looking at another.
+Let `c` be columns of the result to which every path from every use of an input leads without a
+join, each column the input's own. Input rows with other values of `c` do not contribute to the
+result's rows with some given values: removing them can, by the claim of `lineage`, only change the
+result for values that the removed rows have. For some values of `c`, the result can therefore be
+computed from the input's rows with these values alone, and a change of only this input can be
+traced to `c` without reading another input.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class UsedInput:
     """One use of an input in a query.
 
     Attributes:
-        leaf: The operator that stands for it.
+        leaf: Number of its leaf operator.
         name: The input.
-        paths: What leads from its changed rows to the columns by which the view is kept.
+        paths: Paths from its changed rows to the columns by which the view is maintained.
     """
 
     leaf: int
@@ -78,7 +78,7 @@ class UsedInput:
 
     @property
     def passes(self) -> frozenset[int]:
-        """The other uses that its paths pass through."""
+        """Returns the other uses that its paths read."""
         return frozenset().union(*map(tables, self.paths))
 
 
@@ -87,8 +87,8 @@ class Own:
     """Columns that a view copies unchanged from an input; see `own_columns`.
 
     Attributes:
-        columns: By the view's column, the input's.
-        uses: Every use of the input, with the path to these columns.
+        columns: The input's column for each of the view's.
+        uses: Every use of the input, with its path to these columns.
     """
 
     columns: Mapping[str, str]
@@ -97,13 +97,13 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The view is kept key by key.
+    """The view is maintained by keys.
 
     Attributes:
-        by: Columns of the result by whose values what a change affects is found and computed
-            again: the keys, a part of them, or a column that is in the view beside them.
+        by: Columns of the result whose affected values are determined and recomputed: the keys,
+            some of them, or other columns of the view.
         uses: Every use of an input.
-        own: By input, those of these columns that it gives as they are, where there are any.
+        own: For each input, those of these columns that it provides unchanged, if any.
     """
 
     by: tuple[str, ...]
@@ -111,10 +111,11 @@ class Keyed:
     own: Mapping[str, Own] = field(default_factory=dict)
 
     def alone(self, name: str) -> Keyed:
-        """Returns how the view is kept if one input changes and no other: by what is its own.
+        """Returns the strategy for a change of only one input: by the columns that are its own.
 
-        Without its own columns it is kept as ever. Nothing else need be read to find what is
-        affected; but where other rows of the input have the same values, more is.
+        Without own columns the strategy stays the same. With them, no other input need be read to
+        determine what is affected; but if other rows of the input have the same values, more is
+        recomputed.
         """
         own = self.own.get(name)
         return self if own is None else Keyed(tuple(own.columns), own.uses, self.own)
@@ -122,7 +123,7 @@ class Keyed:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The view is computed as a whole and compared with what is stored.
+    """The view is computed as a whole and compared with the stored rows.
 
     Attributes:
         reason: Why, in plain words.
@@ -139,13 +140,13 @@ class Explanation:
     """What `view explain` shows of a derived view.
 
     Attributes:
-        inputs: Their names.
+        inputs: Names of the inputs.
         keys: Columns that identify a row.
         strategy: `keyed` or `whole`.
-        by: Columns by which it is kept; none if as a whole.
-        paths: By input, how its changes lead to those columns, one line for each way.
+        by: Columns by which it is maintained; none if as a whole.
+        paths: For each input, how its changes lead to those columns, one line per path.
         reason: Why it is computed as a whole; None if it is not.
-        near: Columns of inputs by which rows are passed over that are not near a change.
+        near: Columns of inputs by which rows far from a change are skipped.
     """
 
     inputs: tuple[str, ...]
@@ -159,12 +160,12 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class AnalysedQuery:
-    """What is known of a view's query.
+    """The analysis of a view's query.
 
     Attributes:
-        plan: Its plan, optimised.
-        written: Names of the classes in the plan as it was written, with all subqueries.
-        leaves: Input of each leaf that reads one.
+        plan: Its optimised plan.
+        written: Class names in the plan as written, with all subqueries.
+        leaves: Input of each leaf.
         columns: The result's columns and their numbers, in order.
         names: Columns of the inputs by their numbers, for people.
     """
@@ -177,7 +178,7 @@ class AnalysedQuery:
 
 
 def choose(query: AnalysedQuery, keys: Sequence[str]) -> Strategy:
-    """Chooses how a view is kept."""
+    """Chooses how a view is maintained."""
     reason = _obstacle(query)
     if reason is not None:
         return Whole(reason)
@@ -206,10 +207,10 @@ def choose(query: AnalysedQuery, keys: Sequence[str]) -> Strategy:
 
 
 def ordered(uses: Iterable[UsedInput]) -> list[UsedInput]:
-    """Orders uses whose inputs changed: a use that passes through another comes after it.
+    """Sorts changed uses: a use comes after those that its paths read.
 
-    It then finds the other in its new version, and no old version need be read. Where two pass
-    through each other, the plan's order is kept; every order is right.
+    The others are then read in their new version, and no old version is needed. If two read each
+    other, the plan's order is kept; every order is correct.
     """
     waiting = list(uses)
     done: list[UsedInput] = []
@@ -223,7 +224,7 @@ def ordered(uses: Iterable[UsedInput]) -> list[UsedInput]:
 
 
 def explain(strategy: Strategy, inputs: Iterable[str], keys: Iterable[str]) -> Explanation:
-    """Returns what there is to say about a view's strategy."""
+    """Describes a view's strategy."""
     if isinstance(strategy, Whole):
         return Explanation(tuple(inputs), tuple(keys), "whole", reason=strategy.reason)
     paths: dict[str, tuple[str, ...]] = {}
@@ -243,7 +244,7 @@ def _hops(path: Step) -> str:
 
 
 def _obstacle(query: AnalysedQuery) -> str | None:
-    """What keeps the whole plan from being followed, whatever the keys are."""
+    """Returns what prevents following the whole plan, whatever the keys are."""
     if query.written & _CLOCKS:
         return "it asks for the current time or user, so its rows change without any input"
     if query.written & _DICE:
@@ -284,7 +285,7 @@ def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str,
 def _taken_over(
     lineage: Lineage, query: AnalysedQuery, by: Sequence[str], leaf: int
 ) -> dict[str, str]:
-    """Columns of the result that are columns of a leaf whatever path is taken, and which."""
+    """Returns the columns of the result that are copies of a leaf's columns on every path."""
 
     def among(names: Sequence[str]) -> dict[str, str]:
         wanted = frozenset(query.columns[name] for name in names)
@@ -312,14 +313,14 @@ def _spelled(kinds: Iterable[str]) -> str:
 def _substitutes(
     lineage: Lineage, query: AnalysedQuery, keys: Sequence[str]
 ) -> Iterable[tuple[str, ...]]:
-    """Columns that may do instead of the keys: those of the keys that do, then any other one."""
+    """Returns columns to use instead of the keys: usable keys, otherwise any usable column."""
 
     def reached(name: str) -> bool:
         try:
             found = [lineage.paths(frozenset({query.columns[name]}), leaf) for leaf in query.leaves]
         except UnreachableError:
             return False
-        # a constant can be reached as well, and would not tell one row from another
+        # a constant can be reached as well, but distinguishes no rows
         read = (step for path in found for one in path for step in steps(one))
         return any(isinstance(step, Changed | Table) and step.columns for step in read)
 
@@ -331,10 +332,10 @@ def _substitutes(
 
 
 def own_columns(plan: PlanNode, path: Step) -> dict[int, int]:
-    """Returns columns that a path copies from its changed rows.
+    """Returns the columns that a path copies from its changed rows.
 
     Returns:
-        The leaf's column number, by column number; empty where the path joins.
+        The leaf's column number for each column number; empty if the path joins.
     """
     return _owned(_bare(plan), path)
 
@@ -356,7 +357,7 @@ def _owned(bare: Mapping[Address, int], path: Step) -> dict[int, int]:
 
 
 def _bare(plan: PlanNode) -> dict[Address, int]:
-    """The places in a plan where a column stands for itself."""
+    """Yields the addresses in a plan where a column occurs without an expression."""
     found = {}
     for node in plan.within():
         for item in node.expressions():

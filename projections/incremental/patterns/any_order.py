@@ -2,7 +2,7 @@
 
 A row may fit several steps, and need not be assigned to one at once: it is taken if all rows taken
 before and this one can still be assigned to steps that they fit, each to one. An early choice
-therefore never prevents a later match, and the match ends as early as any can. (Sets of rows that
+therefore never prevents a later match, and the match ends as early as possible. (Sets of rows that
 can be assigned are a transversal matroid, and taking each that fits is its greedy algorithm:
 Edmonds and Fulkerson, 1965. Rows are moved to another step along an augmenting path, as in Kuhn's
 algorithm.)
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class MatchedRows:
-    """The rows that were taken for some steps.
+    """The rows taken for some steps.
 
     Args:
-        times: How many rows each step takes.
+        times: Number of rows that each step takes.
 
     Attributes:
-        tried: How often a step was looked for, for one row or another: what it has cost.
+        tried: Number of steps that were tried for a row: the cost so far.
     """
 
     def __init__(self, times: Sequence[int]) -> None:
@@ -35,16 +35,16 @@ class MatchedRows:
 
     @property
     def full(self) -> bool:
-        """Whether no step waits for a row."""
+        """Returns whether no step waits for a row."""
         return len(self._fits) == self._wanted
 
     @property
     def given(self) -> list[tuple[int, int]]:
-        """Place and step of each row, in order of their places."""
+        """Returns row number and step of each taken row, in order."""
         return sorted((place, step) for step, rows in enumerate(self._of) for place in rows)
 
     def takes(self, place: int, fits: Sequence[bool]) -> bool:
-        """Takes a row, if there is a step for it.
+        """Takes a row if a step is available for it.
 
         Args:
             place: Its row number.

@@ -1,8 +1,8 @@
 """The search for patterns in many groups at once, in columns.
 
-Rows of many episodes arrive, and matches leave, as columns of Arrow. Python values are made only of
-times and of compared columns; the other columns of a match are copied by row number. An episode
-that lacks rows for a required step is skipped: most are of that kind.
+Rows of many episodes arrive, and matches leave, as Arrow columns. Only times and compared columns
+become Python values; the other columns of a match are copied by row number. An episode without
+enough rows for a required step is skipped: most are of that kind.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Limits:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found so far, in columns.
+    """The matches so far, in columns.
 
     Attributes:
-        ends: Of each episode, how many matches there were up to its end.
-        numbers: Of each match, its number among those of its episode that begin at the same time.
-        due: Of each match, until when nothing absent may come.
-        taken_ends: Of each match, how many rows were taken up to its end.
-        steps: Of each row that was taken, the step's name.
-        places: Its place among all rows.
+        ends: Total number of matches up to the end of each episode.
+        numbers: Number of each match among those of its episode that begin at the same time.
+        due: Time until which no absent row may occur, for each match.
+        taken_ends: Total number of taken rows up to the end of each match.
+        steps: Step name of each taken row.
+        places: Row number of each taken row among all rows.
     """
 
     ends: list[int] = field(default_factory=lambda: [0])
@@ -68,7 +68,7 @@ class _Found:
     places: list[int] = field(default_factory=list)
 
     def add(self, match: Match, number: int, first: int) -> None:
-        """Adds a match of an episode whose rows begin at a place."""
+        """Adds a match of an episode whose rows begin at a row number."""
         self.numbers.append(number)
         self.due.append(match.due)
         for step, place in match.taken:
@@ -77,7 +77,7 @@ class _Found:
         self.taken_ends.append(len(self.places))
 
     def column(self, shown: pa.StructArray) -> pa.ListArray:
-        """Returns the matches of each episode, each with what is shown of its rows."""
+        """Returns the matches of each episode, with the columns that a match lists."""
         parts = shown.take(pa.array(self.places, pa.int64())).flatten()
         names = ["step", *(each.name for each in shown.type)]
         rows = pa.StructArray.from_arrays([pa.array(self.steps, pa.string()), *parts], names)
@@ -97,17 +97,18 @@ def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListAr
 
     Args:
         pattern: What is looked for.
-        episodes: Of each, its rows in their order: structs of `at`, the time in microseconds,
-            `misses`, of each step whether the row does not fit it, `compared`, if anything is, the
-            columns that `Pattern.compared` names, and `shown`, what a match shows of a row.
-        limits: What each may have.
+        episodes: For each episode, its rows in order: structs of `at`, the time in microseconds,
+            `misses`, for each step whether the row does not fit it, `compared`, if there are any,
+            the columns of `Pattern.compared`, and `shown`, the columns that a match lists.
+        limits: The limits of each episode.
 
     Returns:
-        Of each, its matches in the order in which they begin: structs of `number`, among those that
-        begin at the same time, `due`, and `rows`: of each its `step` and what is shown of it.
+        For each episode, its matches in the order of their beginning: structs of `number`, among
+        those that begin at the same time, `due`, and `rows`: for each row its `step` and the listed
+        columns.
 
     Raises:
-        ProjectionError: One of them has more than it may.
+        ProjectionError: An episode exceeds a limit.
     """
     rows = episodes.flatten()
     ends = episodes.offsets.to_numpy().astype(np.int64)
@@ -129,7 +130,7 @@ def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListAr
 
 
 class _Columns:
-    """The rows of all episodes, as they are searched."""
+    """The rows of all episodes, prepared for the search."""
 
     def __init__(self, pattern: Pattern, rows: pa.StructArray) -> None:
         self._steps = pattern.steps
@@ -145,7 +146,7 @@ class _Columns:
         }
 
     def possible(self, ends: np.ndarray[Any, Any]) -> Sequence[bool]:
-        """Returns for each episode whether every required step has enough rows."""
+        """Returns whether every required step of each episode has enough rows."""
         enough = np.ones(len(ends) - 1, np.bool_)
         for step, fit in zip(self._steps, self._fit, strict=True):
             if not step.absent:
@@ -155,7 +156,7 @@ class _Columns:
         return found
 
     def episode(self, first: int, end: int) -> GroupRows:
-        """Returns the rows between two places."""
+        """Returns the rows of a range of row numbers."""
         return GroupRows(
             self.at[first:end],
             [fits[first:end] for fits in self._fits],

@@ -7,9 +7,9 @@ The comparison decides which index the rows that fit a step have:
 - `<` `<=` `>` `>=`: a tree of least and of greatest values, in which the next row is found by going
   up and down once.
 
-All `=` comparisons are applied first, the others to the remaining rows. If more than one is left,
-they alternate: each returns the first row number from which it may hold, until all agree. That is
-exact, but takes an unknown number of iterations; `Effort` bounds it.
+All `=` comparisons are applied first, the others to the remaining rows. If several are left, they
+alternate: each returns the first row number from which it may hold, until all agree. That is exact,
+but takes an unknown number of iterations; `Effort` limits it.
 
 A comparison of two values is Python's; NULL satisfies none, and NaN only `<>`.
 """
@@ -42,15 +42,15 @@ _BEST: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">=": max,
 }
 _ORDERED: Final = (int, float, Decimal, str, bytes, date)
-"""Types whose values are in one order, NaN apart."""
+"""Types whose values have a total order, except NaN."""
 
 
 class Effort:
-    """What may be spent on the rows of one group that lie together.
+    """The limit of the work for one episode of a group.
 
     Args:
         most: Most look-ups and rows.
-        refusal: Raised beyond that.
+        refusal: Error to raise beyond that.
     """
 
     def __init__(self, most: int, refusal: ProjectionError) -> None:
@@ -59,14 +59,14 @@ class Effort:
         self.spent = 0
 
     def spend(self, count: int = 1) -> None:
-        """Notes what was done."""
+        """Adds to the work done."""
         self.spent += count
         if self.spent > self._most:
             raise self._refusal
 
 
 class Comparison(NamedTuple):
-    """A comparison of rows with a value that is known when they are looked for.
+    """A comparison of rows with a value that is known at look-up.
 
     Attributes:
         compared: `=`, `<>`, `<`, `<=`, `>` or `>=`.
@@ -78,7 +78,7 @@ class Comparison(NamedTuple):
 
 
 class RowIndex:
-    """Places of rows, in order, of which those are found that comparisons hold of.
+    """Row numbers, in order, with look-up by comparisons.
 
     Args:
         places: The row numbers.
@@ -107,21 +107,21 @@ class RowIndex:
         self._every = self._groups.get(())
 
     def first(self, start: int, end: int, values: Sequence[Any]) -> int | None:
-        """The first place between two, the end excluded; see `take`."""
+        """Returns the first row number in a range, its end excluded; see `take`."""
         found = self.take(start, end, 1, values)
         return found[0] if found else None
 
     def take(self, start: int, end: int, count: int, values: Sequence[Any]) -> Sequence[int]:
-        """Returns the first places between two, or none if there are fewer than wanted.
+        """Returns the first row numbers in a range, or none if there are fewer than wanted.
 
         Args:
             start: First row number.
             end: Row number after the last one.
-            count: How many.
+            count: Number of rows wanted.
             values: The value for each comparison.
 
         Raises:
-            ProjectionError: More was spent than may be.
+            ProjectionError: The limit of the work is exceeded.
         """
         self._effort.spend()
         among = self._among(values) if self._compared else self._every
@@ -145,7 +145,7 @@ class RowIndex:
         return taken
 
     def _among(self, values: Sequence[Any]) -> _Among | None:
-        """The rows that are equal where they have to be, if there are any that fit at all."""
+        """Returns the rows that meet the equalities, if any."""
         for compared, value in zip(self._compared, values, strict=True):
             if not _may_hold(compared, value):
                 return None
@@ -156,15 +156,15 @@ class RowIndex:
 
 
 class _Finder(Protocol):
-    """Finds the next row of some, by its number among them, that one comparison holds of."""
+    """Finds the next of some rows for which one comparison holds."""
 
     def next(self, number: int, stop: int, value: Any, effort: Effort) -> int:
-        """Returns the first such number from the given one on; none before the stop: any behind."""
+        """Returns the first such number from the given one on; if it is not below `stop`, any."""
         ...
 
 
 class _Among:
-    """Rows that are told apart by comparisons other than `=`."""
+    """Rows that are distinguished by comparisons other than `=`."""
 
     def __init__(self, places: list[int], comparisons: Sequence[Comparison]) -> None:
         self.places = places
@@ -172,7 +172,7 @@ class _Among:
         self._made: list[_Finder] | None = None
 
     def next(self, number: int, stop: int, values: Sequence[Any], effort: Effort) -> int:
-        """Returns the number of the first row that all comparisons hold of; see `_Finder.next`."""
+        """Returns the first row for which all comparisons hold; see `_Finder.next`."""
         finders, agreed = self._made or self._make(), 0
         if len(finders) == 1 and number < stop:
             effort.spend()
@@ -188,7 +188,7 @@ class _Among:
         return number
 
     def _make(self) -> list[_Finder]:
-        """Makes the indexes when they are first asked for: of most groups no one asks."""
+        """Builds the indexes on first use: most groups never need them."""
         self._made = [
             _finder(each.compared, [each.column[place] for place in self.places])
             for each in self._comparisons
@@ -197,7 +197,7 @@ class _Among:
 
 
 class _Different:
-    """Finds values that differ from one."""
+    """Finds values that differ from a given one."""
 
     def __init__(self, column: Sequence[Any]) -> None:
         self._column = column
@@ -217,7 +217,7 @@ class _Beyond:
     def __init__(self, compared: str, column: Sequence[Any]) -> None:
         self._holds, best = COMPARED[compared], _BEST[compared]
         self._leaves = leaves = 1 << (len(column) - 1).bit_length()
-        # what fills it up holds where the last one does, and comes after it
+        # padding holds where the last value does, and comes after it
         self._tree = tree = [*[column[0]] * leaves, *column, *[column[-1]] * (leaves - len(column))]
         for node in range(leaves - 1, 0, -1):
             tree[node] = best(tree[2 * node], tree[2 * node + 1])
@@ -227,7 +227,7 @@ class _Beyond:
         tree, holds, leaves = self._tree, self._holds, self._leaves
         node = number + leaves
         while not holds(tree[node], value):
-            while node & 1:  # what is right of it lies under a node further up
+            while node & 1:  # rows further right are below a node higher up
                 node >>= 1
             if not node:
                 return stop
@@ -240,7 +240,7 @@ class _Beyond:
 
 
 class _Walked:
-    """Finds what holds by trying one after the other: lists, maps and the like."""
+    """Finds values by trying one after the other: lists, maps and the like."""
 
     def __init__(self, compared: str, column: Sequence[Any]) -> None:
         self._holds, self._column = COMPARED[compared], column
@@ -262,7 +262,7 @@ def _finder(compared: str, column: Sequence[Any]) -> _Finder:
 
 
 def _may_hold(compared: str, value: Any) -> bool:
-    """Whether a comparison can hold of a value at all."""
+    """Returns whether a comparison can hold for a value at all."""
     return value is not None and (compared == "<>" or not _nan(value))
 
 
@@ -271,7 +271,7 @@ def _nan(value: Any) -> bool:
 
 
 def _hashable(comparison: Comparison, places: Sequence[int]) -> bool:
-    """Whether rows can be told apart by a hash of what is compared."""
+    """Returns whether rows can be distinguished by a hash of the compared value."""
     column = comparison.column
     return comparison.compared == "=" and all(_has_hash(column[place]) for place in places)
 

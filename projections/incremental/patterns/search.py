@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class GroupRows(NamedTuple):
-    """Rows of a group in the order of their time: all of it, or as many as no match goes beyond.
+    """Rows of a group in the order of their time: all, or an episode that no match exceeds.
 
     Attributes:
-        at: The time of each, microseconds.
+        at: Time of each row, microseconds.
         fits: For each step of the pattern, whether each row alone fits it.
         columns: The compared values of each row, by the column's name.
     """
@@ -63,7 +63,7 @@ def matches(pattern: Pattern, episode: GroupRows, effort: Effort) -> Iterator[Ma
         effort: The limit of the work.
 
     Raises:
-        ProjectionError: More was spent than may be.
+        ProjectionError: The limit of the work is exceeded.
     """
     search: _Search = (
         _AnyOrder(pattern, episode, effort)
@@ -71,7 +71,7 @@ def matches(pattern: Pattern, episode: GroupRows, effort: Effort) -> Iterator[Ma
         else _InOrder(pattern, episode, effort)
     )
     at, width, free = episode.at, micros(pattern.within), 0
-    row, behind = pattern.resumes  # behind where this match begins: no row begins two
+    row, behind = pattern.resumes  # after the beginning of this match: no row begins two
     for start in search.starts:
         if start < free:
             continue
@@ -87,22 +87,22 @@ class _Search(Protocol):
 
     @property
     def starts(self) -> Sequence[int]:
-        """Places of the rows with which one may begin, in order."""
+        """Yields the row numbers at which a match may begin, in order."""
         ...
 
     def beginning(self, start: int, end: int, last: int) -> Match | None:
-        """Returns the match that begins at a place.
+        """Returns the match that begins at a row number.
 
         Args:
             start: The first row number.
-            end: The first row number after the time is over.
+            end: The first row number after the time limit.
             last: Time by which it must occur.
         """
         ...
 
 
 class _Stage:
-    """A step with the rows that may be for it, and what must not be before it has all of them."""
+    """A step with the rows that fit it, and the rows that must not occur before it is complete."""
 
     def __init__(self, step: Step, number: int, episode: GroupRows, effort: Effort) -> None:
         fits = episode.fits[number]
@@ -118,20 +118,20 @@ class _Stage:
         self.absent: list[_Stage] = []
 
     def take(self, start: int, end: int, count: int, lasts: Mapping[str, int]) -> Sequence[int]:
-        """Returns the first rows that are for it, or none if there are fewer than wanted.
+        """Returns the first rows for the step, or none if there are fewer than wanted.
 
         Args:
             start: First row number.
             end: Row number after the last one.
-            count: How many.
-            lasts: The last row of each step before.
+            count: Number of rows wanted.
+            lasts: The last row of each earlier step.
         """
         others = self._others
         values = [each.against(column[lasts[each.step]]) for column, each in others]
         return self._places.take(start, end, count, values)
 
     def forbidden(self, start: int, rows: Sequence[int], lasts: Mapping[str, int]) -> bool:
-        """Tells whether what must be absent lies among rows for this step, and is none of them."""
+        """Returns whether an absent row, other than the step's own, occurs before its last row."""
         end = rows[-1]
         for absent in self.absent:
             place = start
@@ -143,12 +143,12 @@ class _Stage:
 
 
 class _InOrder:
-    """Finds matches whose steps come one after the other."""
+    """Finds matches whose steps follow each other."""
 
     def __init__(self, pattern: Pattern, episode: GroupRows, effort: Effort) -> None:
         self._strict, self._effort = pattern.strict, effort
         self._stages: list[_Stage] = []
-        self._after: list[_Stage] = []  # absent, behind all that is there
+        self._after: list[_Stage] = []  # the last step is absent: no row may occur after the others
         for number, step in enumerate(pattern.steps):
             stage = _Stage(step, number, episode, effort)
             if step.absent:
@@ -182,10 +182,10 @@ class _InOrder:
 
 
 class _AnyOrder:
-    """Finds matches whose steps come as they like.
+    """Finds matches whose steps occur in any order.
 
-    A row that is of no use to those that were taken is of none later: no row that fits the same
-    steps has to be looked at any more.
+    A row that cannot be taken now cannot be taken later: rows that fit the same steps need not be
+    considered.
     """
 
     def __init__(self, pattern: Pattern, episode: GroupRows, effort: Effort) -> None:
@@ -216,7 +216,7 @@ class _AnyOrder:
         return Match(tuple((self._names[step], place) for place, step in rows.given), None)
 
     def _enough(self, start: int, end: int) -> bool:
-        """Whether each step has rows that fit it, whatever the others need."""
+        """Returns whether enough rows fit each step, regardless of the other steps."""
         for places, times in zip(self._fitting, self._times, strict=True):
             number = bisect_left(places, start) + times
             if number > len(places) or places[number - 1] >= end:
@@ -227,7 +227,7 @@ class _AnyOrder:
         return all(self._takes(rows, place, self._fits[place]) for place in range(start, end))
 
     def _useful(self, rows: MatchedRows, start: int, end: int) -> bool:
-        """Takes the rows that are of use, until there are enough."""
+        """Takes rows until all steps are complete."""
         waiting = []
         for fits, places in self._alike.items():
             number = bisect_left(places, start)

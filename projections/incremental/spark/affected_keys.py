@@ -1,7 +1,7 @@
-"""Keys that a change affects: few are literals of a query, many are rows that Spark holds.
+"""Keys that a change affects: literals of a query if few, rows held by Spark if many.
 
-Values stay Spark's: they come out of one query and go into the next without being made Python's, so
-they are the same, and a key costs no call from one process to the other.
+Values stay Spark's own: they come out of one query and go into the next without conversion to
+Python, so they are unchanged, and a key costs no call between processes.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEW_MAX: Final = 500
-"""Keys that are put into the query as literals; beyond, planning them costs more than it saves."""
+"""Most keys that become literals of the query; beyond, planning them costs more than it saves."""
 
 HELD_MAX: Final = 1_000_000
-"""Keys that each worker holds to find their rows: only so does Spark look for those before it
-groups rows (its `PushDownLeftSemiAntiJoin`). Beyond, all rows are grouped."""
+"""Most keys that each worker holds to find their rows: only then does Spark look for those before
+it groups rows (its `PushDownLeftSemiAntiJoin`). Beyond, all rows are grouped."""
 
 _LITERAL: Final = (*(BooleanType, DateType, DecimalType, IntegralType, StringType, TimestampType),)
-"""Types whose values come back from the engine and go in again as the same."""
+"""Types whose values survive the round trip through the driver unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedKeys:
-    """Values of the columns by which a view is kept, each once.
+    """Values of the columns by which a view is maintained, each once.
 
     Attributes:
-        frame: They, as a DataFrame; where they are few, rows that the driver holds, and where they
-            are many, held by Spark once they were computed, until they are released.
-        count: How many there are; None where they are too many for each worker to hold.
-        values: Where they are few, the values of each column, NULL left out, as a list of Java's.
-        nulls: Columns in which NULL occurs, where they are few.
-        bounds: The least and the greatest value of columns, where these can be literals and are not
-            NULL throughout.
+        frame: The values, as a DataFrame: rows in the driver if they are few; if many, cached by
+            Spark once computed, until they are released.
+        count: Number of keys; None if they are too many for each worker to hold.
+        values: For few keys, the values of each column without NULL, as a Java list.
+        nulls: For few keys, columns in which NULL occurs.
+        bounds: Least and greatest value of columns, if these can be literals and are not all NULL.
     """
 
     frame: DataFrame
@@ -59,21 +58,21 @@ class AffectedKeys:
     bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def release(self) -> None:
-        """Lets go of what is held of many keys."""
+        """Releases the cached keys."""
         if self.values is None:
             self.frame.unpersist()
 
     def held(self, frame: DataFrame) -> DataFrame:
-        """A frame of no more rows than there are keys, by each worker where these are not many."""
+        """Marks a frame with at most one row per key for broadcast, unless keys are many."""
         return frame if self.count is None else fn.broadcast(frame)
 
 
 def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> AffectedKeys:
-    """Finds affected keys, in one Spark job; where they are many, in two.
+    """Collects affected keys, in one Spark job; if they are many, in two.
 
     Args:
         session: The session.
-        keys: Values of the columns by which a view is kept; each can occur more than once.
+        keys: Values of the columns by which a view is maintained; they may repeat.
         few_max: Most keys that the driver holds.
     """
     distinct = keys.distinct()
@@ -94,12 +93,12 @@ def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> 
 
 
 def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFrame:
-    """Returns rows of which each column has one of the values of keys, where these are few.
+    """Filters rows by the values of keys, column by column, if these are few.
 
     Args:
-        rows: Some rows; where keys are many, all are returned.
+        rows: The rows; all are returned if keys are many.
         keys: The keys.
-        names: The columns, called alike.
+        names: The columns, with the same names in both.
     """
     if keys.values is not None:
         for name in names:
@@ -123,7 +122,7 @@ def _extremes(names: Sequence[str]) -> list[Column]:
 
 
 def _one(rows: DataFrame, said: Sequence[Column]) -> Any:
-    """Returns the number of rows and some aggregates over all of them, as one row of Java's."""
+    """Returns the number of rows and some aggregates over all of them, as one Java row."""
     return rows.agg(fn.count("*"), *said)._jdf.collectAsList().get(0)  # noqa: SLF001
 
 
@@ -133,7 +132,7 @@ def _bounds(row: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
 
 
 def _among(name: str, keys: AffectedKeys, values: Any) -> Column:
-    """A condition on one column: it has one of the values, or NULL if that is affected."""
+    """Returns the condition that a column has one of the values, or NULL if that is affected."""
     column: Any = fn.col(name)
     among = fn.lit(False) if values.isEmpty() else Column(column._jc.isInCollection(values))  # noqa: SLF001
     return column.isNull() | among if name in keys.nulls else among

@@ -1,4 +1,4 @@
-"""What a derived view is: its query, its keys, and how it is kept."""
+"""The analysis of a derived view: its query, its keys, and how it is maintained."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from projections.incremental.spark.sql_query import Definition
 
 _EXCLUDED: Final = (
-    # makes filters from the sizes of inputs, with subqueries over them
+    # creates filters with subqueries, depending on the sizes of inputs
     "org.apache.spark.sql.catalyst.optimizer.InjectRuntimeFilter",
-    # answers from rows that are in the plan; a query must not depend on those
+    # evaluates rows in the plan; a query must not depend on those
     "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
     "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
 )
@@ -35,17 +35,16 @@ _EXCLUSION: Final = "spark.sql.optimizer.excludedRules"
 
 @dataclass(frozen=True)
 class Derivation:
-    """A derived view with all that keeping it needs; belongs to one session.
+    """A derived view with everything needed to maintain it; belongs to one session.
 
     Attributes:
         definition: Its query.
         inputs: The inputs' columns, by name.
         keys: Columns that identify a row.
         columns: The result's columns, in order.
-        strategy: How it is kept.
-        catalyst: The plan that the paths of the strategy are run with.
-        anchors: Inputs near whose changed rows lies what is read, if a row of theirs is identified
-            by columns of the key.
+        strategy: How it is maintained.
+        catalyst: The plan with which the paths of the strategy run.
+        anchors: Inputs by which reads can be pruned, if columns of the key identify their rows.
     """
 
     definition: Definition
@@ -57,7 +56,7 @@ class Derivation:
     anchors: tuple[Anchor, ...] = ()
 
     def alone(self, name: str) -> Derivation:
-        """Returns the view as it is kept if one input changes and no other; see `Keyed.alone`.
+        """Returns the view with the strategy for a change of only one input; see `Keyed.alone`.
 
         Args:
             name: The input.
@@ -76,23 +75,22 @@ def analyse(
     inputs: Mapping[str, StructType],
     keys: Sequence[str],
 ) -> Derivation:
-    """Finds how a derived view can be kept.
+    """Determines how a derived view can be maintained.
 
-    The optimised plan is read, not the one as written: only the optimizer turns EXISTS, IN and
-    correlated subqueries into joins and moves conditions to the joins that they belong to, and it
-    changes no result. The inputs are leaves that it knows nothing about, so nothing is
-    simplified that holds for today's rows only.
+    It analyses the optimised plan, not the one as written: only the optimizer turns EXISTS, IN and
+    correlated subqueries into joins and moves conditions to their joins, and it changes no result.
+    The inputs are opaque leaves, so no simplification depends on present rows.
 
     Args:
-        session: The session that will keep the view.
+        session: The session that will maintain the view.
         definition: Its query.
         inputs: The inputs' columns, by name.
-        keys: Columns of the result that identify a row; NULL is a value like any other.
+        keys: Columns of the result that identify a row; NULL is an ordinary value.
 
     Raises:
-        ViewQueryError: Spark cannot take the query, or it lacks a key column.
+        ViewQueryError: Spark rejects the query, or it lacks a key column.
     """
-    # rules are left out in a session of its own, so that no other query runs without them
+    # a session of its own, so that excluded rules affect no other query
     own = type(session)(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001
     own.conf.set(_EXCLUSION, ",".join(_EXCLUDED))
     frames = {name: opaque(own, name, schema) for name, schema in inputs.items()}
@@ -125,7 +123,7 @@ def analyse(
 
 
 def keyed(derivation: Derivation) -> Keyed:
-    """Returns the strategy of a view that is kept by its keys.
+    """Returns the strategy of a view that is maintained by keys.
 
     Raises:
         ViewQueryError: It is computed as a whole.
@@ -174,7 +172,7 @@ def _kinds(inputs: Mapping[str, StructType]) -> dict[str, dict[str, str]]:
 
 @contextmanager
 def _jobs_seen(session: SparkSession) -> Iterator[list[int]]:
-    """Notes the jobs that are started meanwhile by this thread."""
+    """Records the Spark jobs that this thread starts inside the block."""
     jobs: list[int] = []
     context = session.sparkContext
     group = f"analysis {uuid4()}"
@@ -183,13 +181,13 @@ def _jobs_seen(session: SparkSession) -> Iterator[list[int]]:
         yield jobs
     finally:
         java: Any = context._jsc.sc()  # noqa: SLF001
-        java.listenerBus().waitUntilEmpty()  # jobs are noted by a thread of its own
+        java.listenerBus().waitUntilEmpty()  # a listener thread records jobs
         jobs += list(java.statusTracker().getJobIdsForTag(group))
         context.removeJobTag(group)
 
 
 def only_known(derivation: Derivation, frames: Mapping[str, DataFrame]) -> None:
-    """Refuses inputs that the view does not have."""
+    """Refuses unknown inputs."""
     strange = sorted(set(frames) - set(derivation.inputs))
     if strange:
         raise ViewQueryError(

@@ -1,8 +1,8 @@
-"""Spark's own plans: found expressions again by their address, and paths built of them.
+"""Spark's own plans: finds expressions by address, and builds paths from them.
 
-Paths are put together from Spark's logical operators, not from DataFrames: an expression of the
-plan reads its columns by their numbers, which only a plan can give to other rows. One query is
-analysed at the end, not one for each step.
+Paths consist of Spark's logical operators, not of DataFrames: an expression of the plan reads its
+columns by number, and only a plan can give these numbers to other rows. One query is analysed at
+the end, not one for each step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from projections.incremental.analysis.query_plan import Address
 
 INPUT_MARK: Final = "headwater.input"
-"""Name in a column's metadata by which a leaf is known for an input's."""
+"""Key in a column's metadata that marks the leaf of an input."""
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 _NUMBER: Final = re.compile(r"#(\d+)L?\n")
@@ -44,7 +44,7 @@ _NUMBER: Final = re.compile(r"#(\d+)L?\n")
 class Catalyst:
     """The plan of one query in Spark's own objects.
 
-    Not for two threads at once, and of no use after its session has ended.
+    Not thread-safe, and unusable after its session has ended.
 
     Args:
         session: The session that the plan belongs to.
@@ -58,7 +58,7 @@ class Catalyst:
 
     @cached_property
     def nodes(self) -> tuple[Any, ...]:
-        """The operators, each before its children."""
+        """Returns the operators in pre-order."""
         found: list[Any] = []
         waiting = [self.plan]
         while waiting:
@@ -69,7 +69,7 @@ class Catalyst:
         return tuple(found)
 
     def outputs(self) -> list[tuple[int, ...]]:
-        """Numbers of the operators' columns, in order."""
+        """Returns the column numbers of each operator, in order."""
         found = []
         for node in self.nodes:
             output = node.output()
@@ -80,7 +80,7 @@ class Catalyst:
         return found
 
     def input_of(self, leaf: int) -> str | None:
-        """Returns the name of the input whose column marks a leaf carries, if it is one's."""
+        """Returns the name of a leaf's input, from its columns' metadata; None for another leaf."""
         output = self.nodes[leaf].output()
         if not output.size():
             return None
@@ -118,7 +118,7 @@ class Catalyst:
 
         Args:
             step: The path.
-            changed: The changed rows that it begins at.
+            changed: The changed rows at its beginning.
             table: The rows of another leaf; None for a constant of the query.
         """
         if isinstance(step, Changed):
@@ -142,12 +142,12 @@ class Catalyst:
         return self._join(step, left, self.run(step.right, changed, table))
 
     def selected(self, plan: Any, outputs: Iterable[int]) -> Any:
-        """Returns a plan with some of the query's result columns, by their places."""
+        """Returns a plan with some of the result's columns, by index."""
         chosen = [self.plan.output().apply(place) for place in outputs]
         return self._operator("Project")(self._seq(chosen), plan)
 
     def _leaf(self, step: Changed | Table, rows: DataFrame) -> Any:
-        """Rows of an input under the numbers that one use of it has in the plan."""
+        """Returns rows of an input under the column numbers of one use in the plan."""
         plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001
         given = _attributes(plan)
         made = []
@@ -169,7 +169,7 @@ class Catalyst:
         node = self.nodes[step.operator]
         if node.nodeName() != "Generate":
             return node.withNewChildren(self._seq([below]))
-        # which columns it may leave out is said by their places in the plan's own child
+        # indexes in the plan's own child tell which columns can be omitted
         return self._operator("Generate")(
             node.generator(),
             self._seq(()),
@@ -196,7 +196,7 @@ class Catalyst:
         )
 
     def _hint(self, *, few: bool) -> Any:
-        """The side that comes from the changed rows is the small one; Spark cannot know that."""
+        """Hints that the side from changed rows is the small one, which Spark cannot know."""
         none, some = self._object("scala.None"), java_class(self._session, "scala.Some")
         if not few:
             return self._operator("JoinHint")(none, none)
@@ -211,7 +211,7 @@ class Catalyst:
         return self._alias(found, shape)
 
     def _alias(self, expression: Any, shape: Any) -> Any:
-        """An expression under the name and number of an attribute."""
+        """Returns an expression under the name and number of an attribute."""
         return self._expression_class("Alias")(
             expression,
             shape.name(),
@@ -235,7 +235,7 @@ class Catalyst:
 
 
 def opaque(session: SparkSession, name: str, schema: StructType) -> DataFrame:
-    """Returns an input without rows that Spark's optimizer cannot know to be without rows.
+    """Returns an input without rows whose emptiness is hidden from Spark's optimizer.
 
     Args:
         session: The session.

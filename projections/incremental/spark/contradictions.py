@@ -1,8 +1,8 @@
-"""Conditions that are true of no row, whatever is in it.
+"""Conditions that no row can meet.
 
-Spark's optimizer finds most: it puts a value in the place of a column that is equal to it, but does
-not compare ranges or lists (`amount > 9 AND amount < 5`, `status IN ('a', 'b') AND status = 'c'`).
-What it leaves is looked through for those. Nothing found means that there may be such a row.
+Spark's optimizer finds most of them: it replaces a column by a value that equals it, but does not
+compare ranges or lists (`amount > 9 AND amount < 5`, `status IN ('a', 'b') AND status = 'c'`). This
+module checks the rest for those. If it finds nothing, a row may still be impossible.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _MIRRORED: Final = {
 
 
 def impossible(rows: DataFrame, conditions: Sequence[str]) -> bool:
-    """Tells whether conditions of Spark SQL are together true of no row.
+    """Returns whether some Spark SQL conditions can never hold together.
 
     Args:
-        rows: What they are conditions on; they are not looked at. Its session has no rule that
-            answers from rows in the plan.
+        rows: The rows that the conditions refer to; they are not read. Their session must have no
+            rule that evaluates rows in the plan.
         conditions: The conditions.
     """
     for condition in conditions:
-        rows = rows.where(f"CAST(({condition}) AS BOOLEAN)")  # of a bare NULL as well
+        rows = rows.where(f"CAST(({condition}) AS BOOLEAN)")  # a bare NULL too
     plan = rows._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
-    if plan.nodeName() == "LocalRelation":  # what a filter of false becomes
+    if plan.nodeName() == "LocalRelation":  # the form of a filter that is false
         return True
     return plan.nodeName() == "Filter" and _never(rows.sparkSession, plan.condition())
 
 
 class _Range(NamedTuple):
-    """Values between two literals of Spark's, each None where there is none.
+    """Values between two literals, each None if unbounded.
 
     Attributes:
-        least: Not below this.
-        most: Not above this.
-        within: Whether it is neither of them.
+        least: Lower bound.
+        most: Upper bound.
+        within: Whether both bounds are excluded.
     """
 
     least: Any = None
@@ -58,7 +58,7 @@ class _Range(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """What must be so of an expression: that it is NULL, or in one of some ranges.
+    """What must hold for an expression: that it is NULL, or in one of some ranges.
 
     Attributes:
         of: The expression.
@@ -70,7 +70,7 @@ class _Claim(NamedTuple):
 
 
 def _never(session: SparkSession, condition: Any) -> bool:
-    """Whether a condition, which Spark has simplified, is true of no row."""
+    """Returns whether a condition that Spark has simplified can never hold."""
     if condition.nodeName() == "Or":
         return all(_never(session, each) for each in _children(condition))
     parts = list(_conjuncts(condition))
@@ -92,7 +92,7 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
 
 
 def _claim(part: Any) -> _Claim | None:
-    """What a condition says of an expression, as far as it compares that with literals."""
+    """Returns what a condition says about an expression compared with literals."""
     kind, children = part.nodeName(), _children(part)
     if kind == "IsNull":
         return _Claim(children[0], None)
@@ -126,12 +126,12 @@ def _exclude(
 
 
 def _below(session: SparkSession, one: _Range, other: _Range) -> bool:
-    """Whether all values of a range are below those of the other, as Spark compares them."""
+    """Returns whether all values of one range are below another's, as Spark compares them."""
     if one.most is None or other.least is None:
         return False
     apart = "LessThanOrEqual" if one.within or other.within else "LessThan"
     compared = java_class(session, f"{_EXPRESSIONS}.{apart}")(one.most, other.least)
-    return compared.eval(None) is True  # NULL of what is not known
+    return compared.eval(None) is True  # NULL if unknown
 
 
 def _literal(expression: Any) -> bool:

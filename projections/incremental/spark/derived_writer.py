@@ -1,4 +1,4 @@
-"""DerivedWriter: writes what became of a derived view's rows, in one of Spark's workers."""
+"""DerivedWriter: writes the recomputed rows of a derived view, in a Spark worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WRITTEN: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DerivedWriter:
-    """Writes the changed rows of a view, in one of Spark's workers.
+    """Writes the changed rows of a view, in a Spark worker.
 
     Attributes:
         root: Folder of the tables.
@@ -53,7 +53,7 @@ class DerivedWriter:
     origin: Origin | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes all batches of the one task; yields how many rows were kept, gone, and failed."""
+        """Writes all batches of the task; yields the numbers of rows kept, deleted and failed."""
         given = list(batches)
         rows = (
             pa.Table.from_batches(given).cast(self.schema) if given else self.schema.empty_table()

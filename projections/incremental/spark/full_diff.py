@@ -1,4 +1,4 @@
-"""A whole result beside what is stored: the rows that make the two equal."""
+"""The difference between a whole result and the stored rows."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ EQUAL: Final = "_headwater_equal"
 
 
 def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Describes what makes a stored view equal to its query's result.
+    """Describes the rows to write so that a stored view equals its query's result.
 
     Args:
-        result: What the query gives now.
-        stored: What is stored, with at least the result's columns, of the same types.
-        keys: Columns that identify a row, NULL being a value like any other.
+        result: The present result of the query.
+        stored: The stored rows, with at least the result's columns, of the same types.
+        keys: Columns that identify a row; NULL is an ordinary value.
 
     Returns:
-        The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
-        Rows that are stored as they should be are left out.
+        The view's columns, and `_deleted`: a row to upsert, or the keys of a row to delete. Rows
+        that are stored correctly are omitted.
     """
     columns = result.columns
     pairs = pairs_of(result, stored, keys)
@@ -49,7 +49,7 @@ def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Da
 
 
 def pairs_of(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Every row of a result beside the stored one of its key, and whether they are equal."""
+    """Returns each row of a result beside the stored row of its key, and whether they are equal."""
     columns = result.columns
     row = fn.struct(*columns)
     now = result.select(*(fn.col(n).alias(f"_is_{n}") for n in keys), row.alias(ROW))
@@ -62,13 +62,13 @@ def pairs_of(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataF
 
 
 def alike(field: StructField) -> Column:
-    """Whether both rows of a pair have the same value in a column."""
+    """Returns the condition that both rows of a pair have the same value in a column."""
     is_, was_ = (_comparable(fn.col(side)[field.name], field.dataType) for side in (ROW, STORED))
     return is_.eqNullSafe(was_)
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    """A value with its maps as lists in the order of their keys: Spark compares no maps."""
+    """Converts maps to lists in key order: Spark cannot compare maps."""
     if not _has_map(kind):
         return value
     if isinstance(kind, MapType):

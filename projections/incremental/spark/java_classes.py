@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DATASET: Final = "org.apache.spark.sql.classic.Dataset"
-"""What makes rows of a plan."""
+"""The class that turns a plan into rows."""
 
 _OF_EVERY_COLUMN: Final = ("functions", "PythonUtils", "PythonSQLUtils")
 
 
 def java_class(session: SparkSession, name: str) -> Any:
-    """Returns a class, whose call makes an object.
+    """Returns a class whose call creates an object.
 
     Args:
         session: A session of the JVM.
@@ -42,7 +42,7 @@ def java_class(session: SparkSession, name: str) -> Any:
 
 
 def scala_object(session: SparkSession, name: str) -> Any:
-    """Returns the one object of a Scala `object`; see `java_class`."""
+    """Returns the instance of a Scala `object`; see `java_class`."""
     own = java_class(session, f"{name}$")
     found = vars(own).get("MODULE$")
     if found is None:
@@ -52,6 +52,6 @@ def scala_object(session: SparkSession, name: str) -> Any:
 
 
 def remember(session: SparkSession) -> None:
-    """Has pyspark find at once what it asks for by a short name whenever it makes a column."""
+    """Caches the classes that pyspark looks up by short names for every column."""
     for name in _OF_EVERY_COLUMN:
         java_class(session, name)

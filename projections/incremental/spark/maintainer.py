@@ -1,4 +1,4 @@
-"""Derived views at one boundary: what changed of their inputs, and what becomes of their rows."""
+"""Maintains derived views at a boundary: finds changes of inputs, and updates the rows."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from projections.publishing.published_versions import PublishedVersion
 
 _FEW_ROWS: Final = 1_000_000
-"""Rows of all inputs from which on it pays to have Spark compile what it does with each."""
+"""Rows of all inputs from which on compiling the query pays."""
 _MANY_ROWS: Final = 4_000_000
-"""Rows of an input from which on it costs less to look up where changes of it reach, two jobs of
-Spark's, than to read their groups from the beginning."""
+"""Rows of an input from which on it costs less to look up, in two Spark jobs, how far changes reach
+than to read their groups from the beginning."""
 _OWN: Final = ""
-"""Stands for the source whose job keeps the view, among epochs."""
+"""Stands for the maintaining job's own source, among epochs."""
 
 
 @dataclass(slots=True)
@@ -68,10 +68,10 @@ class DerivedMaintainer:
         tables: Folder of the tables.
         view: The view.
         versions: Reads the tables.
-        versions_of_few: Reads tables with few rows, in a session made for those.
+        versions_of_few: Reads tables with few rows, in a session configured for those.
         failed: Rows computed so far that did not meet an expectation, by its name.
-        onward_rows_min: Number of rows of an input from which a view along its groups' time is
-            recomputed from the first change onward, and not by whole groups.
+        onward_rows_min: Number of rows of an input from which on a view along its groups' time is
+            recomputed from the first change onward, instead of by whole groups.
         identities: Columns that identify the rows of a table, where known, by physical name.
     """
 
@@ -90,7 +90,7 @@ class DerivedMaintainer:
 
     @property
     def explanation(self) -> Explanation | None:
-        """How the view is kept; None before its inputs were seen."""
+        """Returns how the view is maintained; None before its inputs were analysed."""
         known = next((each for _, each in self._analysed.values()), None)
         if known is None:
             return None
@@ -112,18 +112,18 @@ class DerivedMaintainer:
 
         Args:
             version: The boundary.
-            known: The tables of all views there, by their places, as far as they are whole.
-            own: The view's table, as it was published last; None if it never was.
-            places: Of views of which readers see another version than the first, its place. Where
-                that is not what the view was made from, it is recreated.
-            whole: Its table may not be what it was left as: all of it is computed and compared.
-            others: By place, the source of the tables that are not of the boundary's own.
+            known: The tables of all complete views at the boundary, by physical name.
+            own: The last published version of the view's table; None if there is none.
+            places: Physical names that differ from the view's name. If an input's differs from the
+                one that the view was computed from, the view is recomputed.
+            whole: Whether the table may have been altered: all rows are then computed and compared.
+            others: Source of each table that does not belong to the boundary's own source.
 
         Returns:
-            The view's table there; None while an input is not whole yet.
+            The view's table at the boundary; None while an input is incomplete.
 
         Raises:
-            DerivationError: The query cannot be kept.
+            DerivationError: The view cannot be maintained.
             PySparkException: Spark cannot run it.
         """
         view = self.view
@@ -145,12 +145,12 @@ class DerivedMaintainer:
         elif changed or own is None or self._suited is None:
             self._bring(version, wanted, changed, own)
         self._written = table = DeltaTable(self.tables / view.name).version()
-        # no newer than the oldest that it is made from
+        # the boundary of its oldest input
         at = own_position(read, known, others or {})
         return TableVersion(table, at.epoch, at.lsn, wanted, query, vector)
 
     def _goes_on(self, own: TableVersion, now: Origin) -> bool:
-        """Whether applying the changes since the published version is enough.
+        """Returns whether applying the changes since the published version is enough.
 
         Versions of a recreated table cannot be compared: its epoch or its source differs, or its
         versions go back. Applying changes is also not enough if a killed job wrote a version after
@@ -206,7 +206,7 @@ class DerivedMaintainer:
         own: TableVersion,
         number: int,
     ) -> None:
-        """Brings what changes affect to a boundary, and nothing else."""
+        """Updates only the keys that changes affect."""
         stored, read = partial(self._stored, versions), new
         try:
             changes = {
@@ -225,7 +225,7 @@ class DerivedMaintainer:
                 found = affected(derivation, changes, old, read, nearby)
                 keys = gathered(versions.session, found)
         except (PySparkException, Py4JJavaError):
-            self._whole(versions, derivation, new, number)  # the feed reaches not so far
+            self._whole(versions, derivation, new, number)  # the feed does not reach back that far
             return
         try:
             if keys.count != 0:
@@ -248,7 +248,7 @@ class DerivedMaintainer:
         own: TableVersion,
         changed: Mapping[str, tuple[int, int]],
     ) -> Nearby | None:
-        """Returns the part of the inputs to read, if changes are few and that is known."""
+        """Returns the part of the inputs to read, if changes are few and it can be determined."""
         if not derivation.anchors:
             return None
         few = {
@@ -266,27 +266,27 @@ class DerivedMaintainer:
         return near(derivation, keyed(derivation).by, known, few)
 
     def _stored(self, versions: TableVersions) -> DataFrame:
-        """All rows that the view's table has by now."""
+        """Returns all rows of the view's table now."""
         name = self.view.name
         return versions.rows(name, DeltaTable(self.tables / name).version())
 
     def _along(
         self, versions: TableVersions, changed: Mapping[str, tuple[int, int]]
     ) -> Extent | None:
-        """How far changes reach, where that is worth to be looked up."""
+        """Determines how far changes reach, where that pays."""
         along = self.view.along
-        if along is None or not along.by:  # of one group of all rows there is no other way
+        if along is None or not along.by:  # if all rows form one group, this is the only way
             return along
         ((place, (_, now)),) = changed.items()  # nothing else is read
         count = versions.count(place, now)
         return along if count is None or count >= self.onward_rows_min else None
 
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
-        """Makes the table what it should be, whatever has become of it."""
+        """Repairs the table whatever its state."""
         versions = self._reader(wanted)
         new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
         derivation, number = self._analysis(versions, new), number_of(version)
-        # a merge does to one row of a key what it does to the other
+        # a merge treats duplicate rows of a key alike
         if self._doubled(versions):
             result = derivation.definition(new)
             self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
@@ -295,20 +295,20 @@ class DerivedMaintainer:
         self._suited = self._form(versions)
 
     def _doubled(self, versions: TableVersions) -> bool:
-        """Whether the table has two rows of one key."""
+        """Returns whether the table has two rows of one key."""
         path = str(self.tables / self.view.name)
         if not DeltaTable.is_deltatable(path):
             return False
         stored = versions.session.read.format("delta").load(path)
         if not set(self.view.keys) <= set(stored.columns):
-            return False  # it is made anew for that
+            return False  # the table is then written completely
         return stored.groupBy(*self.view.keys).count().where("count > 1").head() is not None
 
     def _kept(self, derivation: Derivation, changed: set[str]) -> Derivation:
-        """How it is kept if these inputs change.
+        """Returns the strategy for a change of these inputs.
 
-        One alone is followed no further than to columns that identify its rows, if the view has
-        these: what else belongs to its rows is found where it is computed.
+        A single changed input is traced only to columns that identify its rows, if the view has
+        these: the recomputation finds what else belongs to them.
         """
         if len(changed) > 1:
             return derivation
@@ -345,10 +345,10 @@ class DerivedMaintainer:
     def _suits(
         self, versions: TableVersions, derivation: Derivation, new: Mapping[str, DataFrame]
     ) -> bool:
-        """Whether the view's table has the columns and types that its query gives by now.
+        """Returns whether the table has the present columns and types of its query.
 
-        An input that was widened gives values that the table would round or cut off. That is looked
-        at once for each form of the inputs.
+        A widened input has values that the table would round or truncate. This is checked once for
+        each schema of the inputs.
         """
         form = self._form(versions)
         if form != self._suited:
@@ -359,13 +359,13 @@ class DerivedMaintainer:
         return True
 
     def _form(self, versions: TableVersions) -> Any:
-        """The form of the inputs by which the view was analysed last."""
+        """Returns the schema of the inputs at the last analysis."""
         form, _ = self._analysed[versions is self.versions_of_few]
         return form
 
     def _write(self, rows: DataFrame, number: int, *, anew: bool) -> None:
         found = to_arrow_schema(rows.schema, timezone="UTC")
-        # of a deleted row the keys alone are there
+        # a deleted row only has its keys
         schema = pa.schema([each.with_nullable(True) for each in found])
         view = self.view
         writer = DerivedWriter(
@@ -392,20 +392,20 @@ class DerivedMaintainer:
         definition = definition_of(self.view, session)
         read = {name: schemas[name] for name in schemas if name in inputs_of(definition, schemas)}
         derivation = analyse(session, definition, read, self.view.keys)
-        self._analysed[few] = key, derivation  # of other columns: they do not come back
+        self._analysed[few] = key, derivation  # replaces the one of other columns
         return derivation
 
     def result(self, versions: Mapping[str, int]) -> DataFrame:
-        """Returns the view's query over its inputs at some versions of their tables.
+        """Computes the view's query at some versions of its inputs.
 
         Args:
-            versions: By place; see `TableVersion.made_from`.
+            versions: Versions by physical name; see `TableVersion.made_from`.
         """
         new = {_view(place): self.versions.rows(place, at) for place, at in versions.items()}
         return self._analysis(self.versions, new).definition(new)
 
     def expected(self, result: DataFrame) -> DataFrame:
-        """Returns those rows of a result that the view is to have."""
+        """Filters a result by the view's expectations."""
         expectations = tuple(each for each in self.view.expectations if each.withholds)
         if not expectations:
             return result
@@ -414,12 +414,12 @@ class DerivedMaintainer:
 
 
 def number_of(version: PublishedVersion) -> int:
-    """Returns a boundary as the version of rows."""
+    """Returns a boundary as a row version."""
     return version_of(version.epoch, version.lsn)
 
 
 def query_fault(view: str, error: Exception) -> Fault:
-    """Says why a derived view cannot be kept."""
+    """Returns the error for a view that cannot be maintained."""
     if isinstance(error, ProjectionError):
         return Fault.of(error)
     if isinstance(error, AnalysisException):
@@ -438,7 +438,7 @@ def definition_of(view: DerivedView, session: SparkSession) -> Any:
     """Returns the query of a view as a function of its inputs' frames, by name.
 
     Raises:
-        ViewQueryError: It has none, or its text is no query.
+        ViewQueryError: The view has no query, or its text is not a query.
     """
     if view.sql is not None:
         return definition_of_sql(session, view.sql)
@@ -477,20 +477,20 @@ def _of_function(
 
 
 def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:
-    """Returns the inputs that a query reads of those that there are."""
+    """Returns the inputs of a query among the available views."""
     return set(getattr(definition, "inputs", there))
 
 
 def _between(first: Mapping[str, int], tables: Mapping[str, int], last: Mapping[str, int]) -> bool:
-    """Whether the versions of some tables are neither before the first nor after the last."""
+    """Returns whether tables' versions are within the range of two others."""
     return all(first[place] <= at <= last[place] for place, at in tables.items())
 
 
 def _alike(stored: DataFrame, result: DataFrame) -> bool:
-    """Whether a view's table has the columns of a result, each of its type."""
+    """Returns whether a stored table has the columns and types of a result."""
     return stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString()
 
 
 def _view(place: str) -> str:
-    """The view of which a version is in a place."""
+    """Returns the view with this physical name."""
     return place.partition(".")[0]

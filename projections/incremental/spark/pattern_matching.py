@@ -1,4 +1,4 @@
-"""Views of patterns: sorts the rows of each group, and finds matches in them.
+"""Views of patterns: sorts the rows of each group, and finds matches.
 
 Rows of a group are processed together if one match can contain them: where the gap between two rows
 exceeds a pattern's time, no match continues, and a new episode of the group begins. A group may
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from projections.definition.operators.pattern import Pattern, PatternQuery
 
 ROWS_MAX: Final = 2_000_000
-"""Rows of one group that lie together: they are held in one row of Spark, and in its worker."""
+"""Most rows of one episode: they are held in one Spark row, and in its worker."""
 ROW_BYTES: Final = 2_048
-"""Of the driver's heap for each of them, or fewer are held: Spark copies them some times, and where
-its heap is at an end the whole job is. Of rows that show some 60 bytes a million were seen to fit
-1 GiB, and 1.6 million not; of rows that show a number two million did."""
+"""Driver heap per row, which can lower that limit: Spark copies the rows several times, and a full
+heap ends the whole job. With about 60 bytes listed per row, 1 GiB was measured to suffice for 1
+million rows and not for 1.6 million; with one number per row, for 2 million."""
 LOOKUPS_MAX: Final = 50_000_000
-"""What may be looked up in them: about a minute's work, some twenty for each of so many rows. Most
-patterns need one or two for each step; only several comparisons of one step may need any number."""
+"""Most look-ups in an episode: about a minute's work, some twenty for each of so many rows. Most
+patterns need one or two for each step; only several comparisons of one step can need any number."""
 
 _NUMBER: Final = "number"
 _TIME: Final = "time"
@@ -65,11 +65,11 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
 
     Returns:
         The columns of the group, `match_start`, `match_end`, `match_number` among those of a group
-        that begin at the same time, `due_at` and `rows`: of each row its step, its time and the
-        columns that are kept.
+        that begin at the same time, `due_at` and `rows`: for each row its step, its time and the
+        listed columns.
 
     Raises:
-        ViewQueryError: A step's condition is true of no row at all, or compares what cannot be.
+        ViewQueryError: No row can meet a step's condition, or it compares incomparable values.
     """
     _require_possible(frame, query)
     _require_comparable(frame, query.pattern)
@@ -101,7 +101,7 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
 
 
 def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
-    """Each row that may have a part in a match, with what its place among others depends on."""
+    """Returns rows that may be part of a match, with what determines their order."""
     time = fn.col(quoted(query.time))
     misses = [
         fn.expr(f"NOT coalesce({step.where}, false)").alias(f"_{number}")
@@ -115,20 +115,20 @@ def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
         *([fn.struct(*compared).alias(COMPARED)] if compared else []),
         fn.struct(time.alias("at"), *kept).alias(SHOWN),
     )
-    # what would be in no window as wide is in no match: its end could not be written
+    # excludes times so extreme that a match's end could not be written
     wanted = frame.where(timed(Sliding(query.time, query.pattern.within)))
     if query.where:
         wanted = wanted.where(query.where)
-    if not query.pattern.strict:  # else what fits nothing ends a match
+    if not query.pattern.strict:  # otherwise a row that fits no step ends a match
         wanted = wanted.where(" OR ".join(f"({step.where})" for step in query.pattern.steps))
     return wanted.select(*(fn.col(quoted(name)) for name in query.by), event.alias("_event"))
 
 
 def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
-    """Adds to each row the number of the first of those that it lies together with.
+    """Adds to each row the number of the first row of its episode.
 
-    Of more than can be held the last are NULL, and so not collected: enough to see that they are
-    too many.
+    Rows beyond the limit get NULL and are not collected; one more than the limit is kept as
+    evidence.
     """
     at, before, number = fn.col("_at"), fn.col("_before"), fn.col("_number")
     order = Window.partitionBy(*(fn.col(quoted(name)) for name in query.by)).orderBy(at)
@@ -136,20 +136,20 @@ def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
         {"_number": fn.row_number().over(order), "_before": fn.lag(at).over(order)}
     )
     apart = (at - before) > micros(query.pattern.within)
-    begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)  # NULL of the first row
+    begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)  # NULL for the first row
     first = numbered.withColumn("_first", fn.max(begins).over(order))
     event = fn.when(number - fn.col("_first") <= rows_max, fn.col("_event"))
     return first.withColumn("_event", event).drop("_at", "_number", "_before")
 
 
 def _comparable(frame: DataFrame, name: str) -> Column:
-    """A column as Python compares it: times would come in the zone of the worker's machine."""
+    """Converts a column for comparison in Python: times would be in the worker's time zone."""
     column = fn.col(quoted(name))
     return fn.unix_micros(column.cast("timestamp")) if _kind(frame, name) == _TIME else column
 
 
 def _kind(frame: DataFrame, name: str) -> str:
-    """What a column's values are comparable with: those of the same kind."""
+    """Returns the kind of a column's values; values of one kind are comparable."""
     kind = frame.select(quoted(name)).schema[0].dataType
     if isinstance(kind, TimestampType | TimestampNTZType):
         return _TIME
@@ -157,7 +157,7 @@ def _kind(frame: DataFrame, name: str) -> str:
 
 
 def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
-    """The search, as Spark has it: rows come to it and what it finds goes back in Arrow."""
+    """Returns the search as a Spark function that exchanges Arrow batches."""
     events: Any = groups.schema["_events"].dataType
     shown = events.elementType[SHOWN].dataType
     row = StructType([StructField("step", StringType()), *shown.fields])
@@ -175,12 +175,12 @@ def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
         except ProjectionError as error:
             raise FaultError(error) from None
 
-    made: Any = arrow_udf  # declared for functions of pandas
+    made: Any = arrow_udf  # declared for pandas functions
     return made(find, ArrayType(match, containsNull=False))
 
 
 def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
-    """Says what has too much in it; of which group it is, rows' values would say."""
+    """Returns the error for an episode that exceeds a limit, without values of its group."""
     named = f"view {view}" if view else "a view"
     return DerivationError(
         f"{named}: too many rows of one group within the pattern's time",
@@ -192,8 +192,8 @@ def _refusal(query: PatternQuery, view: str, most: str) -> DerivationError:
 
 
 def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
-    """Refuses conditions that are true of no row that the view's `where` takes."""
-    if INPUT_MARK not in frame.schema[0].metadata:  # looked at once, before there are rows
+    """Refuses conditions that no row admitted by `where` can meet."""
+    if INPUT_MARK not in frame.schema[0].metadata:  # checked once, before there are rows
         return
     for step in query.pattern.steps:
         if not step.absent and impossible(frame, [*filter(None, [query.where]), step.where]):
@@ -206,7 +206,7 @@ def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
 
 
 def _require_comparable(frame: DataFrame, pattern: Pattern) -> None:
-    """Refuses comparisons of what is not alike, and reckoning with what is no number."""
+    """Refuses comparisons of different kinds, and arithmetic on values that are not numbers."""
     kinds = {name: _kind(frame, name) for name in pattern.compared}
     for step in pattern.steps:
         for each in step.conditions:

@@ -1,4 +1,4 @@
-"""Views of standing queries: matches documents and queries through the terms that they share.
+"""Views of standing queries: matches documents with queries through common terms.
 
 Both are split into terms and joined by them, and the resulting pairs are then tested. A changed
 document is therefore compared only with the queries that share a term with it, and a new query with
@@ -65,7 +65,7 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
     """Returns a row for each document and each query that matches it.
 
     Raises:
-        ViewQueryError: A column is not there, or has no words.
+        ViewQueryError: A column is missing, or has no words.
     """
     _require(documents, (*percolation.document_keys, *percolation.keep), "the documents")
     _require(queries, (*percolation.query_keys, percolation.query), "the queries")
@@ -88,17 +88,17 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
     seen = [fn.col(name) for name in met.columns[len(own) :]]
     told = met.select(*own, *seen, of_document(*seen).alias(_TERMS))
     sought = asked.select(*called, _QUERY, of_query(_QUERY).alias(_SOUGHT_FOR))
-    # outer, or Spark would ask for the terms twice: first whether there are any
+    # outer: otherwise Spark would compute the terms twice, first to check for any
     pairs = told.select("*", fn.explode_outer(_TERMS).alias(_TERM)).join(
         sought.select("*", fn.explode_outer(f"{_SOUGHT_FOR}.anchors").alias(_ANCHOR)),
         fn.col(_TERM) == fn.col(_ANCHOR),
     )
-    # few pairs are left for Python: those that have all the terms, where that is not enough
+    # few pairs are left for Python: those with all terms, where that is not sufficient
     needed = fn.forall(f"{_SOUGHT_FOR}.needed", lambda term: fn.array_contains(_TERMS, term))
     open_ = ~fn.col(f"{_SOUGHT_FOR}.enough")
     judged = match(*(fn.when(open_, column) for column in (fn.col(_QUERY), *seen)))
     found = pairs.where(needed & judged).select(*called, *own)
-    return found.distinct()  # a query that meets a document by two terms is there twice
+    return found.distinct()  # a query that shares two terms with a document occurs twice
 
 
 def fields_of(schema: StructType) -> dict[str, FieldKind]:
@@ -129,9 +129,9 @@ _KINDS: Final[Mapping[type[DataType], FieldKind]] = {
 
 
 def _seen_by_queries(fields: Mapping[str, FieldKind], percolation: Percolation) -> list[Column]:
-    """What queries see of a document, as Python compares it: first its texts, then its fields.
+    """Returns what queries read of a document, as Python values: first texts, then fields.
 
-    Each in a column of its own: Python takes those faster than one with all.
+    Each is a column: Python receives separate columns faster than one nested column.
     """
     texts = fn.array(*(fn.col(quoted(name)) for name in percolation.words))
     made = (_comparable(kind, name) for name, kind in fields.items())
@@ -146,7 +146,7 @@ def _comparable(kind: FieldKind, name: str) -> Column:
 
 
 def _seen(names: Sequence[str]) -> Callable[[Sequence[Any]], Document]:
-    """Makes documents of columns; pairs of one document come one after the other."""
+    """Builds documents from columns; pairs of one document are adjacent."""
     kept: Any = lru_cache(_DOCUMENTS_KEPT)(
         lambda texts: tuple(words_of(text) for text in texts if text is not None)
     )
@@ -168,7 +168,7 @@ def _sought(
         if query is None:
             return [], [], False
         by, (needed, enough) = anchors(query), needs(query)
-        # the one term by which they meet need not be looked for again
+        # the shared term need not be checked again
         return sorted(by), sorted(needed - by if len(by) == 1 else needed), enough
 
     return of
@@ -188,7 +188,7 @@ def _matching(fields: Mapping[str, FieldKind]) -> Callable[..., bool]:
     reader, seen = _once(lambda: QueryParser(fields)), _once(lambda: _seen(tuple(fields)))
 
     def match(text: str | None, *columns: Any) -> bool:
-        if text is None:  # to have the terms is enough
+        if text is None:  # the terms are sufficient
             return True
         query = reader().query(text)
         return query is not None and matches(query, seen()(columns))
@@ -197,7 +197,7 @@ def _matching(fields: Mapping[str, FieldKind]) -> Callable[..., bool]:
 
 
 def _once(make: Callable[[], Any]) -> Callable[[], Any]:
-    """What is made where it is first asked for: memories of a worker are not sent to it."""
+    """Creates a value on first use in a worker, so that it need not be sent there."""
     made: list[Any] = []
 
     def one() -> Any:

@@ -1,4 +1,4 @@
-"""The part of a view's inputs that has to be read for some changes: rows near them.
+"""The part of a view's inputs to read for some changes: rows near them.
 
 See `projections.incremental.analysis.pruning`. Spark receives it as conditions on the inputs, so
 that it skips files and parts of files by their minimum and maximum values.
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 _FIRST_US: Final = -62_135_596_800_000_000  # the year 1
 _LAST_US: Final = 253_402_300_799_999_999  # the end of 9999
-"""Times that can be written; beyond, a range has no end."""
+"""Times that can be written; a range beyond them is unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """The rows of inputs that are near what changed.
+    """The rows of inputs near a change.
 
     Attributes:
-        anchor: What they are near to.
-        by: Columns by which the view is kept, and those of the anchor that they are.
-        stretches: By input and column, where its values lie.
-        values: By input and column, the values that it has, none of them NULL.
+        anchor: The anchor.
+        by: Columns by which the view is maintained, with the anchor's columns.
+        stretches: Ranges of values by input and column.
+        values: Values by input and column, without NULL.
     """
 
     anchor: Anchor
@@ -52,10 +52,10 @@ class Nearby:
     values: Mapping[tuple[str, str], tuple[int | str, ...]]
 
     def of(self, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-        """Returns the inputs without rows that are not near.
+        """Filters the inputs to rows near the change.
 
         Args:
-            inputs: All rows of them, in any version.
+            inputs: All their rows, in any version.
         """
         found = dict(inputs)
         for (name, column), stretches in self.stretches.items():
@@ -67,12 +67,12 @@ class Nearby:
     def anchored(
         self, keys: DataFrame, new: Mapping[str, DataFrame], changes: Mapping[str, DataFrame]
     ) -> DataFrame:
-        """Returns those of some keys that a row of the anchor has, or had before it changed.
+        """Returns those keys that a row of the anchor has, or had before it changed.
 
         Args:
             keys: The keys.
-            new: The inputs after the changes, without rows that are not near.
-            changes: By input, its changed rows.
+            new: The inputs after the changes, filtered.
+            changes: Changed rows of each input.
         """
         name = self.anchor.name
         identity = [fn.col(quoted(of)).alias(f"_near_{by}") for by, of in self.by.items()]
@@ -80,7 +80,7 @@ class Nearby:
         if name in changes:
             rows = rows.unionAll(changes[name].select(*identity))
         alike = (fn.col(quoted(by)).eqNullSafe(fn.col(f"_near_{by}")) for by in self.by)
-        # the keys are few, and the rows that are near need not be
+        # the keys are few, but the near rows may be many
         found = rows.join(fn.broadcast(keys), reduce(lambda one, two: one & two, alike))
         return found.select(*map(quoted, keys.columns))
 
@@ -91,7 +91,7 @@ def near(
     identities: Mapping[str, tuple[str, ...]],
     changed: Mapping[str, pa.Table],
 ) -> Nearby | None:
-    """Finds what has to be read for changes; None where that is everything.
+    """Determines what must be read for changes; None for everything.
 
     Args:
         derivation: The view.
@@ -127,7 +127,7 @@ def _stretches(anchor: Anchor, changed: Mapping[str, pa.Table]) -> dict[tuple[st
 def _values(
     anchor: Anchor, changed: Mapping[str, pa.Table]
 ) -> dict[tuple[str, str], tuple[int | str, ...]]:
-    """Of columns that are equal in rows that are joined, their values, where these are few."""
+    """Returns the values of columns that must be equal in joined rows, if they are few."""
     found: dict[tuple[str, str], tuple[int | str, ...]] = {}
     equal = [link for link in anchor.links if link.equal]
     for column in dict.fromkeys(link.column for link in equal):

@@ -1,4 +1,4 @@
-"""The keys that a change affects, and what becomes of them."""
+"""The keys that a change affects, and their new rows."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ def affected(
     """Describes the keys that changes affect, as one query over all changed inputs.
 
     Args:
-        derivation: The view, kept by its keys.
-        changes: By input, its changed rows: as they were and as they are, both in one frame and in
-            whatever order, with the input's columns; others are passed over. Only inputs that
-            changed.
-        old: By input, all its rows before the changes. Read only where two changed inputs, or two
-            uses of one, lead to the key through each other.
-        new: By input, all its rows after the changes.
-        nearby: What has to be read of the inputs; then `old` and `new` have that, or more.
+        derivation: The view, maintained by keys.
+        changes: For each changed input, its changed rows before and after, in one frame in any
+            order, with the input's columns; others are ignored.
+        old: All rows of each input before the changes. Read only if two changed inputs, or two uses
+            of one, reach the key through each other.
+        new: All rows of each input after the changes.
+        nearby: What must be read of the inputs; `old` and `new` then contain that, or more.
 
     Returns:
-        The columns `by` of the strategy; values can occur more than once.
+        The columns `by` of the strategy; values may repeat.
     """
     strategy = keyed(derivation)
     only_known(derivation, changes)
@@ -78,7 +77,7 @@ def affected(
     for place, use in enumerate(changed):
         found(place, use)
     keys = [catalyst.frame(each).toDF(*strategy.by) for each in (plans, far) if each]
-    if not keys:  # what changed has no part in the result: Spark has left it out of the plan
+    if not keys:  # Spark removed the changed input from the plan: it does not affect the result
         return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
     if nearby is not None and far:
         keys[-1] = nearby.anchored(keys[-1], new, changes)
@@ -90,15 +89,15 @@ def recomputed(
     inputs: Mapping[str, DataFrame],
     keys: AffectedKeys,
 ) -> DataFrame:
-    """Describes the rows that a view has for affected keys.
+    """Describes the present rows of affected keys.
 
-    Few keys become literals: Spark carries them through joins and groups to both sides and down to
-    the files of a table. Many are joined, which it does not carry past a column that is computed;
-    so the rows of an input that have a part in the result are looked for before.
+    Few keys become literals: Spark pushes them through joins and groups, down to the files of a
+    table. Many keys are joined, which Spark does not push past a computed column; the relevant rows
+    of an input are therefore selected first.
 
     Args:
         derivation: The view.
-        inputs: All rows of all inputs, in the version wanted.
+        inputs: All rows of all inputs, in the wanted version.
         keys: The keys.
     """
     if keys.values is None:
@@ -120,20 +119,20 @@ def within(
     inputs: Mapping[str, DataFrame],
     keys: AffectedKeys,
 ) -> Mapping[str, DataFrame]:
-    """Returns the inputs of a view without rows whose time no affected key has a part in.
+    """Filters the inputs of a view to rows in the time range of affected keys.
 
-    So a table is passed over whose rows lie in other windows, by the least and greatest times that
-    its files say they have: what a boundary costs does not grow with the windows that there are.
+    A table whose rows are in other windows is thus skipped by file statistics, so the cost of a
+    boundary does not grow with the number of windows.
 
     Args:
-        span: Between which times the rows of a key lie; None if that is not known.
+        span: The time range of a key's rows; None if unknown.
         derivation: The view.
         inputs: All rows of all inputs.
         keys: The keys.
     """
     uses = keyed(derivation).uses
     if span is None or span.start not in keys.bounds or len(uses) != 1:
-        return inputs  # read twice, a table may say something of a window from outside it
+        return inputs  # an input with two uses may contribute rows from outside a window
     name = uses[0].name
     kinds = {field.name: field.dataType for field in inputs[name].schema}
     times = (kinds.get(span.time), keys.frame.schema[span.start].dataType)
@@ -156,15 +155,14 @@ def outcome(
 
     Args:
         derivation: The view.
-        new: By input, all rows after the changes.
-        keys: What `gathered` found.
-        stored: Gives all rows that the view's table has, whatever has become of it since the
-            changes began: where a boundary was not brought to its end, there are rows of that.
-            Asked only where the view is not kept by all of its keys.
+        new: All rows of each input after the changes.
+        keys: The result of `gathered`.
+        stored: Returns all present rows of the view's table, including those of an unfinished
+            boundary. Called only if the view is not maintained by all of its keys.
 
     Returns:
-        The view's columns, and `_deleted`: a row is an upsert, or of a deleted one the keys alone.
-        Where that is NULL it is deleted unless the key has a row, which comes later.
+        The view's columns, and `_deleted`: a row to upsert, or the keys of a row to delete. If
+        NULL, the row is deleted unless a later row has its key.
     """
     present = recomputed(derivation, new, keys)
     if set(keyed(derivation).by) != set(derivation.keys):
@@ -188,9 +186,9 @@ def outcome(
 
 
 def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame) -> DataFrame:
-    """Few keys, and the rows that they have: a caller that writes these sees which have none.
+    """Returns few keys beside their rows: the writer sees which keys have none.
 
-    To find that out by a join would cost another job of Spark's, and half of what these take.
+    A join would cost another Spark job, and half as much time again.
     """
     given = {field.name: field.dataType for field in present.schema}
     known = {name: fn.col(name) for name in derivation.keys}
@@ -202,7 +200,7 @@ def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame
 
 
 def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> DataFrame:
-    """Describes what to write so that rows of a view are in the place of others.
+    """Describes what to write to replace rows of a view.
 
     Args:
         derivation: The view.
@@ -210,19 +208,19 @@ def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> D
         present: Its new rows.
 
     Returns:
-        What `outcome` does, without rows that are there as they should be.
+        As `outcome`, without rows that are stored correctly.
     """
-    # once each, whatever someone has done to the table
+    # one row of each key, even if the table was damaged
     return differences(present, before.dropDuplicates([*derivation.keys]), derivation.keys)
 
 
 def among(rows: DataFrame, keys: AffectedKeys) -> DataFrame:
-    """Returns those rows whose values are among keys, columns being called alike."""
+    """Returns the rows whose values are among keys; columns have the same names."""
     return _restricted(named(rows, keys, keys.frame.columns), keys)
 
 
 def _confined(rows: DataFrame, own: Mapping[str, str], keys: AffectedKeys) -> DataFrame:
-    """The rows of an input that have a part in the result for the keys."""
+    """Returns the rows of an input that contribute to the result for the keys."""
     there = [name for name in keys.frame.columns if name in own]
     if not there:
         return rows
@@ -238,12 +236,12 @@ def _restricted(result: DataFrame, keys: AffectedKeys) -> DataFrame:
 
 
 def _semi(rows: DataFrame, keys: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
-    """Rows whose values are among those of keys, NULL among them; a key's column and the rows'."""
+    """Returns rows whose values are among those of keys, including NULL."""
     wanted = keys.select(*(fn.col(key).alias(f"_wanted_{key}") for key, _ in pairs))
     alike = same((f"_wanted_{key}", name) for key, name in pairs)
     return rows.join(wanted, alike, "left_semi")
 
 
 def same(pairs: Iterable[tuple[str, str]]) -> Column:
-    """Returns a condition: columns have the same values, NULL among them."""
+    """Returns the condition that columns have the same values, NULL equal to NULL."""
     return reduce(and_, (fn.col(one).eqNullSafe(fn.col(two)) for one, two in pairs))

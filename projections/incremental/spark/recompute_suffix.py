@@ -35,20 +35,20 @@ _BEGIN: Final = "_headwater_begin"
 def touched(
     extent: Extent, changes: DataFrame, stored: DataFrame, few_max: int = FEW_MAX
 ) -> AffectedKeys:
-    """Finds the groups that changes affect, and from when on.
+    """Finds the groups that changes affect, and the earliest time affected.
 
     Args:
-        extent: What is known of the view.
-        changes: Changed rows of its input: as they were and as they are, in whatever order.
-        stored: All rows that the view's table has.
+        extent: The extent of the view.
+        changes: Changed rows of its input, before and after, in any order.
+        stored: All rows of the view's table.
         few_max: Most groups that the driver holds.
 
     Returns:
-        Columns of the groups, and from when on rows of the view may be others than they were.
+        Columns of the groups, and the time from which on rows of the view may differ.
     """
     session = changes.sparkSession
     changed = gathered(session, _changed(extent, changes), few_max)
-    if changed.count == 0 or extent.start == extent.end:  # nothing lies across a time
+    if changed.count == 0 or extent.start == extent.end:  # no row extends across a point in time
         return changed
     try:
         return gathered(session, _begun(extent, changed, stored), few_max)
@@ -63,7 +63,7 @@ def onward(
     groups: AffectedKeys,
     stored: DataFrame,
 ) -> DataFrame:
-    """Describes what to write for groups that have changed.
+    """Describes what to write for changed groups.
 
     Args:
         derivation: The view.
@@ -76,7 +76,7 @@ def onward(
         What `recomputation.outcome` does.
     """
     (name,) = derivation.inputs
-    # files that end before the earliest of all times need not be read
+    # skips files that end before the earliest of these times
     first_us, _ = groups.bounds[_SINCE]
 
     def since(frame: DataFrame, time: str, read_us: int = 0) -> DataFrame:
@@ -90,20 +90,20 @@ def onward(
 
 
 def _changed(extent: Extent, changes: DataFrame) -> DataFrame:
-    """Each group that has changed, with the earliest time at which a row of the view may begin."""
+    """Returns each changed group, with the earliest time at which an affected row may begin."""
     by = [quoted(name) for name in extent.by]
     since = (_micros(extent.time) - extent.before_us).alias(_SINCE)
     timed = changes.select(*by, since)
     first = timed.groupBy(*by).agg(fn.min(_SINCE).alias(_SINCE))
-    # of all rows as one group there is a row even if none has changed
+    # a group of all rows yields a row even without changes
     return first.where(fn.col(_SINCE).isNotNull())
 
 
 def _begun(extent: Extent, changed: AffectedKeys, stored: DataFrame) -> DataFrame:
-    """The groups, with the beginning of a row of the view instead that lies across their time.
+    """Moves the time of each group back to the beginning of a row that extends across it.
 
-    What comes after such a row depends on it, and it on one before that it touches: so rows that
-    are not apart count as one, from the first of them.
+    Later rows depend on such a row, and it depends on an earlier one that it touches: adjacent rows
+    therefore count as one, from the first of them.
     """
     by = [quoted(name) for name in extent.by]
     start, end = _micros(extent.start).alias(_START), _micros(extent.end).alias(_END)
@@ -129,7 +129,7 @@ def _begun(extent: Extent, changed: AffectedKeys, stored: DataFrame) -> DataFram
 
 
 def _late(rows: DataFrame, time: str, first_us: int) -> DataFrame:
-    """Rows without those of which a file's statistics tell that they are earlier."""
+    """Skips rows that file statistics prove to be earlier."""
     if not isinstance(rows.schema[time].dataType, TimestampType):
         return rows
     return rows.where(fn.col(quoted(time)) >= fn.timestamp_micros(fn.lit(first_us)))

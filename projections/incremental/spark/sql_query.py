@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Definition = Callable[[Mapping[str, DataFrame]], DataFrame]
-"""Makes the view from its inputs, by name. It must only describe: never count, collect or write."""
+"""Computes the view from its inputs, by name. It only describes: never count, collect or write."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlDefinition:
-    """A view that is the text of one SELECT; not for two threads at once.
+    """A view defined by the text of one SELECT; not thread-safe.
 
     Attributes:
         text: The query.
@@ -47,9 +47,9 @@ class SqlDefinition:
         return DataFrame(java.sql(self.text), some.sparkSession)
 
     def _own_session(self, session: SparkSession) -> Any:
-        """A session for the names of the inputs: in the job's they would meet those of others.
+        """Returns a session for the names of the inputs, which would collide in the job's own.
 
-        It is made once for each session: every one keeps memory in the driver.
+        It is created once per session, because each one uses memory of the driver.
         """
         found = self._sessions.get(session)
         if found is None:
@@ -59,14 +59,14 @@ class SqlDefinition:
 
 
 def definition_of_sql(session: SparkSession, text: str) -> SqlDefinition:
-    """Reads a SELECT, without running it.
+    """Parses a SELECT, without running it.
 
     Args:
         session: Its parser is used.
-        text: One SELECT, with or without a semicolon after it.
+        text: One SELECT, with an optional final semicolon.
 
     Raises:
-        ViewQueryError: It is no query, more than one, or reads nothing.
+        ViewQueryError: It is not a query, contains several, or reads nothing.
     """
     query = text.strip().removesuffix(";").rstrip()
     parser = session._jsparkSession.sessionState().sqlParser()  # noqa: SLF001
@@ -95,7 +95,7 @@ def definition_of_sql(session: SparkSession, text: str) -> SqlDefinition:
 
 
 def _relations(nodes: list[Any], known: frozenset[str]) -> Iterator[str]:
-    """Names of the tables that a parsed plan reads, but for those that it defines itself."""
+    """Returns the names of the tables that a parsed plan reads, without its own definitions."""
     if nodes and nodes[0]["class"].endswith(".UnresolvedWith"):
         for item in nodes[0]["cteRelations"]:
             name = item["_1"].lower()
@@ -106,8 +106,8 @@ def _relations(nodes: list[Any], known: frozenset[str]) -> Iterator[str]:
         return
     for place, node in enumerate(nodes):
         if node["class"].endswith(".UnresolvedWith"):
-            # what follows a WITH further in belongs to it or to its neighbours: names that it
-            # defines are taken out of both, and a table of that name is then not found
+            # an inner WITH belongs to its query or to its neighbours: its names are removed from
+            # both, so a table of that name is then not found
             yield from _relations(nodes[place:], known)
             return
         if node["class"].endswith(".UnresolvedRelation"):
@@ -120,7 +120,7 @@ def _relations(nodes: list[Any], known: frozenset[str]) -> Iterator[str]:
 
 
 def _nested(value: object, known: frozenset[str]) -> Iterator[str]:
-    """Names within the expressions of an operator, where a subquery has a plan of its own."""
+    """Returns the names within an operator's expressions, where subqueries have their own plans."""
     if isinstance(value, list):
         if value and all(isinstance(item, dict) and "class" in item for item in value):
             yield from _relations(value, known)

@@ -1,8 +1,8 @@
-"""Versions of tables as DataFrames, read without Delta's planning where they are small.
+"""Versions of tables as DataFrames; small tables are read without Delta's planning.
 
-Spark's Delta runs a job for each mention of a table in a query, to look up statistics that let it
-pass files over. A derived view mentions each of its inputs several times, at every boundary, and
-the inputs of most are a few files: reading those whole costs less than to ask.
+Spark's Delta runs a job for each mention of a table in a query, to read statistics by which it
+skips files. A derived view mentions each of its inputs several times, at every boundary, and most
+inputs are a few files: reading those completely costs less.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_MAX: Final = 96
-"""Files of a small table: more than lie there between two compactions, and fewer than those that
-Spark lists in a job of its own (see `session`)."""
+"""Most files of a small table: more than accumulate between two compactions, and fewer than Spark
+lists in a job of its own (see `session`)."""
 
 BYTES_MAX: Final = 128 << 20
-"""Bytes of a small table; in a larger one, files are worth passing over."""
+"""Most bytes of a small table; in a larger one, skipping files pays."""
 
 ROWS_OF_A_TASK: Final = 250_000
-"""Rows of a table that one task reads: what is grouped or joined is not sent to another stage."""
+"""Most rows of a table that one task reads: grouping or joining them then needs no other stage."""
 
 CHANGES_MAX: Final = 20_000
-"""Changed rows that the driver holds; more are read by Spark's workers."""
+"""Most changed rows that the driver holds; Spark's workers read more."""
 
 _KEPT: Final = 64
 _CHANGES_KEPT: Final = 4
-"""Sets of changed rows that are kept: those of one boundary, for all views that read them."""
+"""Sets of changed rows that are cached: those of one boundary, for all views that read them."""
 _OWN_COLUMNS: Final = (VERSION_COLUMN, *BOOKKEEPING)
 
 
 class _Files(NamedTuple):
-    """What a version of a table consists of."""
+    """The files of a table version."""
 
     paths: tuple[str, ...]
     size_bytes: int
@@ -57,11 +57,11 @@ class _Files(NamedTuple):
 
 
 class FewChanges(NamedTuple):
-    """Changed rows that the driver holds: as they were and as they are, in whatever order.
+    """Changed rows in the driver, before and after the change, in any order.
 
     Attributes:
         rows: The changed rows.
-        schema: Their columns as Spark has them.
+        schema: Their Spark schema.
     """
 
     rows: pa.Table
@@ -71,13 +71,12 @@ class FewChanges(NamedTuple):
 class TableVersions:
     """Reads views' tables, each at a version, and their changes between two.
 
-    A frame that was made once is given again, so a table that many views read is planned once.
-    Used by several threads at once.
+    Frames are cached, so a table that many views read is planned once. Thread-safe.
 
     Args:
-        session: Where.
+        session: The session.
         root: Folder of the tables.
-        files_max: Files of the tables that are read without Delta's planning; 0 for none at all.
+        files_max: Most files that are read without Delta's planning; 0 to always use it.
     """
 
     def __init__(self, session: SparkSession, root: Path, files_max: int = FILES_MAX) -> None:
@@ -90,9 +89,9 @@ class TableVersions:
         self._lock = threading.Lock()
 
     def count(self, name: str, version: int) -> int | None:
-        """Returns how many rows a version has as its log says; None if it does not say.
+        """Returns the number of rows of a version from its log; None if unknown.
 
-        Rows that deletion vectors take away count as well.
+        Rows removed by deletion vectors are included.
         """
         try:
             return self._files_of(name, version).rows
@@ -100,10 +99,10 @@ class TableVersions:
             return None
 
     def rows(self, name: str, version: int) -> DataFrame:
-        """Returns a view's rows at a version of its table.
+        """Returns the rows of a view's table at a version.
 
         Raises:
-            PySparkException: The table is not there, or the version is not any more.
+            PySparkException: The table or the version no longer exists.
         """
         key = name, version
         with self._lock:
@@ -122,7 +121,7 @@ class TableVersions:
         return frame
 
     def changes(self, name: str, after: int, through: int) -> DataFrame:
-        """Returns rows as they were and as they are, of all changes between two versions.
+        """Returns rows before and after, of all changes between two versions.
 
         Args:
             name: The view.
@@ -130,7 +129,7 @@ class TableVersions:
             through: The last version whose changes are included.
 
         Raises:
-            PySparkException: The feed of changes does not reach back so far; also later, when the
+            PySparkException: The change feed does not reach back that far; possibly raised when the
                 rows are read.
         """
         few = self.few_changes(name, after, through)
@@ -146,20 +145,20 @@ class TableVersions:
         return found.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
 
     def forget(self) -> None:
-        """Forgets all frames: a table that is recreated counts its versions from the start."""
+        """Clears the cache: a recreated table numbers its versions from the start."""
         with self._lock:
             self._frames.clear()
             self._files.clear()
             self._changes.clear()
 
     def _small(self, name: str, version: int) -> DataFrame | None:
-        """A table's rows from its files; None if they are many, or not read as they are."""
+        """Returns a table's rows from its files; None if they are many, or need Delta's reader."""
         if not self._files_max:
             return None
         try:
             files = self._files_of(name, version)
         except DeltaError:
-            return None  # Spark says what is wrong
+            return None  # Spark reports the error
         small = len(files.paths) <= self._files_max and files.size_bytes <= BYTES_MAX
         if not small or not files.plain:
             return None
@@ -173,7 +172,7 @@ class TableVersions:
         reader = self.session.read.schema(files.schema)
         if not files.parted:
             return reader.parquet(*files.paths)
-        # columns that a table is parted by are in no file: the folders in its own are called so
+        # partition columns are not in files, but in the table's folder names
         found = reader.option("basePath", str(self._root / name)).parquet(*files.paths)
         return found.select(*(quoted(each) for each in files.schema.names))
 
@@ -200,7 +199,7 @@ class TableVersions:
         return found
 
     def few_changes(self, name: str, after: int, through: int) -> FewChanges | None:
-        """Returns what `changes` does as rows that the driver holds; None if they are many.
+        """Returns the rows of `changes` in the driver; None if they are many.
 
         Args:
             name: The view.
@@ -237,7 +236,7 @@ class TableVersions:
                 batches.append(batch)
             rows = pa.Table.from_batches(batches, reader.schema).select(names)
         except (DeltaError, pa.ArrowException, OSError):
-            return None  # Spark says what is wrong
+            return None  # Spark reports the error
         return FewChanges(rows, StructType([schema[name] for name in names]))
 
 
