@@ -1,4 +1,4 @@
-"""Binder: decides how one view follows its table, by what is known of the table's shapes."""
+"""Binder: decides how one view follows its table, given the known schemas of the table."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _DECLARE: Final = "declare the table by its new name in the file of views, then 
 
 
 class Binder:
-    """Binds views, all by one sight of catalog, history and shapes.
+    """Binds views, all with one snapshot of catalog, history and stored columns.
 
     Args:
-        connection: In a transaction, by whose sight it is done.
+        connection: In a transaction, whose snapshot is used.
         source: Name of the source.
         views: Its views.
-        decides: Decide on changes of tables and store what was decided.
-        hiding: What of the source's columns does not leave it as it is.
-        foreseen: Tables that are taken for others than the catalog has; None for one that is gone.
+        decides: Whether to decide on changes of tables and to store the decisions.
+        hiding: Rules for excluded, hashed and masked columns of the source.
+        foreseen: Tables to use instead of the catalog's; None for a dropped one.
     """
 
     def __init__(  # noqa: PLR0913  # what it sees, and by what it decides
@@ -81,7 +81,7 @@ class Binder:
         """Binds a view.
 
         Raises:
-            PlanError: It does not fit its table, and never did.
+            PlanError: The view does not fit its table, and never did.
         """
         known = self._histories.get(view.table)
         if not isinstance(view, MirrorView) or known is None:
@@ -93,21 +93,21 @@ class Binder:
             stored = self._followed(view, known, self._listed(view, known, stored))
             stored = self._expected(view, stored)
         elif self._decides and stored.tables[-1] != view.table == _name(known):
-            return self.resume(view)  # it is declared by the name that its table got
+            return self.resume(view)  # the view names the table's new name
         if stored.paused is not None:
             topics = tuple(map(self._topics.of, stored.tables))
             return PausedView(view.name, view.to, topics, stored.paused)
         return self._plan(view, known, stored)
 
     def standing(self, view: View) -> ViewPlan:
-        """Binds a paused view to the columns that it was paused with."""
+        """Binds a paused view to the columns with which it was paused."""
         stored, known = self._stored.get(view.name), self._histories.get(view.table)
         if not isinstance(view, MirrorView) or stored is None or known is None:
             raise PlanError(f"view {view.name} was never bound to its table")
         return self._plan(view, known, stored)
 
     def resume(self, view: View) -> ViewPlan:
-        """Gives a view the columns that its table has now; see the function of that name."""
+        """Gives a view the present columns of its table; see the function of that name."""
         stored, known = self._stored.get(view.name), self._histories.get(view.table)
         if stored is None or known is None or _up_to_date(stored, known):
             raise ViewPausedError(f"view {view.name} is not paused, and has its table's columns")
@@ -132,7 +132,7 @@ class Binder:
         return self._plan(view, known, shape)
 
     def read_unlogged(self, view: View) -> bool:
-        """Has the table of a view read if that is due; see the function of that name."""
+        """Requests a read of the view's table if one is due; see the function of that name."""
         known, stored = self._histories.get(view.table), self._stored.get(view.name)
         if not isinstance(view, MirrorView) or known is None or stored is None:
             return False
@@ -149,7 +149,7 @@ class Binder:
         return True
 
     def _first(self, view: MirrorView, known: TableHistory) -> ViewShape:
-        """The shape of a view that was never bound before: what its table is now."""
+        """Returns the columns of a view that was never bound: those of its table now."""
         plan_views([view], self._schemas, self._histories, self._topics)
         latest = known.versions[-1]
         oid = latest.shape.oid if latest.shape else 0
@@ -168,7 +168,7 @@ class Binder:
         return shape
 
     def _followed(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
-        """The shape of a view after all that has happened to its table was decided on."""
+        """Returns the columns of a view after a decision on every change of its table."""
         latest = known.versions[-1]
         if not self._decides or latest.id == stored.change_id:
             return stored
@@ -183,7 +183,7 @@ class Binder:
         return shape
 
     def _listed(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
-        """Has rows read again once other columns of them are wanted."""
+        """Requests a read of rows if the view now excludes other columns."""
         latest, own = known.versions[-1].shape, known.numbered(stored.shape_id)
         if not self._decides or latest is None or latest.oid != stored.table_oid:
             return stored
@@ -206,7 +206,7 @@ class Binder:
         return shape
 
     def _expected(self, view: MirrorView, stored: ViewShape) -> ViewShape:
-        """Has rows read again once others of them are wanted: those left out, those kept."""
+        """Requests a read of rows if the view now admits other rows."""
         now = _withholding(view)
         if not self._decides or stored.paused is not None or stored.expected == now:
             return stored
@@ -222,7 +222,7 @@ class Binder:
         ordering = None if view.history is None else view.history.sequence_by
         unread = stored.out - {*stored.left_out.get(ordering or "", ())}
         steps = [(version, as_seen(found, view.table, unread)) for version, found in steps]
-        # a new name that the view is declared with is no question any more, but rows are missing
+        # declared with the new name: nothing is left to decide, but rows are missing
         changes = [c for _, found in steps for c in found if not _declared(view, known, c)]
         renamed = view.table != stored.tables[-1]
         keyless = not stored.schema.key or (latest.shape is not None and not latest.shape.key)
@@ -250,7 +250,7 @@ class Binder:
         return moved, decision.outcome
 
     def _as_it_is(self, view: MirrorView, known: TableHistory, stored: ViewShape) -> ViewShape:
-        """A view's shape with the columns that its table has now."""
+        """Returns a view's columns as its table has them now."""
         latest = known.versions[-1]
         schema = self._schemas.get(view.table)
         if schema is not None and latest.shape is not None:
@@ -312,7 +312,7 @@ def _withholding(view: MirrorView) -> tuple[str, ...]:
 def _numbered(
     view: MirrorView, known: TableHistory, stored: ViewShape
 ) -> dict[str, tuple[int, ...]]:
-    """The columns that a view leaves out by now; of another table, nothing before counts."""
+    """Returns the numbers of the excluded columns; numbers of another table do not count."""
     versions = known.numbered(stored.shape_id), known.latest
     shapes = [version.shape for version in versions if version is not None and version.shape]
     had = stored.left_out if all(s.oid == stored.table_oid for s in shapes) else {}
@@ -322,7 +322,7 @@ def _numbered(
 def _without(
     view: MirrorView, stored: ViewShape, schema: TableSchema, shape: TableShape
 ) -> MirrorView:
-    """The view with its list in the names that columns have in a shape of its table."""
+    """Returns the view with its column list in the names of one schema of its table."""
     out = {*column_list.named(shape, stored.out), *stored.left_out} & schema.by_name.keys()
     return replace(view, left_out=tuple(sorted(out)))
 
@@ -335,7 +335,7 @@ def _up_to_date(stored: ViewShape, known: TableHistory) -> bool:
 
 
 def _name(known: TableHistory) -> TableName | None:
-    """What a table is called now; None if it is gone."""
+    """Returns the present name of a table; None if it was dropped."""
     latest = known.versions[-1]
     return latest.shape.table if latest.shape is not None else None
 

@@ -1,8 +1,8 @@
-"""Binds views to their tables as these are now, and decides what to do when a table has changed.
+"""Binds views to their tables as they are now, and decides what to do after a table has changed.
 
 A view keeps its columns until the effect of a change is decided. The decision stores the new
-columns, requests the reads that are needed and records the outcome, in one transaction: the first
-caller that decides does so for all, and a crash leaves nothing half decided.
+columns, requests the necessary reads and records the outcome, in one transaction: the first caller
+that decides does so for all, and a crash leaves nothing half decided.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Views and what they are bound to.
+    """Bound views.
 
     Attributes:
-        plans: Views that go on.
-        paused: Views that do not.
-        mark: What changes as soon as they have to be bound again.
-        joining: Views among them that no query of the job reads yet: the offset after the last
-            record of each partition that they were filled with.
+        plans: Active views.
+        paused: Paused views.
+        mark: A value that changes as soon as they must be bound again.
+        joining: Views that no query of the job reads yet: the offset after the last record of each
+            partition with which they were filled.
     """
 
     plans: tuple[ViewPlan, ...]
@@ -70,9 +70,9 @@ def bind(
         connection: To the source, in autocommit.
         source: Its name.
         views: Its declared views.
-        decides: Decide on changes of tables and store what was decided; else views for which that
-            is to be done keep the columns they have.
-        hiding: What of the source's columns does not leave it as it is.
+        decides: Whether to decide on changes of tables and to store the decisions; otherwise
+            undecided views keep their columns.
+        hiding: Rules for excluded, hashed and masked columns of the source.
 
     Raises:
         PlanError: A view does not fit its table, and never did.
@@ -96,13 +96,13 @@ class NotedChange:
 
     Attributes:
         id: Its number.
-        table: The table, by the name that it is declared with.
+        table: The table, by its declared name.
         change: What changed.
-        command: Tag of the command; `LOOKED` if only a look at the table detected it.
-        lsn: Rows from here on have the new shape.
-        seen_after: If a look detected it: it occurred between here and `lsn`.
+        command: Tag of the command; `LOOKED` if only a comparison of the table detected it.
+        lsn: Position from which on rows have the new columns.
+        seen_after: For a comparison: the change occurred between this position and `lsn`.
         noted_at: When it was recorded.
-        outcomes: The outcome, by view.
+        outcomes: The outcome for each view.
     """
 
     id: int
@@ -118,7 +118,7 @@ class NotedChange:
 def noted_changes(
     connection: psycopg.Connection[Any], tables: Iterable[TableName]
 ) -> list[NotedChange]:
-    """Returns all that is known of changes of tables, the oldest first."""
+    """Returns all recorded changes of tables, the oldest first."""
     if not view_schemas.ready(connection):
         return []
     outcomes = view_schemas.outcomes(connection)
@@ -147,7 +147,7 @@ def resume(
     *,
     hiding: Hiding = NOTHING_HIDDEN,
 ) -> ViewPlan:
-    """Gives a view the columns that its table has now; the table is read again completely.
+    """Gives a view the present columns of its table; the table is read again completely.
 
     Raises:
         ViewPausedError: It has them and is not paused, or cannot continue like this.
@@ -164,7 +164,7 @@ def standing(
     *,
     hiding: Hiding = NOTHING_HIDDEN,
 ) -> ViewPlan:
-    """Binds a paused view to the columns that it was paused with.
+    """Binds a paused view to the columns with which it was paused.
 
     Raises:
         PlanError: It was never bound.
@@ -182,14 +182,15 @@ def read_unlogged(
 ) -> bool:
     """Requests a read of a view's table if rows have values that no record of the log has.
 
-    A change of a table can give all its rows another value at once, without a record for any. Views
-    that existed then requested a read of the table; if that read is done, its rows are in the log.
+    A change of a table can give all its rows another value at once, without a record for any of
+    them. The views of that time then request a read of the table; once that is done, its rows are
+    in the log.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         view: A view that was bound.
-        hiding: Columns that do not leave the source unchanged.
+        hiding: Rules for excluded, hashed and masked columns of the source.
 
     Returns:
         Whether a read was requested, which the view then waits for.
@@ -207,7 +208,7 @@ def _binder(
     decides: bool,
     hiding: Hiding,
 ) -> Iterator[Binder]:
-    """Opens one transaction for a binder; only one caller decides at a time."""
+    """Opens a transaction for a binder; one caller at a time decides."""
     with alone(connection, source, decides=decides), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         yield Binder(connection, source, views, decides=decides, hiding=hiding)

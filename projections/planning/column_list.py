@@ -1,8 +1,8 @@
-"""Column list: the columns that a view leaves out, whatever they are called by now.
+"""Column list: the columns that a view excludes, whatever their present names.
 
-A view names them by names, and a name may move: a column that is renamed stays out until its old
-name is taken from the list, and whichever column gets a name of the list is out as well. So what is
-kept are the numbers that Postgres gives to columns, by the name that each was left out by.
+A view lists names, and columns can be renamed: a renamed column stays excluded until its old name
+is removed from the list, and any column that gets a listed name is excluded as well. The list is
+therefore stored as Postgres' column numbers, by the name under which each was excluded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 def numbered(
     view: MirrorView, had: Mapping[str, tuple[int, ...]], shapes: Iterable[TableShape]
 ) -> dict[str, tuple[int, ...]]:
-    """Returns the numbers of the columns that a view leaves out, by the names in its list.
+    """Returns the numbers of the excluded columns, by the names in the view's list.
 
     Args:
         view: The view.
-        had: What this came to before; names that are not in its list any more do not count.
-        shapes: Shapes of its table in which names are looked up.
+        had: The previous result; names no longer in the list are ignored.
+        shapes: Schemas of its table in which names are looked up.
 
     Raises:
         PlanError: No column has, or had, one of the names.
@@ -42,5 +42,5 @@ def numbered(
 
 
 def named(shape: TableShape, out: Container[int]) -> tuple[str, ...]:
-    """Returns what columns that are left out are called in a shape of their table."""
+    """Returns the names of excluded columns in one schema of their table."""
     return tuple(column.name for column in shape.columns if column.number in out)

@@ -42,7 +42,7 @@ _NOTE: Final = """
 INSERT INTO headwater.schema_changes (table_oid, lsn, command, rewritten, shape)
 VALUES (%s, pg_current_wal_insert_lsn(), 'MIGRATION', %s, %s)
 """
-# A look at tables leaves its own settings behind in a transaction that goes on.
+# A comparison of tables leaves its settings behind in a transaction that continues.
 _SETTINGS: Final = (
     "search_path",
     "timezone",
@@ -59,10 +59,10 @@ class ViewImpact:
     """The effect on a view.
 
     Attributes:
-        view: Its name; its physical name if it is not the first version.
-        changes: The changes of its table, in words; empty if there is only a fault.
+        view: Its name; the physical name for a later version.
+        changes: The changes of its table, in words; empty if there is only an error.
         outcome: What the view does.
-        reads: Whether the whole table is read again for it.
+        reads: Whether the whole table must be read again.
         fault: Why it is paused; None if it is not.
     """
 
@@ -75,11 +75,11 @@ class ViewImpact:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What becomes of views.
+    """The effects on views.
 
     Attributes:
-        views: Those to which something happens.
-        plans: What those are bound to that go on, whether something happens to them or not.
+        views: The affected views.
+        plans: The plans of all views that would continue.
     """
 
     views: tuple[ViewImpact, ...]
@@ -94,15 +94,15 @@ def foresee(
     *,
     hiding: Hiding = NOTHING_HIDDEN,
 ) -> Foreseen:
-    """Tells what views would make of their tables; decides nothing.
+    """Returns how views would react to changes of their tables; stores nothing.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         views: The views.
-        tried: What a migration makes of tables; None for what has happened by now, whether the job
-            has seen it or not.
-        hiding: What of the source's columns does not leave it as it is.
+        tried: Effect of a migration on tables; None for the changes so far, including those that
+            the job has not seen.
+        hiding: Rules for excluded, hashed and masked columns of the source.
     """
     if not view_schemas.ready(connection):
         return Foreseen((), ())

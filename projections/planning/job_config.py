@@ -1,4 +1,4 @@
-"""JobConfig: what a job is configured with, before any view is bound."""
+"""JobConfig: the configuration of a job, before any view is bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FUNCTIONS: Final = "functions"
 
 @dataclass(frozen=True, slots=True)
 class StoreAddresses:
-    """Where the views are kept.
+    """The addresses of the stores.
 
     Attributes:
         tables: Folder of the Delta tables.
@@ -38,7 +38,7 @@ class StoreAddresses:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAddress:
-    """Where what cannot be applied waits.
+    """The address of the quarantine.
 
     Attributes:
         dsn: The source database.
@@ -53,7 +53,7 @@ class LedgerAddress:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """A job as it is configured: values alone, which can be sent to other processes.
+    """The configuration of a job: plain values that can be sent to other processes.
 
     Attributes:
         source: Name of the source, which prefixes its topics.
@@ -67,19 +67,19 @@ class JobConfig:
         master: Spark's `master`. Four threads on two cores, because a task that waits for a
             store needs no core.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
-        load_rows_min: A new view of a table with this many rows or more is loaded straight from
+        load_rows_min: A new view of a table with at least this many rows is loaded directly from
             the source; see `projections.job.initial_load`.
-        rebuild_rows_min: The job's Spark does a rebuild of this many archived changes or more;
+        rebuild_rows_min: The job's Spark performs rebuilds of at least this many archived changes;
             see `projections.versions.job_engine`.
-        java_home: Java to run Spark with; None for the one on the path.
-        conf: Further Spark settings, which win over ours.
-        tasks: Tasks of one batch of cache and search; one costs least on two cores.
+        java_home: Java for Spark; None for the one on the path.
+        conf: Additional Spark settings, which override this program's.
+        tasks: Tasks of one batch of cache and search; one is cheapest on two cores.
         ready_file: Written once all queries run.
         code: Folders of modules that executors import: those that declare events.
-        hiding: What of the source's columns does not leave it as it is.
-        quarantine_rows_max: Records of one view that may wait in one store; beyond that it is no
-            matter of single records, and the store's views stop.
-        archive_days: Whole days for which the archive keeps records; None for good.
+        hiding: Rules for excluded, hashed and masked columns of the source.
+        quarantine_rows_max: Most quarantined records of one view in one store; beyond that, the
+            cause is not single records, and the view is paused in that store.
+        archive_days: Whole days for which the archive keeps records; None for no limit.
         archive_interval_s: Seconds between two writes to the archive.
         shares_home: Jobs of other sources use the same home folder.
     """
@@ -111,67 +111,67 @@ class JobConfig:
     def of_tables(
         cls, source: str, home: Path, jars: tuple[Path, ...], **settings: Any
     ) -> JobConfig:
-        """A session over tables alone, without servers."""
+        """Returns the configuration of a session over tables only, without servers."""
         return cls(source, "", "", "", home, "", "", jars, **settings)
 
     @property
     def local(self) -> bool:
-        """Whether driver and executors are one process."""
+        """Returns whether driver and executors are one process."""
         return self.master == "local" or self.master.startswith("local[")
 
     @property
     def ledger(self) -> LedgerAddress:
-        """Where what cannot be applied waits."""
+        """Returns the address of the quarantine."""
         return LedgerAddress(self.source_dsn, self.source, self.quarantine_rows_max)
 
     @property
     def addresses(self) -> StoreAddresses:
-        """Where the views are kept."""
+        """Returns the addresses of the stores."""
         return StoreAddresses(
             self.home / "tables", self.search_url, self.cache_url, f"{self.source}:"
         )
 
     @property
     def archive(self) -> Path:
-        """Folder of the archived change records."""
+        """Returns the folder of the archive."""
         return self.home / "archive" / self.source
 
     @property
     def functions(self) -> Path:
-        """Folder of what is kept of the functions that views are made by."""
+        """Returns the folder of stored functions."""
         return self.home / FUNCTIONS
 
     @property
     def run(self) -> Path:
-        """Folder of what the job reports."""
+        """Returns the folder of the job's reports."""
         return run_folder(self.home, self.source if self.shares_home else None)
 
     @property
     def status_file(self) -> Path:
-        """Where the job says how it is."""
+        """Returns the file of the job's status."""
         return self.run / "job.json"
 
     @property
     def derived_file(self) -> Path:
-        """Where the job says how each derived view is kept."""
+        """Returns the file of the job's report on derived views."""
         return self.run / "derived.json"
 
     def derived_file_of(self, source: str) -> Path:
-        """Where the job of another source in this home does."""
+        """Returns that file for the job of another source in the same home folder."""
         return run_folder(self.home, source) / self.derived_file.name
 
     def checkpoint(self, query: str) -> Path:
-        """Folder of a query's checkpoint."""
+        """Returns the folder of a query's checkpoint."""
         return self.home / "checkpoints" / self.source / query
 
     @property
     def heartbeat_topic(self) -> str:
-        """Topic of the source's heartbeat."""
+        """Returns the topic of the source's heartbeat."""
         return HEARTBEAT_TABLE.topic(self.source)
 
 
 def run_folder(home: Path, source: str | None) -> Path:
-    """Returns the folder of what a job reports.
+    """Returns the folder of a job's reports.
 
     Args:
         home: The home folder.

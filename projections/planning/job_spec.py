@@ -1,4 +1,4 @@
-"""JobSpec: a configured job and the views that it keeps."""
+"""JobSpec: a configured job and its bound views."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PausedView:
         name: Its name.
         to: The stores.
         topics: Topics that it would read.
-        fault: Why, and how to resume it.
+        fault: Why it is paused, and how to resume it.
     """
 
     name: str
@@ -46,20 +46,19 @@ class JobSpec:
     Attributes:
         config: The configuration, which no binding changes.
         plans: Its views.
-        views: Views of one table or of events, as they are declared: the job binds them and their
-            other versions again whenever tables or versions change. Without them it keeps its
-            plans.
+        views: Declared views of one table or of events: the job binds them and their other versions
+            again whenever tables or versions change. Without them it keeps its plans.
         derived: Versions of derived views, under their physical names, each after its inputs.
-        declared_derived: Those views as they are declared: the job looks for their versions at
-            every boundary. Without them it keeps `derived`.
+        declared_derived: Those views as declared: the job reads their versions at every boundary.
+            Without them it keeps `derived`.
         paused: Paused views.
-        awaited: Reads that backfilled views wait for, by view and store: for each topic the number
-            of the snapshot that has its rows, or of a later one; see `backfill`.
-        joining: Versions that the archive filled and that no query has adopted yet: the offset up
-            to which each has all records of a partition.
-        mark: The driver's mark in the folder of the tables, which executors check; None where they
-            are the driver's own process.
-        cross_reads: What derived views over several sources mean to this source.
+        awaited: Snapshots that backfilled views wait for, by view and store: for each topic the
+            number of the snapshot with its rows, or of a later one; see `backfill`.
+        joining: Versions that were filled from the archive and that no query has adopted yet: the
+            offset up to which each has all records of a partition.
+        mark: The driver's mark in the folder of the tables, which executors check; None if they are
+            the driver's own process.
+        cross_reads: The cross-source reads of this source.
     """
 
     config: JobConfig
@@ -79,7 +78,7 @@ class JobSpec:
         return writing(self.driver_token)
 
     def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
-        """Views that live in a store."""
+        """Returns the views in a store."""
         read = self.cross_reads.fed.union(*(view.inputs for view in self.derived))
         return tuple(
             replace(plan.in_store(store), feeds=store is Store.TABLE and plan.view in read)
@@ -88,15 +87,15 @@ class JobSpec:
         )
 
     def topics_in(self, store: Store) -> frozenset[str]:
-        """Topics that a store's query reads; those of paused views are read past."""
+        """Returns the topics that a store's query reads; it skips those of paused views."""
         read = {topic for plan in self.plans_in(store) for topic in plan.topics}
         if store is Store.TABLE:
             read.add(
                 self.config.heartbeat_topic
-            )  # its transactions show where the tables are whole
+            )  # its transactions determine the boundaries of the tables
         return frozenset(read).union(*(view.topics for view in self.paused if store in view.to))
 
 
 def writing(driver_token: DriverToken | None) -> AbstractContextManager[None]:
-    """Keeps other drivers out during a write; does nothing for a process that is no driver."""
+    """Excludes other drivers during a write; does nothing in a process that is not a driver."""
     return nullcontext() if driver_token is None else driver_token.writing()

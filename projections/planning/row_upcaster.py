@@ -1,9 +1,9 @@
-"""Upcasts rows of any age to the columns that a view has.
+"""Upcasts rows of any age to the columns of a view.
 
-A record has the columns that its table had when the row was written. The history of the table has
-these; columns are matched by their number, so a renamed column keeps its values, a new one gets
-what Postgres itself gives to old rows, and a dropped one is left out. Values that only Postgres
-knows come with the read that such a change requests; unknown columns are refused.
+A record has the columns that its table had when the row was written, and the table's history has
+these. Columns are matched by number, so a renamed column keeps its values, a new one gets the value
+that Postgres gives to old rows, and a dropped one is left out. Values that only Postgres knows come
+with the read that such a change requests; unknown columns are refused.
 
 A history stores former rows, not only the present ones. An older row is complete for that purpose:
 it has the values of a column under its former type, and lacks columns that were added later.
@@ -12,7 +12,7 @@ Values of a column under a former type, converted to the present type.
 
 When the type of a column changes, Postgres computes the values of its rows by an arbitrary
 expression. The former value of a row is the one in the log; a history keeps it if the new type
-holds it exactly, by the text that Postgres writes for it, and has NULL otherwise.
+represents it exactly, by its text in Postgres, and has NULL otherwise.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableShapes:
-    """How the columns of a plan follow from those that its table had in the course of time.
+    """How the columns of a plan follow from earlier columns of its table.
 
     Attributes:
-        history: The table's shapes.
-        numbers: Number of each of the plan's columns in the table, by its name in the view.
-        until: Number of the newest note that was decided on: what it did not allow for is not
-            carried over. None allows for all of them.
-        left_out: Names of the columns that its table had beside them.
-        past: Whether rows stand for what was, as in a history, and not for what is.
+        history: The schema history of the table.
+        numbers: Column number of each of the plan's columns, by its name in the view.
+        until: Number of the newest change that was decided on: later ones, not allowed for, are not
+            upcast. None allows all.
+        left_out: Names of other columns of its table.
+        past: Whether rows represent former states, as in a history.
     """
 
     history: TableHistory
@@ -56,7 +56,7 @@ class TableShapes:
 
     @property
     def foreseen(self) -> int:
-        """How many of the versions rows are carried over from."""
+        """Returns from how many of the versions rows are upcast."""
         versions = self.history.versions
         if self.until is None:
             return len(versions)
@@ -71,12 +71,12 @@ class TableShapes:
 
     @property
     def complete(self) -> bool:
-        """Whether rows of every version are carried over."""
+        """Returns whether rows of every version are upcast."""
         return self.foreseen == len(self.history.versions)
 
     @property
     def older_names(self) -> dict[str, tuple[str, ...]]:
-        """Other names that the plan's columns had, the newest first."""
+        """Returns former names of the plan's columns, the newest first."""
         shapes = [version.shape for version in reversed(self.history.versions) if version.shape]
         return {
             name: tuple(
@@ -92,7 +92,7 @@ class TableShapes:
 
     @property
     def settled_lsn(self) -> int:
-        """Position before which a row with the plan's column names may mean something else."""
+        """Returns the position before which the plan's column names may have other meanings."""
         versions = self.history.versions
         captured = self.numbers.keys() | self.left_out
         settled = 0
@@ -117,7 +117,7 @@ def _captured(shape: TableShape) -> list[tuple[int, str, tuple[int, int]]]:
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """How rows of one shape become rows of the plan."""
+    """Converts rows with one schema to rows of the plan."""
 
     carried: tuple[tuple[str, str], ...]
     constant: Mapping[str, Any]
@@ -132,10 +132,10 @@ class _Mapping:
 
 @dataclass(frozen=True, slots=True)
 class _Either:
-    """How rows become rows of the plan that may have one shape or another.
+    """Converts rows that may have one of two schemas.
 
-    That is so of a row that was read: it may be older or younger than a change. Where its names fit
-    both shapes, the form of its values tells.
+    A row from a snapshot may be older or newer than a change. If its names fit both schemas, the
+    form of its values decides.
     """
 
     mappings: tuple[_Mapping, ...]
@@ -158,11 +158,11 @@ class _Either:
 
 
 class Fitting:
-    """Carries rows of one table over to a plan's columns.
+    """Upcasts rows of one table to a plan's columns.
 
     Args:
         schema: The plan's columns.
-        shapes: The history of their table.
+        shapes: The schema history of their table.
     """
 
     def __init__(self, schema: TableSchema, shapes: TableShapes) -> None:
@@ -175,15 +175,15 @@ class Fitting:
         self.settled_lsn = shapes.settled_lsn
 
     def fit(self, row: Mapping[str, Any], lsn: int, *, read: bool) -> dict[str, Any] | None:
-        """Returns a row in the plan's columns; None where only a read can tell what it is now.
+        """Returns a row in the plan's columns; None if only a read can determine it.
 
         Args:
-            row: A record's row, its values as they travel.
+            row: A record's row, with values in wire form.
             lsn: The record's position.
-            read: Whether it was read from the table, perhaps later than at its position.
+            read: Whether it is from a snapshot, perhaps later than its position.
 
         Raises:
-            LookupError: No known shape explains the row's columns.
+            LookupError: No known schema explains the row's columns.
         """
         known = *self._candidates(lsn, read=read), frozenset(row)
         if known not in self._known:
@@ -192,10 +192,10 @@ class Fitting:
         return None if mapping is None else mapping.row(row)
 
     def _candidates(self, lsn: int, *, read: bool) -> tuple[range, bool]:
-        """Which versions a row may have, and whether there may have been others between.
+        """Returns the versions that a row may have, and whether there may have been others between.
 
-        A read sees a later one than its position says; a look does not tell when, nor what was
-        between two looks.
+        A snapshot row may have a later version than its position; a comparison of tables knows
+        neither the time of a change nor what happened between two comparisons.
         """
         place = self._history.place(lsn)
         end = place + 1
@@ -226,11 +226,11 @@ class Fitting:
             raise LookupError
         if self._past and len(found) > 1:
             return _Either(tuple(filter(None, found)), self._columns)
-        # of none or two that differ no one knows which; such changes have asked for a read
+        # if there is none, or two that differ, it is unknown; such changes requested a read
         return found[0] if len(found) == 1 else None
 
     def _explains(self, shape: TableShape, names: frozenset[str]) -> bool:
-        """Columns may be left out at capture, but none that the view has."""
+        """Returns whether a schema explains the columns; capture may exclude some of the others."""
         wanted = {c.name for c in shape.columns if c.number in self._numbers.values()}
         return wanted <= names <= shape.names
 
@@ -266,7 +266,7 @@ class Fitting:
 
 
 def _filled_since(versions: tuple[ShapeVersion, ...]) -> bool:
-    """Whether rows of the first version got values since then that the log does not have."""
+    """Returns whether rows of the first version got values that are not in the log."""
     return any(map(_filled, versions, versions[1:]))
 
 
@@ -282,16 +282,16 @@ def _filled(earlier: ShapeVersion, later: ShapeVersion) -> bool:
 
 
 def _missing(column: Column, number: int, later: tuple[ShapeVersion, ...]) -> Any:
-    """What Postgres gives to rows that are older than a column, as it travels."""
+    """Returns the value that Postgres gives to rows older than a column, in wire form."""
     for version in later:
         added = version.shape.by_number.get(number) if version.shape is not None else None
         if added is not None:
             return None if added.missing is None else travelling(column.kind, added.missing)
-    return None  # dropped before: a view that ignores that keeps the column without a value
+    return None  # dropped before: a view with policy `ignore` keeps the column without a value
 
 
 def travelling(kind: ColumnKind, text: str) -> Any:
-    """Returns the form in which a value travels, from the text that Postgres prints."""
+    """Converts text printed by Postgres to wire form."""
     if kind is ColumnKind.BOOLEAN:
         return text == "t"
     if kind is ColumnKind.INTEGER:
@@ -309,7 +309,7 @@ _BOOLEANS: Final = {"t": True, "true": True, "f": False, "false": False}
 
 
 def retyped(value: Any, type_name: str, column: Column) -> Any:
-    """Returns a value that a column had under another type, as it travels in its present one.
+    """Converts a value from a column's former type to its present one, in wire form.
 
     Args:
         value: The value in the form of the record.
@@ -317,7 +317,7 @@ def retyped(value: Any, type_name: str, column: Column) -> Any:
         column: The column as it is now.
 
     Returns:
-        The value; None where the present type does not hold it exactly.
+        The value; None if the present type does not represent it exactly.
     """
     if value is None or value == UNCHANGED_PLACEHOLDER:
         return value
@@ -330,7 +330,7 @@ def retyped(value: Any, type_name: str, column: Column) -> Any:
 
 
 def _text(value: Any, type_name: str) -> str:
-    """What Postgres writes for a value when it is made a text."""
+    """Returns the text that Postgres produces for a value."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if type_name == "bytea":
@@ -361,7 +361,7 @@ def _integer(text: str, column: Column) -> int | None:
 
 
 def _fits(number: Decimal, column: Column) -> bool:
-    """Whether a numeric can represent all digits of a number."""
+    """Returns whether a numeric column can represent all digits of a number."""
     if column.precision is None:
         return True
     scale = column.scale or 0

@@ -1,4 +1,4 @@
-"""What a view does when its table has changed: decided from the change and the policy alone."""
+"""What a view does after its table has changed, decided from the change and the policy alone."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class SchemaOutcome(StrEnum):
-    """What became of a schema change in a view."""
+    """The outcome of a schema change for a view."""
 
-    FOLLOWED = "followed"  # the view has the table's columns as they are now
-    KEPT = "ignored"  # the view keeps its columns and takes what fits them
-    WAITING = "records wait"  # the view keeps its columns, other records are quarantined
-    PAUSED = "paused"  # the view stands still until it is resumed
-    RESUMED = "resumed"  # a person has let it go on
+    FOLLOWED = "followed"  # the view has the present columns of the table
+    KEPT = "ignored"  # the view keeps its columns and ignores others
+    WAITING = "records wait"  # the view keeps its columns; other records are quarantined
+    PAUSED = "paused"  # the view is paused until it is resumed
+    RESUMED = "resumed"  # a person has resumed it
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do.
+    """The decision for a view.
 
     Attributes:
-        outcome: In a word.
+        outcome: The outcome.
         read: Whether the whole table must be read again.
-        rekeyed: Whether records older than the change cannot be placed in the view any more.
-        reason: The change that decided it.
+        rekeyed: Whether records older than the change no longer have a key in the view.
+        reason: The decisive change.
     """
 
     outcome: SchemaOutcome
@@ -48,19 +48,19 @@ _ROWS: Final = (
     ChangeKind.PARTITION_ATTACHED,
     ChangeKind.PARTITION_DETACHED,
 )
-"""Changes that leave the columns and the key as they are."""
+"""Changes that leave columns and key unchanged."""
 
 _FILLED: Final = (*_ROWS, ChangeKind.RETYPED)
-"""Changes of rows that a view sees although it keeps its columns."""
+"""Changes of rows that affect a view even if it keeps its columns."""
 
 
 def as_seen(
     changes: Iterable[SchemaChange], table: TableName, unread: Container[int]
 ) -> tuple[SchemaChange, ...]:
-    """Returns changes of a table as a view sees them that does not read some of its columns.
+    """Returns the changes of a table as they affect a view that does not read some columns.
 
-    What becomes of such a column is nothing to it. But where rows were rewritten for one, or no one
-    knows what else there was, others may have got values in the same command.
+    Changes of such a column itself do not count. But if rows were rewritten for one, or other
+    effects are unknown, the same command may have changed other columns.
 
     Args:
         changes: The changes of the table.
@@ -88,14 +88,14 @@ def decide(
     keeps: bool = False,
     history: bool = False,
 ) -> Decision:
-    """Decides what a view does.
+    """Decides how a view follows changes of its table.
 
     Args:
-        policy: What its declaration says; None if that is nothing.
-        changes: What happened to its table since the shape that it has.
-        keyless: Whether its table has, or had, no key: its rows cannot be read a second time.
-        keeps: Whether it has kept other columns than its table before.
-        history: Whether it is a history: one of another key is another history.
+        policy: The declared policy; None for the default.
+        changes: The changes of its table since the columns that it has.
+        keyless: Whether its table has, or had, no key: then its rows cannot be read again.
+        keeps: Whether it already kept columns that differ from its table's.
+        history: Whether it is a history: with another key it would be another history.
     """
     changes = list(changes)
     stopping = _stopping(policy, changes, keyless=keyless, history=history)
@@ -104,7 +104,7 @@ def decide(
     shaped = [change for change in changes if change.kind not in _ROWS]
     first = next(iter(shaped), next(iter(changes), None))
     if policy is SchemaPolicy.QUARANTINE and (shaped or keeps):
-        # what a read sends has the new shape, and would wait as well
+        # a snapshot sends rows with the new columns, which would be quarantined as well
         return Decision(SchemaOutcome.WAITING, reason=first)
     if policy is SchemaPolicy.IGNORE and (shaped or keeps):
         filled = (c for c in changes if c.kind in _FILLED or c.computed or c.looked)

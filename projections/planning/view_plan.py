@@ -1,4 +1,4 @@
-"""ViewPlan: a declared view bound to the table that the source really has."""
+"""ViewPlan: a declared view bound to the present table of the source."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Facts:
     """How the records of a table of events are read.
 
     Attributes:
-        types: Which events matter.
-        deletes: Whether a deleted row is a dropped event; else it has only been moved.
+        types: The event types of the views.
+        deletes: Whether a deleted row is a dropped event; otherwise it was only moved.
     """
 
     types: frozenset[str]
@@ -59,10 +59,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class EventsPlan:
-    """What a view of events needs beside what every view does.
+    """The part of a plan specific to views of events.
 
     Attributes:
-        form: Makes its rows.
+        form: Converts events to rows.
         tables: Schema of each table of events, by its topic.
     """
 
@@ -72,12 +72,12 @@ class EventsPlan:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlan:
-    """What a history needs beside what every view does.
+    """The part of a plan specific to histories.
 
     Attributes:
         tracked: Columns whose change begins a new state.
-        sequence_by: Column that says since when a row is valid; None for the commit. It may be
-            one that is left out.
+        sequence_by: Column with the time from which a row is valid; None for the commit time. It
+            may be an excluded column.
     """
 
     tracked: tuple[str, ...]
@@ -86,7 +86,7 @@ class HistoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Nested:
-    """What the values of a nested column are made of.
+    """The types within a nested column.
 
     Attributes:
         many: Whether they are lists.
@@ -103,35 +103,35 @@ class Nested:
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """A view with all a job needs to keep it.
+    """A bound view, with everything that a job needs to maintain it.
 
     Attributes:
         name: The view's name in every store.
         source: Name of its source, which prefixes its topics.
         topic: Kafka topic of its table.
-        schema: The mirrored table with those of its columns that the view has; of a view of
-            events, its rows.
+        schema: The mirrored table with the view's columns; for a view of events, its rows.
         keys: Columns that identify a row; `(_row_id,)` for a table without a key, whose rows are
             only ever inserted.
-        to: Stores it lives in.
-        events: Of a view of events, what it needs as such; None of a mirror.
-        shapes: By topic, how its table came by its columns; without it, every record must have
-            exactly the columns of the plan.
-        former: Topics that its table had under other names.
+        to: Stores of the view.
+        events: For a view of events, its specific part; None for a mirror.
+        shapes: By topic, how the columns follow from earlier ones of the table; without it, every
+            record must have exactly the columns of the plan.
+        former: Topics of the table's former names.
         absent: Columns that only the view still has.
-        renamed: What its columns are called in the table by now, where that is another name.
-        left_to_read: Records of versions before this one are left to a read of the whole table.
-        kept_since: Rows stored with versions before this one lack something of what their table
-            has: they complete no change that keeps values.
-        cache: How it is laid out in the cache.
-        search: How its fields are indexed for search.
-        history: Of a history, what makes its states; None of all other views.
-        feeds: Whether other views are made from its table.
-        expectations: What its rows should be like.
-        nested: What those of its columns are made of that are no plain values.
-        left_out: Columns of its table that it does not have.
-        times: Columns that say when its rows changed, or its events came; see `ChangeTime`.
-        shown: Whether readers see it, by the name of its view; else it is kept beside that.
+        renamed: Present names in the table of its columns, if different.
+        left_to_read: Records with versions below this one are ignored: a read of the whole table
+            replaces them.
+        kept_since: Rows stored with versions below this one may lack values of the table, so they
+            cannot complete a change that omits unchanged values.
+        cache: How the cache stores it.
+        search: How search indexes its fields.
+        history: For a history, its specific part; None for other views.
+        feeds: Whether other views are derived from its table.
+        expectations: Its expectations.
+        nested: The types within its nested columns.
+        left_out: Columns of its table that it excludes.
+        times: Columns with the times of changes or events; see `ChangeTime`.
+        shown: Whether it is the active version.
     """
 
     name: str
@@ -159,19 +159,19 @@ class ViewPlan:
 
     @property
     def view(self) -> str:
-        """The view that it is a version of: `name` is where that is kept in every store."""
+        """Returns the view's own name: `name` is the physical name of this version."""
         return self.name.partition(".")[0]
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:
-        """The table behind each topic that the view is made from, with the columns it reads."""
+        """Returns the table of each topic that the view reads, with the columns that it reads."""
         if self.events is not None:
             return self.events.tables
         return dict.fromkeys((self.topic, *self.former), self.read)
 
     @property
     def read(self) -> TableSchema:
-        """Its table with the columns that are read: its own, and the one that orders a history."""
+        """Returns its table with the columns to read: its own, and that of `sequence_by`."""
         told = tuple(column for column in self.left_out if column.name not in self.unread)
         if not told:
             return self.schema
@@ -179,18 +179,18 @@ class ViewPlan:
 
     @property
     def unread(self) -> frozenset[str]:
-        """Names of the columns that records have beside those that are read."""
+        """Returns the names of the columns in records that it does not read."""
         by = None if self.history is None else self.history.sequence_by
         return frozenset(column.name for column in self.left_out if column.name != by)
 
     @property
     def behind(self) -> bool:
-        """Whether its table has a shape that it does not follow: rows of that shape wait."""
+        """Returns whether its table has columns that it does not follow; such rows wait."""
         return any(not shapes.complete for shapes in self.shapes.values())
 
     @property
     def older_names(self) -> dict[str, tuple[str, ...]]:
-        """What its columns were called before, the newest name first."""
+        """Returns former names of its columns, the newest first."""
         shapes = self.shapes.get(self.topic)
         return {} if shapes is None else shapes.older_names
 
@@ -200,16 +200,16 @@ class ViewPlan:
 
     @property
     def times_of_delivery(self) -> frozenset[str]:
-        """Columns that depend on how a row came here, not on what happened to it.
+        """Returns columns that depend on how a row was delivered, not on the row's change.
 
-        The commit of its insert is known to a view that is made from the archive also where the
-        view itself began later, with a read of the table.
+        A view filled from the archive knows the commit of a row's insert even if the view itself
+        began later, with a snapshot of the table.
         """
         return frozenset(name for name, which in self.times if which is not ChangeTime.COMMIT)
 
     @property
     def inserted_at(self) -> tuple[str, ...]:
-        """Columns with the commit of a row's insert, where that is not its only change."""
+        """Returns columns with the commit time of the insert, unless that is the only change."""
         if self.append_only:
             return ()
         return tuple(name for name, which in self.times if which is ChangeTime.FIRST_COMMIT)
@@ -219,12 +219,12 @@ class ViewPlan:
         yield from _field_names(self.schema.columns, self.nested)
 
     def in_store(self, store: Store) -> ViewPlan:
-        """Returns it as one store needs it: only tables have the times of changes."""
+        """Returns the plan for one store: only tables have the times of changes."""
         return self if store is Store.TABLE else replace(self, times=())
 
     @property
     def append_only(self) -> bool:
-        """True for a view of a table without a key."""
+        """Returns whether it is a view of a table without a key."""
         return self.keys == (ROW_ID_COLUMN,)
 
 
@@ -233,7 +233,7 @@ def facts_of(plans: Iterable[ViewPlan], topic: str) -> Facts | None:
     wanted = [plan.events.form.names for plan in plans if plan.events is not None]
     if not wanted:
         return None
-    # an event leaves the archive for good only
+    # only the archive's table loses events permanently
     return Facts(frozenset().union(*wanted), topic.endswith(str(ARCHIVED_EVENTS)))
 
 
@@ -248,7 +248,7 @@ def plan_views(
     Args:
         views: Declared views of one source.
         schemas: The captured tables of that source, from its catalog.
-        histories: Their schema histories, as far as known.
+        histories: Their known schema histories.
         topics: Names of the source's topics; default: as Debezium names them.
 
     Raises:
@@ -422,7 +422,7 @@ def _history(
 
 
 def _shapes(plan: ViewPlan, histories: Mapping[TableName, TableHistory]) -> dict[str, TableShapes]:
-    """The shapes of each table whose newest one is that of its schema."""
+    """Returns the earlier columns of each table whose newest recorded schema is the present one."""
     found = {}
     for topic, schema in plan.topics.items():
         history = histories.get(schema.table)

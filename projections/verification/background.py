@@ -1,8 +1,8 @@
 """Background verification: one view after another, continuously, in a small share of the time.
 
 A pass over a view consists of steps of some thousand rows, with pauses between them as the budget
-demands. The view that was verified least recently comes next, so a restart continues where the last
-run ended. A view that could not be verified counts as visited and delays no other. The results are
+demands. The view verified least recently comes next, so a restart continues where the last run
+ended. A view that could not be verified counts as visited and delays no other. The results are
 stored in the source; a view that differs is logged, with counts and never a value. Only Spark can
 compute the expected tables of derived views: the job is asked for one at a time, with the same
 share of the time.
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from projections.verification.report import Uncompared, ViewReport
 
 FIRST_S: Final = 60.0
-"""Before the first pass: whatever has just been started has better to do."""
+"""Delay before the first pass: what has just started has more urgent work."""
 
 PAUSE_S: Final = 10.0
-"""Between two views; small ones would be compared all the time otherwise."""
+"""Pause between two views; small ones would otherwise be compared continuously."""
 
 ANSWER_S: Final = 300.0
-"""How long the job may take for a table; one that takes longer is left to a later turn."""
+"""How long the job may take for a table; a slower one is left to a later turn."""
 
 REST_MAX_S: Final = 1800.0
-"""Longest rest after a table, however long it took."""
+"""Longest pause after a table, however long it took."""
 
 _POLL_S: Final = 1.0
 _NOW: Final = "SELECT clock_timestamp()"
@@ -60,10 +60,10 @@ class BackgroundVerification:
     """Verifies one view after the other.
 
     Args:
-        bound: Returns the job, with its views as they are bound now.
-        budget: Greatest share of the time that it may work.
-        stop: Ends it.
-        deadline_s: Longest wait for a view to come to a position, seconds.
+        bound: Returns the job with its present views.
+        budget: Greatest share of the time to use.
+        stop: Stops it.
+        deadline_s: Longest wait for a view to reach a position, seconds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class BackgroundVerification:
         self._begun: dict[tuple[str, bool], datetime] = {}
 
     def run(self, first_s: float = FIRST_S, pause_s: float = PAUSE_S) -> None:
-        """Goes on until it is stopped; nothing that a view or a store does ends it."""
+        """Runs until it is stopped; no failure of a view or store ends it."""
         self._stop.wait(first_s)
         while not self._stop.is_set():
             try:
@@ -95,7 +95,7 @@ class BackgroundVerification:
             self._stop.wait(pause_s)
 
     def look(self) -> list[ViewReport]:
-        """Verifies the view that was not looked at for the longest time; returns what was found."""
+        """Verifies the view verified least recently; returns the result."""
         spec = self._bound()
         verification = JobVerification(
             spec, self._throttle, deadline_s=self._deadline_s, uncompared=_tell_uncompared
@@ -108,7 +108,7 @@ class BackgroundVerification:
             now = _now(connection)
         derived = {view.name for view in spec.derived}
         plans = {plan.name: plan for plan in verification.plans()}
-        # of a view made from others, the table is looked at apart from the rest
+        # the table of a derived view is verified separately
         places = {
             (name, False): plan.to - {Store.TABLE} if name in derived else plan.to
             for name, plan in plans.items()
@@ -126,7 +126,7 @@ class BackgroundVerification:
             return max(min(times), self._begun.get(place, _NEVER))
 
         chosen = min(places, key=looked_at)
-        # before it: whatever ends this turn without a result, the next one is another's
+        # recorded first: if this turn ends without a result, the next one is another view's
         self._begun[chosen] = now
         if chosen[1]:
             return self._look_at_table(spec.config, tables[chosen[0]])
@@ -139,7 +139,7 @@ class BackgroundVerification:
             if self._stop.is_set():
                 break
         if self._stop.is_set():
-            return []  # what was not waited for to its end says nothing
+            return []  # an unfinished wait gives no result
         with session.connect(spec.config.source_dsn) as connection:
             results_table.publish(connection, spec.config.source, reports)
         for report in reports:
@@ -147,7 +147,7 @@ class BackgroundVerification:
         return reports
 
     def _look_at_table(self, config: JobConfig, view: DerivedView) -> list[ViewReport]:
-        """Has the job verify the table of a view; returns what it has answered."""
+        """Has the job verify the table of a view; returns its answer."""
         began = time.monotonic()
         answers = verified_by_job(config, [view], within_s=ANSWER_S, stop=self._stop)
         reports = [each.report for each in answers.values() if each.report is not None]
@@ -160,7 +160,7 @@ class BackgroundVerification:
         return reports
 
     def _tell(self, report: ViewReport) -> None:
-        """Logs what differs, once until it is otherwise."""
+        """Logs a difference, once until it changes."""
         place = report.view, str(report.store)
         counts = report.missing, report.extra, report.different, report.quarantined
         if counts == self._said.get(place, (0, 0, 0, 0)):
@@ -179,7 +179,7 @@ class BackgroundVerification:
 
 
 def _tell_uncompared(found: Uncompared) -> None:
-    """Logs what is looked at again when its turn comes."""
+    """Logs that a view could not be compared; its next turn repeats that."""
     place = {"view": found.view, "store": str(found.store)}
     if found.fault.code == NotCaughtUpError.code:
         _log.info("a view is behind, and is verified later", **place)
@@ -188,14 +188,14 @@ def _tell_uncompared(found: Uncompared) -> None:
 
 
 def _now(connection: psycopg.Connection[Any]) -> datetime:
-    """The source's own time, as the ledger has it: another clock may be an hour away."""
+    """Returns the source's time, as in its tables; the local clock may differ by an hour."""
     (now,) = connection.execute(_NOW).fetchone() or (_NEVER,)
     found: datetime = now
     return found
 
 
 def _published(spec: JobSpec) -> list[DerivedView]:
-    """The derived views of which there is a table to be looked at."""
+    """Returns the derived views with a published table."""
     latest = Published(spec.config.addresses.tables, spec.config.source).latest()
     known = {} if latest is None else latest.views
     return [view for view in spec.derived if view.name in known]

@@ -7,7 +7,7 @@ A counter has no version. Instead the server watches it, from before the source 
 view has applied all that the source showed: a change of any counted row would have touched the
 counter, even back to the same value. An untouched counter must equal the count of the rows that
 were read. The source is therefore read once more for the counters that differ, some of them at a
-time; one that is always touched is moving.
+time; a counter that is touched each time is reported as moving.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 ROUNDS_MAX: Final = 4
 WATCHED_MAX: Final = 128
-"""Counters that are judged by one more reading of the source: each has a connection meanwhile."""
+"""Counters that one further read of the source decides: each needs a connection meanwhile."""
 
 _AT_ONCE: Final = 5_000
 _SHOWN: Final = 1_000
@@ -63,7 +63,7 @@ class BesidePass:
 
     Args:
         plan: The view.
-        addresses: Where the cache is.
+        addresses: Addresses of the stores.
         reach: Waits for positions of its source.
     """
 
@@ -79,7 +79,7 @@ class BesidePass:
     def add(self, part: RowPart) -> None:
         """Adds rows of the source."""
         if not self._plan.cache.linked:
-            return  # whatever lies beside them is too much
+            return  # a row without a key should have no entries
         for document in part.documents():
             if not self._plan.append_only:
                 key = named(self._plan, document)
@@ -96,7 +96,7 @@ class BesidePass:
         Args:
             truth: The source's rows; None where they have no key.
             again: Reads all rows once more.
-            end: Returns, after that, what the view has to have applied.
+            end: Returns, after that, the position that the view must have applied.
         """
         addresses, plan = self._addresses, self._plan
         with closing(Memberships(addresses.cache_url, addresses.cache_prefix, plan)) as memberships:
@@ -173,7 +173,7 @@ class BesidePass:
         again: Reading,
         end: Callable[[], Lsn],
     ) -> Iterator[None]:
-        # those that hold still are judged, whichever they are: others get their turn next time
+        # any untouched counters are decided now: the others get their turn next time
         self.counts[KeyVerdict.MOVING] += len(names[WATCHED_MAX:])
         watched: dict[str, WatchedCounter] = {
             name: memberships.counts(name) for name in names[:WATCHED_MAX]

@@ -1,4 +1,4 @@
-"""The stores of one view while it is compared: one that fails is left out, and the others go on."""
+"""The stores of one view during a comparison: a failing store is left out, others continue."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     LeftOut = Callable[[Store, ProjectionError], None]
 
 OF_A_STORE = (SinkError, NotCaughtUpError)
-"""What is wrong with a store, or with a view there: with others it says nothing of them."""
+"""Errors of a single store, or of a view in it; they say nothing about other stores."""
 
 
 class ComparedStores:
     """The stores in which a view is compared.
 
     Args:
-        sinks: Sinks of those that were not left out yet.
-        left_out: Receives a store that is left out, and why. Without it, that is raised.
+        sinks: Sinks of the stores that are not left out.
+        left_out: Receives each store that is left out, and why. Without it, the error is raised.
 
     Attributes:
-        sinks: Of those that were not left out yet.
+        sinks: Sinks of the stores that are not left out.
     """
 
     def __init__(self, sinks: Mapping[Store, Sink], left_out: LeftOut | None = None) -> None:
@@ -42,7 +42,7 @@ class ComparedStores:
 
     @contextmanager
     def each(self, store: Store) -> Iterator[None]:
-        """Does something with a store, which is left out if that fails by its fault."""
+        """Runs the block for a store, and leaves the store out if it fails."""
         try:
             yield
         except OF_A_STORE as error:
@@ -50,7 +50,7 @@ class ComparedStores:
 
     @contextmanager
     def every(self) -> Iterator[None]:
-        """Does something with all of them, which are left out if that fails for one like them."""
+        """Runs the block for all stores, and leaves out those whose error it raises."""
         try:
             yield
         except OF_A_STORE as error:
@@ -60,7 +60,7 @@ class ComparedStores:
                 self.leave_out(store, error)
 
     def leave_out(self, store: Store, error: ProjectionError) -> None:
-        """Leaves a store out from here on.
+        """Leaves a store out from now on.
 
         Raises:
             ProjectionError: The error, without a receiver.

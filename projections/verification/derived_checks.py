@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
 
 DEADLINE_S: Final = 1800.0
-"""Longest wait for the answers: a view of that size is better compared beside the job."""
+"""Longest wait for the answers: a larger view is better compared outside the job."""
 
 _LEFT_BEHIND_S: Final = 2 * DEADLINE_S
 _POLL_S: Final = 0.2
@@ -46,9 +46,9 @@ class CheckRequest(msgspec.Struct, frozen=True):
     """A request to verify one view.
 
     Attributes:
-        id: What tells it from every other; later requests sort behind earlier ones.
+        id: Unique id; later requests sort after earlier ones.
         view: Name of the view, or of a version of it.
-        fingerprint: Of the definition that the caller has.
+        fingerprint: Fingerprint of the caller's definition.
     """
 
     id: str
@@ -57,11 +57,12 @@ class CheckRequest(msgspec.Struct, frozen=True):
 
 
 class CheckAnswer(msgspec.Struct, frozen=True):
-    """What the job found.
+    """The result of a check.
 
     Attributes:
-        compared: Whether it could compare the view; if not, the caller learns why by doing so.
-        report: The comparison; None of a view that is not published.
+        compared: Whether the job could compare the view; if not, the caller finds out why by
+            comparing it itself.
+        report: The comparison; None if the view is not published.
     """
 
     compared: bool
@@ -75,11 +76,11 @@ class Checks:
         self._folder = config.checkpoint(Store.TABLE).parent / _FOLDER
 
     def serving(self) -> WriterLock:
-        """The lock that the job holds while it answers."""
+        """Returns the lock that the job holds while it answers requests."""
         return WriterLock(self._folder / _LOCK, wait=False)
 
     def served(self) -> bool:
-        """Whether a job answers at this moment."""
+        """Returns whether a job answers requests now."""
         if not self._folder.is_dir():
             return False
         try:
@@ -89,7 +90,7 @@ class Checks:
             return True
 
     def ask(self, view: DerivedView) -> CheckRequest:
-        """Asks for the table of a view."""
+        """Requests a check of a view's table."""
         made = CheckRequest(
             f"{time.time_ns():020d}-{secrets.token_hex(4)}", view.name, view.fingerprint
         )
@@ -97,7 +98,7 @@ class Checks:
         return made
 
     def asked(self) -> list[CheckRequest]:
-        """Returns the requests that wait, the oldest first."""
+        """Returns the open requests, the oldest first."""
         paths = sorted(self._folder.glob("*" + _REQUEST)) if self._folder.is_dir() else []
         return [found for path in paths if (found := _read(path, CheckRequest)) is not None]
 
@@ -108,19 +109,19 @@ class Checks:
             (self._folder / (check.id + _REQUEST)).unlink(missing_ok=True)
 
     def answered(self, check: CheckRequest) -> CheckAnswer | None:
-        """Returns the answer to a request; None while there is none."""
+        """Returns the answer to a request; None if there is none yet."""
         found: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), CheckAnswer)
         return found
 
     def withdraw(self, check: CheckRequest) -> None:
         """Removes a request and its answer."""
-        for end in (_REQUEST, _ANSWER):  # the request first: then no answer is begun
+        for end in (_REQUEST, _ANSWER):  # the request first, so that no answer is begun
             (self._folder / (check.id + end)).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Removes what callers have left behind that were killed, drafts of files among it."""
+        """Removes the files of killed callers, including drafts."""
         for path in self._folder.iterdir():
-            with suppress(FileNotFoundError):  # its caller has withdrawn it just now
+            with suppress(FileNotFoundError):  # its caller has just cancelled it
                 age_s = time.time() - path.stat().st_mtime
                 if path.name != _LOCK and age_s > _LEFT_BEHIND_S:
                     path.unlink()
@@ -142,13 +143,13 @@ def verified_by_job(
 
     Args:
         config: The job's configuration.
-        views: The views, as the caller knows them.
+        views: The views as the caller knows them.
         within_s: Longest wait for all answers, seconds.
         stop: Ends the wait.
 
     Returns:
-        By view, the answers. A view is not among them where no job runs, the job has ended
-        meanwhile, has another definition of the view, or could not compare it.
+        The answers by view. A view is missing if no job runs, if the job has ended meanwhile, has
+        another definition of the view, or could not compare it.
     """
     checks = Checks(config)
     if not checks.served():

@@ -1,11 +1,11 @@
 """The key filter: the keys of a view to compare again, in bounded memory.
 
-It stores only the key and a hash of each row, partitioned by the key's own hash: both sides of a
-key are in partitions of the same number, and one such pair is in memory at a time. A hundred
-million rows take some megabytes of it.
+It stores only the key and a hash of each row, partitioned by the key's own hash: a key is in
+partitions of the same number on both sides, and one such pair is in memory at a time. A hundred
+million rows need some megabytes of memory.
 
-The hashes are those of this process, of 64 bits (SipHash, with a new key in each process): one in
-10^19 differing rows is missed. Rows whose hashes differ are compared.
+The hashes have 64 bits and are specific to this process (SipHash, with a new key in each process):
+one in 10^19 differing rows is missed. Rows whose hashes differ are compared.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _PARTS: Final = 64
 _KEPT_ROWS: Final = 32 * 1024
-"""Of one side, before they are written."""
+"""Rows of one side that are buffered before they are written."""
 
 _LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", pa.int64())])
 
 
 class ComparedRows:
-    """The rows of one side: of the source, or of a store. It is to be closed."""
+    """The rows of one side: of the source, or of a store. The owner must close it."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
         self.rows = 0
@@ -50,13 +50,13 @@ class ComparedRows:
             self._write()
 
     def part(self, number: int) -> pa.Table:
-        """Reads the keys and hashes of one part of all that was added."""
+        """Reads the keys and hashes of one partition."""
         if self._keys:
             self._write()
         return self._spool.read(number)
 
     def close(self) -> None:
-        """Lets go of what was kept."""
+        """Deletes the stored keys and hashes."""
         self._spool.close()
 
     def _write(self) -> None:
@@ -73,7 +73,7 @@ class ComparedRows:
 
 
 def differing(source: ComparedRows, store: ComparedRows) -> Iterator[list[str]]:
-    """Yields, part by part, the keys at which a store is not found equal to the source."""
+    """Yields, partition by partition, the keys whose rows differ between a store and the source."""
     for number in range(_PARTS):
         sides = [source.part(number), store.part(number)]
         lines = pa.concat_tables(sides)

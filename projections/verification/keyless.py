@@ -1,17 +1,17 @@
-"""Views of tables without a key: equal rows are counted, between two positions.
+"""Views of tables without a key: counts equal rows, between two positions.
 
 Rows of such a table are inserted and never changed, and in a view each has the version of its
 insert. Take the end of the log, A, and wait until all transactions have ended that had written to
-the table by then; take a snapshot S; take the end of the log again, B. S sees every row inserted
-before A, and none inserted after B. Once the view has applied everything up to B, equal rows are
-counted as often as they occur:
+the table by then; take a snapshot S; take the end of the log again, B. S contains every row
+inserted before A, and none inserted after B. Once the view has applied everything up to B, equal
+rows are counted as often as they occur:
 
-- what the view has up to A is in S; the rest is extra,
-- what S has is in the view up to B; the rest is missing,
-- a row between A and B that is not in S is in motion.
+- a row that the view has up to A is in S; otherwise it is extra;
+- a row of S is in the view up to B; otherwise it is missing;
+- a row between A and B that is not in S is moving.
 
-A read of the whole table gives all rows new versions. If one has begun since A, there is no result
-this time.
+A snapshot of the whole table gives all rows new versions. If one has begun since A, there is no
+result this time.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class KeylessPass:
 
     Args:
         connection: From `source_rows.session_of`; it is in a transaction while rows are read.
-        other: Another session with the source, in autocommit.
+        other: Another session, in autocommit.
         plan: The view.
         reach: Waits for positions of its source.
-        throttle: Of the verification.
-        resting: Nothing is written, and all is applied.
+        throttle: The verification's throttle.
+        resting: Whether nothing is written and everything is applied.
 
     Attributes:
-        position: What the view is compared through, once all is read.
-        rows: Rows that it should have.
-        withheld: Rows that it does not admit.
+        position: The position through which the view is compared, once all is read.
+        rows: Number of rows that it should have.
+        withheld: Number of rows that the view excludes.
         void: Whether there is no result for some store this time.
     """
 
@@ -106,7 +106,7 @@ class KeylessPass:
             self.withheld = rows.withheld
 
     def compared(self, store: Store, sink: Sink) -> Iterator[RecheckOutcome]:
-        """Compares a store with what was read; yields what was found so far."""
+        """Compares a store with the rows that were read; yields the results so far."""
         self._reach.wait([(self._plan.name, store)], self._through)
         names = shown(self._plan)
         low, high = self._version(self.position), self._version(self._through)

@@ -1,39 +1,39 @@
-"""Rounds: the keys at which view and source differ, looked at again until each is judged.
+"""Rounds: checks the keys at which view and source differ until each has a verdict.
 
-The rule by which a key of a view is judged while its row may change at any moment.
+The rule decides about a key of a view while its row may change at any moment.
 
-Every store keeps beside a row the version of the change that made it, and remembers deletes with
-theirs. So a key that is read twice with the same version has had no change in between; a cache, an
-index and a table all say so in the same way. That is all it takes:
+Every store has beside a row the version of the change that made it, and records the version of each
+delete. A key that is read twice with the same version has therefore not changed in between; that is
+true of cache, index and table alike. Nothing more is needed:
 
-1. Read the key in the view: version v, and what is there.
+1. Read the key in the view: version v, and its row.
 2. Wait until every transaction has ended that may have written to the table by then. A view can
-   show a change before other sessions of the source do: a commit is in the log before it is seen,
-   and with synchronous replication long before.
-3. Read the row in the source, in a snapshot S, and take the end of the log after that, L.
-4. Wait until the view says that it has applied everything up to L.
+   show a change before other sessions of the source do: a commit is in the log before it is
+   visible, and with synchronous replication long before.
+3. Read the row in the source, in a snapshot S, then take the end of the log, L.
+4. Wait until the view reports that it has applied everything up to L.
 5. Read the key in the view again.
 
-If the version is the same, then what the view has equals what S has, or the view is wrong:
+If the version is the same, then the view's row equals the row in S, or the view is wrong:
 
-- What made v is seen by S. It was committed before the first read, or the view could not have shown
-  it, and its transaction had ended before S was taken. (Of a row that was read from the table, what
-  S sees is as new or newer.)
-- Nothing that S sees is newer than v and missing for a good reason. It was committed before L, and
-  the view has applied all up to L: it would have had another version at the second read.
+- S contains the change that made v. It was committed before the first read, since the view had it,
+  and its transaction had ended before S was taken. (For a row from a snapshot of the table, S has
+  the same row or a newer one.)
+- The view lacks no newer change of the key that S contains. Such a change was committed before L,
+  and the view has applied everything up to L: the second read would have found another version.
 
-If the version has changed, the key is in motion, and nothing is known of it. It is looked at again;
-one that changes each time is reported as moving, never as different, and never as verified.
+If the version has changed, the key is moving, and nothing is known of it. It is checked again; a
+key that changes each time is reported as moving, never as different, and never as verified.
 
-A key at which view and source are found equal needs none of that. Whatever has happened meanwhile,
-the view had for it what the source had at S. So a pass over a view notes the end of the log before
-it reads anything, L0, reads both sides once, in any order and as they are, and looks closer only at
-the keys that differ. When it ends, each key has been found equal to a state of the source not older
-than L0, or wrong, or moving: with none wrong, the view is verified *through* L0. Every change
-committed by then had come to what it should come to, except at the keys that move.
+A key at which view and source are equal needs none of that. Whatever happened meanwhile, the view
+had the row that the source had in S. A pass over a view therefore records the end of the log before
+it reads anything, L0, reads both sides once, in any order and as they are, and applies the rule
+only to the keys that differ. At its end, each key equals a state of the source not older than L0,
+or is wrong, or is moving. If none is wrong, the view is verified *through* L0: every change
+committed by then had its effect, except at the moving keys.
 
-The rows of a key are read along the key, so none can slip from a part of the table that is still to
-be read into one that has been read.
+The rows are read in key order, so a row cannot move from an unread part of the table into a part
+that was already read.
 """
 
 from __future__ import annotations
@@ -64,25 +64,25 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 ROUNDS_MAX: Final = 4
-"""A key that has changed in each of so many is moving: a round takes a second or two."""
+"""A key that has changed in this many rounds is moving: a round takes a second or two."""
 
 KEYS_AT_ONCE: Final = 20_000
-"""Keys of one round: a table is read once for all of them, and their rows are in memory."""
+"""Most keys of one round: a table is read once for all of them, and their rows are in memory."""
 
 FINDINGS_MAX: Final = 100_000
-"""Keys that are kept by name, for a repair; who has more reads the whole table anew."""
+"""Most keys kept by name for a repair; with more, the whole table is read again."""
 
 _WRONG: Final = frozenset(KeyVerdict) - {KeyVerdict.EQUAL, KeyVerdict.MOVING}
 
 
 @dataclass(slots=True)
 class RecheckOutcome:
-    """What became of the keys of a view in one store.
+    """The verdicts for the keys of a view in one store.
 
     Attributes:
-        counts: How many of each verdict; of what is duplicated, the rows too many.
-        findings: Keys that are wrong, the first of them.
-        moving: Keys that never held still.
+        counts: Number of keys by verdict; for duplicates, of surplus rows.
+        findings: The first wrong keys.
+        moving: Keys that changed in every round.
     """
 
     counts: Counter[KeyVerdict] = field(default_factory=Counter)
@@ -90,7 +90,7 @@ class RecheckOutcome:
     moving: set[str] = field(default_factory=set)
 
     def add(self, found: RecheckOutcome) -> None:
-        """Adds what was found of other keys."""
+        """Adds the outcome of other keys."""
         self.counts.update(found.counts)
         self.findings += found.findings[: max(0, FINDINGS_MAX - len(self.findings))]
         self.moving |= found.moving
@@ -105,11 +105,11 @@ class RecheckOutcome:
 
 
 class Rounds:
-    """Judges keys of one view in several stores, which share the readings of the source.
+    """Decides about keys of one view in several stores, which share each read of the source.
 
     Args:
         plan: The view; its rows have keys.
-        truth: The rows that it should have.
+        truth: The expected rows.
         stores: Its stores; those that fail are left out.
         reach: Waits for positions of its source.
         throttle: The verification's throttle.
@@ -137,14 +137,13 @@ class Rounds:
     def judged(
         self, suspects: Mapping[Store, Iterable[str]]
     ) -> Iterator[dict[Store, RecheckOutcome]]:
-        """Judges keys; yields after each round what became of some of them.
+        """Decides about keys; yields the outcome of some of them after each round.
 
         Args:
-            suspects: By store, the keys at which it differs.
+            suspects: The keys that differ, by store.
 
         Raises:
-            NotCaughtUpError: A view does not come to where the source was read; see
-                `ComparedStores`.
+            NotCaughtUpError: A view does not reach the position of the read; see `ComparedStores`.
         """
         open_keys = {store: set(keys) for store, keys in suspects.items()}
         while any(keys for store, keys in open_keys.items() if store in self._stores):
@@ -157,7 +156,7 @@ class Rounds:
 
     @staticmethod
     def _taken(open_keys: dict[Store, set[str]]) -> dict[Store, set[str]]:
-        """Takes some keys out, the same ones in all stores where that can be."""
+        """Takes some keys out, the same ones in all stores if possible."""
         chosen: set[str] = set()
         for keys in open_keys.values():
             for key in keys:
@@ -172,7 +171,7 @@ class Rounds:
     def _round(
         self, part: dict[Store, set[str]], *, last: bool
     ) -> tuple[dict[Store, RecheckOutcome], dict[Store, set[str]]]:
-        """Carries out the steps of the rule once; returns what is judged, and what is not."""
+        """Applies the steps of the rule once; returns the decided keys and the others."""
         keys = sorted(set().union(*part.values()))
         first: dict[Store, dict[str, Holding]] = {}
         for store in self._stores:
@@ -193,11 +192,11 @@ class Rounds:
             with self._stores.each(store):
                 second = self._held(store, list(before))
                 outcome = found[store] = RecheckOutcome()
-                waiting = self._waiting(store)  # after the store was read
+                waiting = self._waiting(store)  # after the read of the store
                 for key, held in second.items():
                     row = rows.get(key)
                     verdict = judge(before[key], row, held, seen=seen)
-                    # a transaction that stays open for so long does not end for the next round
+                    # a transaction that stays open this long will not end by the next round
                     if verdict is KeyVerdict.MOVING and seen and not last:
                         left[store].add(key)
                     elif verdict in _WRONG and key in waiting:
@@ -208,7 +207,7 @@ class Rounds:
         return found, left
 
     def _await(self, stores: Iterable[Store], position: Lsn) -> None:
-        """Waits until the view has come to a position; where it does not, it is left out."""
+        """Waits until the view has reached a position; leaves out stores that do not."""
         wanted = {(self._plan.name, store) for store in stores if store in self._stores}
         for place in sorted(self._reach.behind(wanted, position)):
             self._stores.leave_out(place[1], self._reach.late([place], position))
@@ -235,14 +234,14 @@ class Rounds:
             outcome.note(KeyFinding(key, verdict, held.version, columns))
 
     def _held(self, store: Store, keys: Sequence[str]) -> dict[str, Holding]:
-        """What a store has of keys, as far as both sides can have it."""
+        """Returns what a store has of keys, as far as both sides can represent them."""
         wanted: dict[str, tuple[object, ...]] = {}
         found = dict.fromkeys(keys, Holding(0))
         for key in keys:
             try:
                 wanted[key] = decoded_key(key_values(key, self._columns), self._columns)
             except ValueDecodeError:
-                continue  # no store can hold it
+                continue  # no store can represent the key
         holdings = self._stores.sinks[store].stored(self._plan, list(wanted.values()))
         for key, held in zip(wanted, holdings, strict=True):
             rows = (
@@ -253,7 +252,7 @@ class Rounds:
 
 
 def wrong(counts: Counter[KeyVerdict]) -> int:
-    """Returns how many keys are wrong, however that comes."""
+    """Returns how many keys are wrong, for any reason."""
     return sum(counts[verdict] for verdict in _WRONG)
 
 
@@ -263,13 +262,13 @@ HASH_BYTES: Final = 16
 def judge(
     first: Holding, row: Document | None, second: Holding, *, seen: bool = True
 ) -> KeyVerdict:
-    """Judges a key; see the module.
+    """Returns the verdict for a key; see the module.
 
     Args:
-        first: What the view had before the source was read.
-        row: What the source has; None without a row.
-        second: What the view had once it had applied all that the source showed.
-        seen: Whether step 2 was carried out; otherwise only equality is known.
+        first: The view's row before the read of the source.
+        row: The source's row; None if there is none.
+        second: The view's row once it had applied everything up to L.
+        seen: Whether step 2 succeeded; otherwise only equality can be concluded.
     """
     if first.version != second.version:
         same = _is(first, row) or _is(second, row)
@@ -286,7 +285,7 @@ def judge(
 
 
 def hash_of(document: Document) -> bytes:
-    """Returns what stands for a row while millions are compared."""
+    """Returns the hash that represents a row while millions are compared."""
     data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(data, digest_size=HASH_BYTES).digest()
 

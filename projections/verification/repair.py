@@ -1,18 +1,18 @@
-"""Repair: the rows of a view that a verification found wrong, read again from the source.
+"""Repair: reads the wrong rows of a view again from the source.
 
-A repair goes the way of every change. The keys are read from the table, and their rows come through
-the table's topic at the position of that read: newer than whatever a store has of them, older than
-every change that the read has not seen. So a row that is missing, stale or altered is written over,
-one whose delete is missing is deleted, and a change that comes meanwhile wins as always. Nothing is
-written to a store past the job, and it makes no difference who else repairs.
+A repair takes the path of every change. The keys are read from the table, and their rows arrive
+through the table's topic at the position of that read: newer than any version in a store, older
+than every change that the read has not seen. A row that is missing, stale or altered is therefore
+overwritten, one whose delete is missing is deleted, and a concurrent change wins as always. Nothing
+bypasses the job, and concurrent repairs do no harm.
 
 A read does not repair one kind of damage: two rows of one key in a table, since a merge treats both
 alike. There the older one is removed first, in one commit and under the lock that every writer of
-the view takes. That loses nothing: both are rows of the same key, the newer version is the one that
-a merge had left, and the following read decides.
+the view takes. Nothing is lost: both are rows of the same key, the newer version is the result of
+the last merge, and the following read decides.
 
-Rows of a derived view are in no table of the source. The job is asked to compute the whole of it at
-its next boundary, and to give all its rows to the other stores.
+Rows of a derived view are in no table of the source. The job is asked to recompute it completely at
+its next boundary, and to write all its rows to the other stores.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     VerifyDerived = Callable[[JobSpec], list[ViewReport]]
 
 RENEWAL_S: Final = 600.0
-"""Longest wait for a view made from others: it is computed whole, and all its rows are given."""
+"""Longest wait for a derived view, which is computed as a whole and written to all stores."""
 
 _POLL_S: Final = 0.5
 _BY_THEMSELVES = (KeyVerdict.QUARANTINED, KeyVerdict.MOVING, KeyVerdict.ENDED)
@@ -63,10 +63,10 @@ class Repaired:
     Attributes:
         view: The view.
         store: The store.
-        asked: Keys that were wrong.
-        cured: Those of them that are right now.
-        left: Those that are still wrong, as far as they are known by name.
-        moving: Those that changed whenever they were compared.
+        asked: Number of wrong keys.
+        cured: Number of those that are correct now.
+        left: Number of those that are still wrong, as far as their names are known.
+        moving: Number of those that changed during every comparison.
     """
 
     view: str
@@ -78,7 +78,7 @@ class Repaired:
 
     @property
     def wrong(self) -> int:
-        """How many are still wrong."""
+        """Returns how many are still wrong."""
         return max(len(self.left), self.asked - self.cured - self.moving)
 
 
@@ -86,8 +86,8 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
     """Refuses a report whose view cannot be repaired row by row.
 
     Raises:
-        RepairRefusedError: Its rows have no keys by which they could be read again, or no wrong row
-            is left; or it is a derived view, and no job runs that could compute it.
+        RepairRefusedError: Its rows have no keys by which they could be read again, no wrong row is
+            left, or it is a derived view and no job runs that could recompute it.
     """
     if any(view.name == report.view for view in spec.derived):
         if not job_runs(spec.config):
@@ -139,20 +139,20 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
     deadline_s: float = DEADLINE_S,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Repaired]:
-    """Has what differs read again, waits for it, and judges it once more.
+    """Reads differing rows again, waits until the view has them, and compares them again.
 
     Args:
         capture: How the source is captured.
         spec: The job.
-        reports: Of a verification; those in which nothing is wrong are passed over.
+        reports: Reports of a verification; those without differences are skipped.
         verify_derived: Compares the tables of derived views; that takes Spark.
-        deadline_s: Longest wait for a read, and for a view to have it, seconds.
+        deadline_s: Longest wait for a read, and for the view to apply it, seconds.
         say: Receives each step.
 
     Raises:
         RepairRefusedError: See `refuse`.
         CdcError: The keys cannot be read.
-        NotCaughtUpError: A view does not take what was read, or is not recreated in time.
+        NotCaughtUpError: A view does not apply the rows, or is not recomputed in time.
         SinkError: A store cannot be read, or a table not written.
     """
     wrong: dict[str, dict[Store, list[KeyFinding]]] = defaultdict(dict)
@@ -250,7 +250,7 @@ def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
 ) -> list[Repaired]:
     """Has the job recompute a derived view, and verifies it again."""
     stores = {report.store for report in reports}
-    if Store.TABLE in stores:  # what was wrong there may have been given to the others
+    if Store.TABLE in stores:  # its differences may have reached the other stores
         stores |= view.to
     renewals = Renewals(spec.config)
     asked = renewals.ask(view.name, stores)
@@ -305,7 +305,7 @@ def _count(report: ViewReport) -> int:
 
 
 def _fault(config: JobConfig, view: str) -> str:
-    """What the job says of a view that it cannot keep."""
+    """Returns the job's error for a view that it cannot maintain."""
     try:
         told = orjson.loads(config.derived_file.read_bytes()).get(view, {})
     except (FileNotFoundError, orjson.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""ViewReport, and the findings in it: one view in one store, compared with what it should be."""
+"""ViewReport: one view in one store, compared with its source, and the findings."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from projections.common.fault import Fault
 
 EXAMPLES: Final = 5
-"""Of what is wrong in a report; one is enough to begin a search, five show a pattern."""
+"""Named findings of a report: one is enough to start an investigation, five show a pattern."""
 
 
 class KeyVerdict(StrEnum):
-    """What a key of a view is found to be; it is stored nowhere.
+    """The result for a key of a view; stored nowhere.
 
-    `EQUAL` and `MOVING` are what they say; the others are wrong. `STALE` is what `DIFFERENT`
-    becomes when the log has a newer change of the key than the store. `ENDED` is a key of a history
-    whose states are not what its changes say, while it is what the source says now. `QUARANTINED`
-    is a key that is wrong because a record of it waits.
+    Every verdict except `EQUAL` and `MOVING` is a difference. `STALE` replaces `DIFFERENT` if the
+    log has a newer change of the key than the store. `ENDED` is a key of a history whose ended
+    states do not follow from its changes, although the current state equals the source.
+    `QUARANTINED` is a key that differs because one of its records is quarantined.
     """
 
     EQUAL = "equal"
@@ -42,8 +42,8 @@ class KeyFinding(NamedTuple):
     Attributes:
         key: Its text.
         verdict: What is wrong.
-        version: The version of which the store has it; 0 of one that it has never seen.
-        columns: In which columns the rows differ.
+        version: Its version in the store; 0 if the store never had it.
+        columns: The columns that differ.
     """
 
     key: str
@@ -58,7 +58,7 @@ class KeyFinding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Uncompared:
-    """A view that could not be compared in one store; nothing is known of it there.
+    """A view that could not be compared in one store, so its state there is unknown.
 
     Attributes:
         view: The view's name.
@@ -81,24 +81,23 @@ class ViewReport:
     Attributes:
         view: The view's name.
         store: The store.
-        rows: Rows of the source, where they were read.
-        missing: Rows that only the source has.
-        extra: Rows that only the store has.
-        different: Rows of which some value differs, or of a history, some state that has ended; 0
-            for a table without a key, where such a row is both missing and extra.
-        applied_through: Position that the view says it has reached; None if it says nothing.
-        examples: A few wrong rows by their keys, and what is wrong beside rows by its name.
-        columns: Columns in which those examples differ.
-        withheld: Rows that the view is not to have, as they do not meet an expectation; they are
-            not among `rows`.
-        stale: Of those that are different, rows of which the log has a newer change.
-        duplicated: Of those that are extra, rows beside another one of their key.
-        quarantined: Keys that are wrong because a record of them waits; they are counted here
-            alone.
-        moving: Keys that changed whenever they were looked at; nothing is known of them.
-        verified_through: Position through which the view equals its source, but for what moves;
+        rows: Number of rows read from the source.
+        missing: Number of rows that only the source has.
+        extra: Number of rows that only the store has.
+        different: Number of rows with a differing value or, in a history, with a differing ended
+            state; 0 for a table without a key, where such a row is both missing and extra.
+        applied_through: Position that the view reports; None if it reports none.
+        examples: Keys of a few wrong rows, and names of wrong structures beside rows.
+        columns: Differing columns of those examples.
+        withheld: Number of rows that the view excludes because they do not meet an expectation;
+            they are not among `rows`.
+        stale: Number of different rows for which the log has a newer change.
+        duplicated: Number of extra rows beside another one of their key.
+        quarantined: Number of keys that differ because a record is quarantined; counted only here.
+        moving: Number of keys that changed during every comparison; their state is unknown.
+        verified_through: Position through which the view equals its source, except for moving keys;
             None if anything is wrong.
-        findings: The keys that are wrong, as far as they are kept by name.
+        findings: The wrong keys, as far as their names are kept.
     """
 
     view: str
@@ -120,5 +119,5 @@ class ViewReport:
 
     @property
     def equal(self) -> bool:
-        """Whether the view holds exactly what its source does, as far as it holds still."""
+        """Returns whether the view equals its source, except for moving keys."""
         return not (self.missing or self.extra or self.different or self.quarantined)

@@ -1,11 +1,11 @@
 """Renewals: requests to compute derived views completely once more.
 
-Unchanged rows are not read again: a damaged row in the table of such a view, or in a store's copy,
-stays damaged until an input of it changes. A caller that detects that requests a renewal, and the
-job, the only writer there, computes the whole view at its next boundary and writes all rows to the
-stores. A request is a file beside the checkpoints, one for each view. A store is struck off the
-request only after it is written, so a job that is killed meanwhile repeats it, and a view that is
-requested twice is computed at most twice.
+Maintenance does not read unchanged rows: a damaged row in the table of a derived view, or in a
+store's copy, stays damaged until an input of it changes. A caller that detects that requests a
+renewal, and the job, the only writer there, recomputes the whole view at its next boundary and
+writes all rows to the stores. A request is a file beside the checkpoints, one for each view. A
+store is removed from the request only after it is written, so a killed job repeats it, and a view
+that is requested twice is computed at most twice.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _RUNS: Final = ("starting", "ready")
 _SILENCE_S: Final = 60.0
-"""How long a job that runs may say nothing of itself: what it is bound to may be bound anew."""
+"""How long a running job may not report: it may be binding its views again."""
 
 
 def job_runs(config: JobConfig) -> bool:
-    """Whether the job says of itself that it keeps the views."""
+    """Returns whether a running job reports that it maintains the views."""
     try:
         said = orjson.loads(config.status_file.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
@@ -47,14 +47,14 @@ _LOCK: Final = ".lock"
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """A view that is to be made whole.
+    """A view to recompute.
 
     Attributes:
-        id: What tells this request from a later one.
+        id: Distinguishes this request from later ones.
         view: The view.
-        waiting: Where it is not done yet. Search and cache come after the table.
-        since: Boundary from which on the table is as it should be, as the version of rows; 0 where
-            it was not asked for.
+        waiting: Stores in which it is not done yet. Search and cache follow the table.
+        since: Boundary from which on the table is correct, as a row version; 0 if the table was not
+            requested.
     """
 
     id: str
@@ -64,13 +64,13 @@ class Renewal(msgspec.Struct, frozen=True):
 
 
 class Renewals:
-    """What is asked for of one job."""
+    """The requests to one job."""
 
     def __init__(self, config: JobConfig) -> None:
         self._folder = config.checkpoint(Store.TABLE).parent / _RENEWALS
 
     def ask(self, view: str, stores: Iterable[Store]) -> Renewal:
-        """Asks for a view; what was asked for it before is done with it.
+        """Requests a view; replaces an earlier request.
 
         Args:
             view: The view.
@@ -84,22 +84,22 @@ class Renewals:
         return made
 
     def of_view(self, view: str) -> Renewal | None:
-        """Returns what is asked for of a view; None where all of it is done."""
+        """Returns the request for a view; None if there is none."""
         try:
             return msgspec.json.decode(self._path(view).read_bytes(), type=Renewal)
         except (
             FileNotFoundError,
             msgspec.DecodeError,
         ):
-            return None  # torn by a power cut at worst: then no one waits for it any more
+            return None  # at worst damaged by a power cut: then no caller waits for it any more
 
     def due(self, view: str, store: Store, number: int) -> Renewal | None:
-        """Returns what is to be done of a view in a store now.
+        """Returns the request for a view if it is due in a store.
 
         Args:
             view: The view.
             store: The store.
-            number: Boundary to compute or to deliver, as the version of rows.
+            number: Boundary to compute or deliver, as a row version.
         """
         found = self.of_view(view)
         if found is None or store not in found.waiting:
@@ -109,7 +109,7 @@ class Renewals:
         return found
 
     def done(self, renewal: Renewal, store: Store, number: int) -> None:
-        """Strikes a place off, unless the view was asked for again meanwhile.
+        """Removes a store from the request, unless the view was requested again meanwhile.
 
         Args:
             renewal: The result of `due`.

@@ -1,4 +1,4 @@
-"""Through which position each view was verified, in the source: `headwater.view_verifications`."""
+"""The last verification of each view, in the source: `headwater.view_verifications`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from projections.verification.report import ViewReport
 
-# what was verified once stays so: a later look that finds something wrong says so beside it
+# a later comparison with differences keeps the earlier verified position
 _PUBLISH: Final = """
 INSERT INTO headwater.view_verifications AS v (view, store, source, verified_through, verified_at,
        rows, missing, extra, different, quarantined, moving)
@@ -41,21 +41,20 @@ _COUNTS: Final = ("rows", "missing", "extra", "different", "quarantined", "movin
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the last verification of a view in a store has found.
+    """The result of the last verification of a view in a store.
 
     Attributes:
         view: The view.
         store: The store.
-        verified_through: Position through which it was found equal to its source last; None if it
-            never was.
-        verified_at: When that was.
-        looked_at: When it was looked at last.
-        rows: Rows of the source.
-        missing: Rows that only the source had.
-        extra: Rows that only the store had.
-        different: Rows that differed.
-        quarantined: Keys that were wrong because a record waits.
-        moving: Keys that did not hold still.
+        verified_through: Last position through which it equalled its source; None if it never did.
+        verified_at: Time of that verification.
+        looked_at: Time of the last verification.
+        rows: Number of rows of the source.
+        missing: Number of rows that only the source had.
+        extra: Number of rows that only the store had.
+        different: Number of rows that differed.
+        quarantined: Number of keys that differed because a record is quarantined.
+        moving: Number of keys that changed during every comparison.
     """
 
     view: str
@@ -72,14 +71,14 @@ class Verified:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing was wrong when it was looked at last."""
+        """Returns whether the last verification found no difference."""
         return not (self.missing or self.extra or self.different or self.quarantined)
 
 
 def publish(
     connection: psycopg.Connection[Any], source: str, reports: Iterable[ViewReport]
 ) -> None:
-    """Publishes what a verification has found; a source that has no place for it is left alone."""
+    """Publishes the results of a verification; does nothing in a source without the table."""
     for report in reports:
         through = report.verified_through
         values = {
@@ -96,11 +95,11 @@ def publish(
 
 
 def read(connection: psycopg.Connection[Any], source: str) -> list[Verified]:
-    """Reads what was found of a source's views."""
+    """Returns the results for a source's views."""
     try:
         rows = connection.execute(_READ, (source,)).fetchall()
     except psycopg.errors.UndefinedTable:
-        return []  # captured by an older program so far
+        return []  # captured by an earlier release
     return [
         Verified(view, Store(store), None if lsn is None else Lsn.parse(lsn), *rest)
         for view, store, lsn, *rest in rows

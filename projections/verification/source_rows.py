@@ -1,4 +1,4 @@
-"""Rows of a view's table as the source has them, in their document form.
+"""Reads rows of a view's table from the source, as documents.
 
 They are read in short statements, each of which sees one moment: along the table's key, some
 thousand rows at a time, or by their keys. Only a table without a key is read in one transaction.
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     Convert = Callable[[Sequence[Any]], Sequence[Json]]
 
 LOG: Final = TableName("eventstore", "log")
-"""Every event in its place, also those that compaction has moved."""
+"""All events, including those moved by compaction."""
 
 KEYS_AT_ONCE: Final = 500
 _AS_IT_IS: Final = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.BYTES)
-# Of these, the text that Postgres prints is the document form already, whether or not a store
-# could hold the value.
+# For these, the text that Postgres prints is the document form already, whether or not a store
+# can represent the value.
 _AS_PRINTED: Final = (
     *(ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.NUMERIC),
     *(ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.JSON, ColumnKind.DATE),
@@ -52,7 +52,7 @@ _OPTIONS: Final = " ".join(
         session.UNFILTERED,
         *(f"-c {name}={value}" for name, value in expression.SETTINGS.items()),
         "-c default_transaction_read_only=on -c lock_timeout=10s",
-        # each statement walks along an index: what a planner saves elsewhere it costs in start
+        # each statement reads along an index: other plans cost more at the start than they save
         "-c jit=off -c max_parallel_workers_per_gather=0",
     ]
 )
@@ -62,7 +62,7 @@ _ALONG_THE_KEY: Final = (
 
 
 class RowChunk(NamedTuple):
-    """Some rows, in the order of their keys.
+    """Consecutive rows, in key order.
 
     Attributes:
         part: Rows that the view should have.
@@ -79,7 +79,7 @@ def session_of(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection
 
     Args:
         dsn: The source database.
-        salt: Salt of hashed columns; None without any.
+        salt: Salt of hashed columns; None if there are none.
 
     Raises:
         VerificationError: The source cannot be read.
@@ -100,7 +100,7 @@ def session_of(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection
 
 @contextmanager
 def snapshot(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
-    """Opens one unchanging sight of the source, for as long as the block runs; see `session_of`."""
+    """Opens a read-only transaction with one snapshot; see `session_of`."""
     with session_of(dsn, salt) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with connection.transaction():
@@ -116,15 +116,16 @@ def documents(connection: psycopg.Connection[Any], plan: ViewPlan) -> Iterator[D
 class SourceRows:
     """Reads the rows that a view should have.
 
-    A value that no store holds appears as the text that Postgres prints, so that its row is missing
-    or different and not overlooked.
+    A value that no store can represent appears as the text that Postgres prints, so its row counts
+    as missing or different and is not overlooked.
 
     Args:
         connection: From `session_of`.
         plan: The view.
 
     Attributes:
-        withheld: Rows read that the view is not to have, as they do not meet an expectation.
+        withheld: Number of rows read that the view excludes because they do not meet an
+            expectation.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], plan: ViewPlan) -> None:
@@ -136,7 +137,7 @@ class SourceRows:
         self._relation, self._key = walked(connection, self._keyed)
 
     def chunk(self, after: Key | None, limit: int = ROWS_AT_ONCE) -> RowChunk:
-        """Reads the rows that follow a key.
+        """Reads the rows after a key.
 
         Raises:
             psycopg.Error: The table cannot be read.
@@ -180,7 +181,7 @@ class SourceRows:
             yield from self._part(rows).documents()
 
     def every(self) -> Iterator[RowPart]:
-        """Reads all rows, in the transaction that the session is in.
+        """Reads all rows, in the session's transaction.
 
         Raises:
             psycopg.Error: The table cannot be read.
@@ -197,7 +198,7 @@ class SourceRows:
         return part
 
     def _last(self, row: Sequence[Any]) -> Key:
-        """Key of a row, as texts that Postgres reads."""
+        """Returns the key of a row, as texts that Postgres parses."""
         named = dict(zip([column.name for column in self._keyed.columns], row, strict=True))
         return tuple(
             "\\x" + bytes(named[name]).hex()
@@ -222,10 +223,10 @@ class SourceRows:
 
 
 class _Form:
-    """Makes documents of a mirror's rows.
+    """Converts a mirror's rows to documents.
 
     Attributes:
-        schema: The columns to read, under the names that the table has.
+        schema: The columns to read, under their names in the table.
         key: Its key.
         types: Types of events to read; None for a table.
     """
@@ -248,7 +249,7 @@ class _Form:
         self._decode = _Decoder(TableSchema(plan.schema.table, tuple(own)))
 
     def part(self, rows: list[Sequence[Any]]) -> RowPart:
-        """Returns the rows that the view is to have, in their document form."""
+        """Returns the rows of the view, as documents."""
         if self._inspection is not None:
             rows = [row for row in rows if not self._unmet(row)]
         if not (rows and self._converted):
@@ -262,12 +263,12 @@ class _Form:
         try:
             decoded = self._decode(dict(zip(self._names, row, strict=True)))
         except ValueDecodeError:
-            return False  # no store has it: whether it would be wanted makes no difference
+            return False  # no store has the row, so whether the view would have it does not matter
         return self._inspection is not None and self._inspection.unmet(decoded) is not None
 
 
 class _EventForm(_Form):
-    """Makes documents of a view's events."""
+    """Converts a view's events to documents."""
 
     def __init__(self, plan: ViewPlan) -> None:
         assert plan.events is not None  # noqa: S101  # whoever has this form has events
@@ -282,7 +283,7 @@ class _EventForm(_Form):
         self._names = shown(plan)
 
     def part(self, rows: list[Sequence[Any]]) -> RowPart:
-        """Returns the events that the view is to have, in their document form."""
+        """Returns the events of the view, as documents."""
         found = (self._document(row) for row in rows)
         kept = (document for document in found if document is not None)
         return RowPart(self._names, [tuple(map(made.get, self._names)) for made in kept])
@@ -299,7 +300,7 @@ def _form(plan: ViewPlan) -> _Form:
 
 
 class _Decoder:
-    """Makes exact values of a row as it was selected."""
+    """Decodes a selected row into exact values."""
 
     def __init__(self, schema: TableSchema) -> None:
         columns = [column for column in schema.columns if column.kind not in _AS_IT_IS]
@@ -311,7 +312,7 @@ class _Decoder:
 
 
 def _converter(kind: ColumnKind) -> Convert:
-    """How a column's values become their document form, from what was selected."""
+    """Returns the function that converts selected values of a column to document form."""
     column = Column("value", kind, str(kind))
     encode = word_of(kind)
 
@@ -336,10 +337,10 @@ _MOMENT: Final = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?"
 def _moments(
     values: Sequence[Any], end: str, zone: str, converted: Callable[[Any], Json]
 ) -> list[Json]:
-    """The document form of times as Postgres prints them.
+    """Converts times printed by Postgres to document form.
 
-    Every row has some, and to parse one takes longer than all else that is done with a row; so they
-    are put together from their parts, and only those of another age are parsed.
+    Every row has some, and parsing one takes longer than everything else for the row; they are
+    therefore assembled from their parts, and only times outside the usual years are parsed.
     """
     texts = pa.array(values, pa.string())
     second = pc.binary_join_element_wise(

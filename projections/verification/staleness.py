@@ -1,7 +1,7 @@
-"""Which of the rows that differ are stale: the log has a newer change of them than the store.
+"""Which differing rows are stale: the log has a newer change of them than the store.
 
-The others have been altered in the store itself. The archive is asked, for a bounded number of
-rows; a row whose newest change it does not have yet is reported as different.
+The others were altered in the store itself. The archive is searched for a bounded number of rows; a
+row whose newest change is not archived yet is reported as different.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 KEYS_MAX: Final = 1_000
-"""Rows of a view that are looked up."""
+"""Most rows of a view to look up."""
 
-# Keys of these travel in the form that a document has.
+# Keys of these kinds have the same form in records and documents.
 _ALIKE: Final = (
     *(ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.NUMERIC),
     *(ColumnKind.TEXT, ColumnKind.UUID, ColumnKind.DATE),
@@ -40,7 +40,7 @@ _ALIKE: Final = (
 
 
 def with_staleness(spec: JobSpec, reports: Sequence[ViewReport]) -> list[ViewReport]:
-    """Returns reports that tell what is stale from what is different otherwise."""
+    """Returns reports that distinguish stale rows from other different ones."""
     plans = {plan.name: plan for plan in spec.plans}
     return [
         _told(spec.config, plans[report.view], report)
@@ -66,7 +66,7 @@ def _told(config: JobConfig, plan: ViewPlan, report: ViewReport) -> ViewReport:
 
 
 def _newest(config: JobConfig, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, int]:
-    """Versions of the newest archived changes of some keys."""
+    """Returns the versions of the newest archived changes of some keys."""
     columns = [plan.schema.by_name[name] for name in plan.keys if name in plan.schema.by_name]
     if plan.events is not None or not keys or any(c.kind not in _ALIKE for c in columns):
         return {}

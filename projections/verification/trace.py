@@ -1,7 +1,7 @@
-"""Trace: one row on its way, from its commits to each store.
+"""Trace: follows one row from its commits to each store.
 
-Its changes are found by key in the archive and, where that does not reach yet, in the topic. What
-each store has of it is asked of the store.
+Its changes are searched by key in the archive and, after its end, in the topic. The stores are
+asked for the row.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 CHANGES_MAX: Final = 10
-"""Changes that are told unless more are asked for; the newest."""
+"""Default number of changes: the newest ones."""
 
 _ARCHIVED: Final = [
     *("partition", "offset", "epoch", "key", "raw_key"),
@@ -49,7 +49,7 @@ _ARCHIVED: Final = [
 
 
 class StoredState(StrEnum):
-    """How a store stands to the newest change of a row; found by asking it, stored nowhere."""
+    """The state of a store relative to a row's newest change; determined on request."""
 
     HAS_IT = "has it"
     BEHIND = "behind"
@@ -65,11 +65,12 @@ class Sighting:
         topic: Its topic.
         partition: Its partition.
         offset: Its offset.
-        operation: `c`, `u`, `d`; `r` of a row that was read.
-        position: Its own position in the source's log; of a row that was read, the read's.
+        operation: `c`, `u`, `d`; `r` for a snapshot row.
+        position: Its log position; for a snapshot row, that of the snapshot.
         epoch: Incarnation of the source.
-        transaction_id: Postgres' number of its transaction; None of a row that was read.
-        committed_at_us: Commit time, microseconds since 1970, UTC; of a read row, when it was read.
+        transaction_id: Postgres' transaction number; None for a snapshot row.
+        committed_at_us: Commit time, microseconds since 1970, UTC; for a snapshot row, when it was
+            read.
         archived: Whether the archive has it.
         version: The number that orders the changes of a key.
     """
@@ -92,12 +93,12 @@ class StoredRow:
 
     Attributes:
         store: The store.
-        state: How the store stands to the newest change.
-        position: Up to which position of the source's log the store needs no more of the row.
-        applied_through: How far the view is there; None if it says nothing yet.
-        batch: Number of the batch that had the newest change; None if that is not known any more.
-        waiting: How many records of it wait.
-        cause: Code of the error of the first of them.
+        state: State relative to the newest change.
+        position: Log position through which the store has everything of the row.
+        applied_through: Position of the view in the store; None if it reports none yet.
+        batch: Number of the batch with the newest change; None if unknown.
+        waiting: Number of its quarantined records.
+        cause: Error code of the first of them.
     """
 
     store: Store
@@ -111,7 +112,7 @@ class StoredRow:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A row on its way.
+    """The path of a row.
 
     Attributes:
         view: The view.
@@ -134,10 +135,10 @@ def trace(config: JobConfig, plan: ViewPlan, key: str, changes_max: int = CHANGE
         plan: The view.
         key: The row's key; parts of a longer one as `projections.changes.documents.key_text` joins
             them.
-        changes_max: How many of its changes to tell, the newest.
+        changes_max: Maximum number of changes, the newest ones.
 
     Raises:
-        TraceError: The view's rows are not named by their table's key.
+        TraceError: The keys of the view are not those of its table.
         BrokerError: No broker answers.
         SinkError: A store cannot be read.
     """
@@ -155,7 +156,7 @@ def trace(config: JobConfig, plan: ViewPlan, key: str, changes_max: int = CHANGE
 
 
 class _Row:
-    """Knows the changes of one row by their keys."""
+    """Finds the changes of one row by key."""
 
     def __init__(self, plan: ViewPlan, key: str) -> None:
         self._form = DocumentForm(plan)
@@ -165,12 +166,12 @@ class _Row:
     def found(
         self, topic: str, place: tuple[int, int], event: ChangeEvent, *, archived: bool
     ) -> _Found | None:
-        """Returns a change if it is the row's."""
+        """Returns a change if it belongs to the row."""
         fields = event.key or {}
         try:
             key = tuple([decode(column, fields[column.name]) for column in self._columns])
         except (CdcError, KeyError):
-            return None  # of another shape of the table
+            return None  # from a time when the table had other columns
         if self._form.name_of(key) != self._name:
             return None
         sighting = Sighting(
@@ -190,7 +191,7 @@ class _Row:
 class _Found(NamedTuple):
     sighting: Sighting
     key: tuple[object, ...]
-    record_key: str  # under which its records wait for each other
+    record_key: str  # the key under which its records wait
 
 
 def _sightings(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Found]:
@@ -212,7 +213,7 @@ def _sightings(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Found]:
 def _archived(
     config: JobConfig, topic: str, reached: dict[int, int]
 ) -> Iterator[tuple[tuple[int, int], ChangeEvent]]:
-    """Reads a topic's changes from the archive; notes how far that has each partition."""
+    """Yields a topic's changes from the archive; records the archive's end of each partition."""
     if not DeltaTable.is_deltatable(str(config.archive)):
         return
     for batch in ArchiveScan(config.archive, {topic}).records(_ARCHIVED):

@@ -1,6 +1,6 @@
-"""What a view should have: rows of the source, or of the table that it is made from.
+"""The expected rows of a view: from the source, or from the table of a derived view.
 
-Keys of a view that wait in quarantine: what is wrong with them has a name already.
+Also the quarantined keys of a view: their differences are already explained.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 _WRITERS_S: Final = 10.0
-"""How long transactions are waited for that may have written to a table. They end within
-milliseconds as a rule; where one stays open, keys that differ are told as moving meanwhile."""
+"""Longest wait for transactions that may have written to a table. They usually end within
+milliseconds; while one stays open, differing keys are reported as moving."""
 
 _IDLE: Final = """
 SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND state LIKE 'idle in transaction%%'
@@ -45,37 +45,36 @@ SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND state LIKE 'idle in tr
 
 
 class Truth(Protocol):
-    """What the rows of one view should be. One thread uses it."""
+    """The expected rows of one view; used by one thread."""
 
     @property
     def withheld(self) -> int:
-        """Rows that were read and that the view is not to have."""
+        """Returns the number of rows read that the view excludes."""
         ...
 
     def begin(self) -> Lsn:
-        """Returns the position at or after which all is read from now on."""
+        """Returns a position at or after which everything is read from now on."""
         ...
 
     def parts(self) -> Iterator[RowPart]:
-        """Reads all rows, some thousand at a time."""
+        """Yields all rows, some thousand at a time."""
         ...
 
     def settle(self) -> bool:
-        """Waits until whatever a view can show now is seen here; returns whether it is."""
+        """Waits until this session sees whatever a view can show now; returns whether it does."""
         ...
 
     def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
-        """Reads the rows of some keys, by their texts.
+        """Returns the rows of some keys, by text.
 
         Returns:
-            The rows by key, and the position that a view has to have applied to have what they
-            have.
+            The rows by key, and the position that a view must have applied to have them.
         """
         ...
 
 
 class SourceTruth:
-    """Rows of a view's table, out of the source.
+    """Expected rows from a view's table in the source.
 
     Args:
         connection: From `source_rows.session_of`.
@@ -121,7 +120,8 @@ class SourceTruth:
     def settle(self) -> bool:
         """See `Truth.settle`.
 
-        A transaction that waits for its client has no commit in the log that others do not see.
+        A transaction that waits for its client has no commit in the log that other sessions do not
+        see.
         """
         deadline = time.monotonic() + _WRITERS_S
         roots = self._roots()
@@ -151,11 +151,11 @@ class SourceTruth:
             named(self._plan, row): row for row in self._rows.of_keys(wanted)
         }
         self._rows.withheld = withheld
-        # after the rows: a table that is truncated is empty at once, whatever a snapshot sees
+        # after the rows: a truncated table is empty at once, regardless of the snapshot
         return found, self._reach.end()
 
     def _roots(self) -> list[int]:
-        """Oids of the tables that the view's rows are written to."""
+        """Returns the oids of the tables that contain the view's rows."""
         found = (
             read_point.oid(self._connection, schema.table) for schema in self._plan.topics.values()
         )
@@ -163,7 +163,7 @@ class SourceTruth:
 
 
 class TableTruth:
-    """Rows of a derived view's table, at the version that is published.
+    """Expected rows from a derived view's table, at the published version.
 
     Args:
         tables: Folder of the tables.
@@ -190,7 +190,7 @@ class TableTruth:
         yield from self._parts(self._newest().version)
 
     def settle(self) -> bool:
-        """See `Truth.settle`: a version is published before anything of it is delivered."""
+        """See `Truth.settle`: a version is published before it is delivered to any store."""
         return True
 
     def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
@@ -239,7 +239,7 @@ SELECT DISTINCT key FROM headwater.quarantine
 
 
 def keys(connection: psycopg.Connection[Any], plan: ViewPlan, store: Store) -> frozenset[str]:
-    """Returns the texts of a view's keys of which a record waits, or was dropped, in a store.
+    """Returns the texts of a view's keys with a quarantined or dropped record in a store.
 
     Args:
         connection: To the source, in autocommit.
@@ -260,7 +260,7 @@ def _named(plan: ViewPlan, record_key: str) -> str | None:
         fields = orjson.loads(record_key)
         values = fields if isinstance(fields, dict) else {}
         if len(columns) != len(values):
-            return None  # of another shape of the table, or no key at all
+            return None  # from a time when the table had other columns, or no key at all
         pairs = zip(columns, values.values(), strict=True)
         row = {column.name: decode(column, value) for column, value in pairs}
         schema = type(plan.schema)(plan.schema.table, tuple(columns))

@@ -1,8 +1,9 @@
-"""Verification: every view in every store, compared with the source row by row.
+"""Verification: compares every view in every store with the source, row by row.
 
-Writes may go on meanwhile, see `projections.verification.recheck`. In the cache, so are the
-lookups, counters and leaderboards beside the rows. A derived view is compared, in search and cache,
-with its table as it is published; the table itself in `projections.job.batch.verify_derived`.
+Writes may continue meanwhile, see `projections.verification.recheck`. In the cache, the lookups,
+counters and leaderboards beside the rows are compared as well. A derived view in search and cache
+is compared with its published table; `projections.job.batch.verify_derived` compares the table
+itself.
 """
 
 from __future__ import annotations
@@ -57,15 +58,15 @@ def verify(  # noqa: PLR0913  # each has its default
 
     Args:
         spec: The job.
-        views: Which; all if empty.
-        stores: In which stores; in all of its own if empty.
-        through: Position that every view must have reached before anything is compared.
-        deadline_s: Longest wait for a view to come to a position, seconds.
-        resting: Nothing is written, and all that was is applied, says a caller that calls: nothing
-            is waited for, and no job need run.
-        throttle: How much of the time it may work; all of it if left out.
-        uncompared: Receives a view that cannot be compared in one store, while it is in others.
-            Without it, that is raised.
+        views: The views; empty for all.
+        stores: The stores; empty for all of each view.
+        through: Position that every view must reach before the comparison.
+        deadline_s: Longest wait for a view to reach a position, seconds.
+        resting: Whether the caller guarantees that nothing is written and everything is applied:
+            there is no wait, and no job need run.
+        throttle: Limits the share of the time to use; None for no limit.
+        uncompared: Receives a view that cannot be compared in one store, while others continue.
+            Without it, the error is raised.
 
     Raises:
         NotCaughtUpError: A view did not reach a position in time.
@@ -87,12 +88,12 @@ def verify(  # noqa: PLR0913  # each has its default
 
 
 class JobVerification:
-    """Verifies views of one job, one after the other.
+    """Verifies the views of one job, one after the other.
 
     Args:
         spec: The job.
-        throttle: Limits the share of the time that it may work.
-        deadline_s: Longest wait for a view to come to a position, seconds.
+        throttle: Limits the share of the time to use.
+        deadline_s: Longest wait for a view to reach a position, seconds.
         resting: See `verify`.
         uncompared: See `verify`.
     """
@@ -113,7 +114,7 @@ class JobVerification:
         self._uncompared = uncompared
 
     def plans(self, views: Collection[str] = ()) -> Iterator[ViewPlan]:
-        """Yields the views; derived views as their tables are published."""
+        """Yields the views; derived views by their published tables."""
         for plan in self._spec.plans:
             if not views or plan.name in views:
                 yield plan
@@ -142,7 +143,7 @@ class JobVerification:
     def steps(
         self, plan: ViewPlan, stores: Collection[Store], reports: list[ViewReport]
     ) -> Iterator[None]:
-        """Compares a view, step by step; its reports are there after the last.
+        """Compares a view in steps; its reports are complete after the last one.
 
         Raises:
             VerificationError: See `verify`.
@@ -182,7 +183,7 @@ class JobVerification:
     def judged(
         self, plan: ViewPlan, sinks: Mapping[Store, Sink], suspects: Mapping[Store, Iterable[str]]
     ) -> dict[Store, RecheckOutcome]:
-        """Judges some keys of a view of a table, by their texts.
+        """Compares some keys of a view of a table, by text.
 
         Raises:
             VerificationError: See `verify`.

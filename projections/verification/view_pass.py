@@ -1,9 +1,9 @@
-"""A pass: one view compared with what it should have, in steps of some thousand rows.
+"""A pass: compares one view with its expected rows, in steps of some thousand rows.
 
-Between two steps nothing is held that anybody waits for, so a pass may take as long as its budget
-makes it. Its stores share the readings of the source.
+Nothing is locked between two steps, so a pass may take as long as its budget requires. The stores
+of the view share each read of the source.
 
-What of a history is compared with nothing in the source: states that have ended.
+The ended states of a history are compared with its changes, as the source does not have them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ViewPass:
         stores: Its compared stores; those that fail are left out.
         reach: Waits for positions of its source.
         throttle: The verification's throttle.
-        addresses: Where the stores are.
+        addresses: Addresses of the stores.
 
     Attributes:
         outcomes: The results, by store.
@@ -75,12 +75,12 @@ class ViewPass:
         """Compares rows by their keys.
 
         Args:
-            truth: The rows that the view should have.
+            truth: The expected rows.
             waiting: Returns the quarantined keys of a store.
 
         Raises:
-            VerificationError: The source cannot be read, or the view does not come to where it was
-                read.
+            VerificationError: The source cannot be read, or the view does not reach the position of
+                the read.
             SinkError: A store cannot be read; see `ComparedStores`.
         """
         through = truth.begin()
@@ -124,7 +124,7 @@ class ViewPass:
                 yield
 
     def keyless_steps(self, keyless: KeylessPass) -> Iterator[None]:
-        """Compares rows that have no key; see `steps`."""
+        """Compares rows without keys; see `steps`."""
         for part in keyless.read():
             if self._beside is not None:
                 self._beside.add(part)
@@ -142,9 +142,9 @@ class ViewPass:
         self._through = through
 
     def reports(self) -> list[ViewReport]:
-        """Returns what was found, of each store that was not left out.
+        """Returns the results for each store that was not left out.
 
-        The last step has been taken.
+        Call it after the last step.
         """
         reached = self._reach.positions()
         return [
@@ -187,15 +187,15 @@ class ViewPass:
 
 
 def ended(plan: ViewPlan, tables: Path, known: set[str]) -> Iterator[RecheckOutcome]:
-    """Compares the states of a history with the changes that it was given, part by part.
+    """Compares the states of a history with its changes, in parts.
 
-    The source has what rows are; what they were, the history's own table of changes tells. So a
-    state that was altered, is missing or is there twice is found, and so is an altered change.
+    The source only has present rows; the history's table of changes determines former states. The
+    comparison finds altered, missing and duplicate states, and altered changes.
 
     Args:
         plan: The history.
         tables: Folder of the tables.
-        known: Texts of keys that were already found to differ.
+        known: Texts of keys already known to differ.
 
     Raises:
         SinkUnavailableError: A table cannot be read.

@@ -1,4 +1,4 @@
-"""Waiting until views have applied what the source showed."""
+"""Waits until views have applied what the source showed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _END: Final = "SELECT pg_current_wal_insert_lsn()::text"
 
 
 class PositionWaiter:
-    """Knows how far views are in their stores.
+    """Knows the position of each view in each store.
 
     Args:
         connection: To the source, in autocommit.
-        throttle: Of the verification.
+        throttle: The verification's throttle.
         deadline_s: Longest wait, seconds.
-        resting: Nothing is written, and all is applied: there is nothing to wait for.
+        resting: Whether nothing is written and everything is applied: there is no wait.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class PositionWaiter:
         self._resting = resting
 
     def end(self) -> Lsn:
-        """Returns the end of the log: all that anybody has seen by now was committed before."""
+        """Returns the end of the log: everything visible to any session was committed before it."""
         row = self._connection.execute(_END).fetchone()
         return Lsn.parse(str(row[0] if row else ""))
 
     def positions(self) -> Mapping[Place, Lsn]:
-        """Returns how far each view is in each store; of a source never captured, nothing."""
+        """Returns the position of each view in each store; none if nothing was captured."""
         try:
             found = positions.read(self._connection)
         except psycopg.errors.UndefinedTable:
@@ -67,14 +67,14 @@ class PositionWaiter:
         """Waits until views have applied everything up to a position.
 
         Raises:
-            NotCaughtUpError: One is behind after the deadline; it is named.
+            NotCaughtUpError: A view is behind after the deadline; the error names it.
         """
         behind = self.behind(wanted, lsn)
         if behind:
             raise self.late(behind, lsn)
 
     def behind(self, wanted: Iterable[Place], lsn: Lsn) -> set[Place]:
-        """Waits as `wait` does; returns what is behind after the deadline."""
+        """Waits like `wait`; returns the views that are behind after the deadline."""
         if self._resting:
             return set()
         places, deadline = set(wanted), time.monotonic() + self._deadline_s
@@ -88,7 +88,7 @@ class PositionWaiter:
             self._throttle.rest(POLL_S)
 
     def late(self, behind: Iterable[Place], lsn: Lsn) -> NotCaughtUpError:
-        """Returns the error of what is behind."""
+        """Returns the error for views that are behind."""
         return NotCaughtUpError(
             f"views have not reached {lsn} after {self._deadline_s:.0f} s",
             detail=", ".join(sorted(f"{view} in {store}" for view, store in behind)),
