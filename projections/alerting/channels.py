@@ -1,6 +1,6 @@
-"""Channels: delivery of messages to webhooks, topics and functions.
+"""Channels: delivers messages to webhooks, topics and functions.
 
-A trial: each channel of an alert is sent a message, so that it fails before it is needed.
+A trial sends a message to each channel of an alert, so that an error is found in time.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _OK: Final = range(200, 300)
 
 
 class Post:
-    """Brings messages to channels.
+    """Delivers messages to channels.
 
     Args:
         bootstrap: Kafka, `host:port[,host:port]`.
-        secrets: What webhooks are signed with, by name.
+        secrets: Secrets for signing webhooks, by name.
     """
 
     def __init__(self, bootstrap: str, secrets: Mapping[str, str]) -> None:
         self._secrets = secrets
         self._announcer = Announcer(bootstrap)
-        # whoever is asked to send elsewhere would be given the message and its signature
+        # no redirects: the other server would receive the message and its signature
         self._pool = urllib3.PoolManager(
             timeout=urllib3.Timeout(total=TIMEOUT_S), retries=False, maxsize=2
         )
@@ -59,7 +59,7 @@ class Post:
             _handled(channel, letter)
 
     def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         self._announcer.close()
         self._pool.clear()
 
@@ -113,10 +113,10 @@ _DIGITS: Final = 8
 
 
 class Tried(NamedTuple):
-    """What became of a trial.
+    """The result of a trial.
 
     Attributes:
-        why: Why it was not accepted; None if it was.
+        why: Why the channel did not accept the message; None if it did.
     """
 
     channel: str
@@ -124,7 +124,7 @@ class Tried(NamedTuple):
 
 
 def run(post: Post, source: str, alert: Alert) -> list[Tried]:
-    """Sends a message to each channel of an alert; its event is `test`, and it has no row.
+    """Sends a test message to each channel of an alert; its event is `test`, and it has no row.
 
     Args:
         post: Sends messages.

@@ -1,7 +1,7 @@
-"""Dispatch: messages go to channel workers, one for each channel, and their outcomes are recorded.
+"""Dispatch: passes messages to channel workers, one for each channel, and records the outcomes.
 
-A channel that is slow or hangs delays no other channel. One that does not take a message is left
-alone for a while, longer each time.
+A channel that is slow or hangs delays no other channel. A channel that does not accept a message is
+paused, longer each time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """What became of a message."""
+    """The outcome of a message."""
 
     letter: Letter
     error: AlertUndeliveredError | None
@@ -52,7 +52,7 @@ class Courier:
         channels: The same channel, by the name of each alert that uses it.
         post: Sends a message.
         done: Receives the outcome of each message.
-        stop: Ends the thread.
+        stop: Stops the thread.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class Courier:
 
     @property
     def busy(self) -> bool:
-        """Whether a message is being sent, or its outcome is not recorded yet."""
+        """Returns whether a message is being sent, or its outcome is not recorded yet."""
         return self._left > 0
 
     @property
     def idle(self) -> bool:
-        """Whether it accepts messages now."""
+        """Returns whether it accepts messages now."""
         return not self.busy and self._rests_until_s <= time.monotonic()
 
     def takes(self, letter: Letter) -> bool:
-        """Whether a message is of an alert that tells this channel."""
+        """Returns whether a message belongs to an alert with this channel."""
         return letter.alert in self._channels
 
     def give(self, letters: list[Letter]) -> None:
@@ -95,15 +95,15 @@ class Courier:
         self._given.put(letters)
 
     def took(self, brought: _Brought) -> None:
-        """Notes that the outcome of a message was recorded, and pauses if delivery failed."""
+        """Records that the outcome of a message was stored, and pauses if delivery failed."""
         self._left = 0 if brought.error is not None else self._left - 1
 
     def rest(self, seconds: float) -> None:
-        """Is left alone for a while."""
+        """Pauses the channel."""
         self._rests_until_s = time.monotonic() + seconds
 
     def end(self) -> None:
-        """Ends it, once the message that is on its way has arrived."""
+        """Ends the thread after the message in delivery."""
         self._given.put(None)
 
     def _bring_on(self) -> None:
@@ -133,8 +133,8 @@ class Messenger:
     Args:
         source: Name of the source.
         alerts: Its alerts.
-        post: Brings a message to a channel.
-        stop: Ends it.
+        post: Delivers a message to a channel.
+        stop: Stops it.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Messenger:
         idle = [name for name, courier in self._couriers.items() if courier.idle]
         letters: dict[str, list[Letter]] = defaultdict(list)
         for letter in alerting_tables.due(connection, self._source, idle):
-            if self._couriers[letter.channel].takes(letter):  # else declared no more
+            if self._couriers[letter.channel].takes(letter):  # otherwise no longer declared
                 letters[letter.channel].append(letter)
         for channel, given in letters.items():
             self._couriers[channel].give(given)
@@ -182,7 +182,7 @@ class Messenger:
 
     @property
     def busy(self) -> bool:
-        """Whether a message is on its way."""
+        """Returns whether a message is in delivery."""
         return any(courier.busy for courier in self._couriers.values())
 
     def _note(self, connection: Connection, brought: _Brought) -> None:

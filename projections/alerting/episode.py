@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EpisodeState(StrEnum):
-    """Where an episode is."""
+    """The state of an episode."""
 
     PENDING = "pending"
     OPEN = "open"
@@ -33,13 +33,13 @@ class EpisodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What is known of a row.
+    """The recorded episode of a row.
 
     Attributes:
-        state: Where it is.
+        state: Its state.
         since: When the row was first seen to meet the condition.
         ended: Since when the row no longer meets it, if the episode is ending.
-        until: When the row is too old to matter; None for never.
+        until: When the row is no longer recent; None for never.
     """
 
     state: EpisodeState
@@ -49,11 +49,11 @@ class Episode:
 
 
 class EpisodeStep(NamedTuple):
-    """What becomes of a row.
+    """A state change of a row.
 
     Attributes:
         key: The row's key.
-        episode: The state from now on; None if the episode is over.
+        episode: The new state; None if the episode is over.
         told: The message to send, if any.
     """
 
@@ -67,8 +67,8 @@ class Patience:
     """Wait before a message is sent.
 
     Attributes:
-        hold: How long a row must have met the condition.
-        quiet: How long it must not have met it.
+        hold: How long a row must meet the condition.
+        quiet: How long it must not meet the condition.
     """
 
     hold: timedelta

@@ -1,4 +1,4 @@
-"""Which rows of a view meet an alert's condition, at the boundary that readers see now."""
+"""Finds the rows of a view that meet an alert's condition, at the newest published boundary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from projections.definition.alert import Alert
 
 ROWS_MAX: Final = 100_000
-"""Rows that may meet an alert's condition: each of them is compared at every look."""
+"""Most rows that may meet a condition: each evaluation compares all of them."""
 
 Document = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Met:
 
     Attributes:
         position: The boundary at which the view was read.
-        until: Until when each row is recent, by the text of its key; None for ever.
+        until: Time until which each row is recent, by the text of its key; None for no limit.
     """
 
     position: Lsn
@@ -48,13 +48,13 @@ class Met:
     _answer: pa.Table = field(repr=False)
 
     def rows(self, keys: Collection[str]) -> dict[str, Document]:
-        """Returns rows by their keys, in the form of documents; those that do not meet it are none.
+        """Returns rows by key, as documents; rows that do not meet the condition are missing.
 
         Raises:
             AlertConditionError: A row cannot be written.
         """
         wanted = {key: index for index, key in enumerate(self.until) if key in keys}
-        # not `take`: it has nothing for views of text, which is what the answer has for any text
+        # not `take`: it does not support text views, which the query returns for texts
         parts = [self._answer.slice(index, 1) for index in wanted.values()]
         rows = pa.concat_tables([self._answer.slice(0, 0), *parts])
         return dict(zip(wanted, _documents(self._alert, rows), strict=True))
@@ -74,7 +74,7 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: dateti
         The rows; None if the view has not been published yet.
 
     Raises:
-        AlertConditionError: The condition is wrong, too many rows meet it, or a key has two rows.
+        AlertConditionError: The condition is invalid, too many rows meet it, or a key has two rows.
     """
     published = Published(tables, source)
     latest = published.latest()
@@ -87,7 +87,7 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: dateti
         query = _query(alert, pa.schema(found.schema()), now)
         answer = pa.table(QueryBuilder().register(alert.view, found).execute(query).read_all())
     except TableNotFoundError:
-        return None  # it is being made anew
+        return None  # the view is being recomputed
     except DeltaError as error:
         raise AlertConditionError(
             f"the condition of alert {alert.name} cannot be evaluated",
@@ -137,7 +137,7 @@ def _keys(alert: Alert, answer: pa.Table, key: Sequence[str]) -> Iterator[str]:
 
 
 def _until(alert: Alert, answer: pa.Table) -> list[datetime | None]:
-    """Until when each row is recent."""
+    """Returns the time until which each row is recent."""
     if alert.recent is None:
         return [None] * len(answer)
     with _written(alert):

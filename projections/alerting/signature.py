@@ -1,6 +1,6 @@
-"""Signatures of webhooks, as Standard Webhooks (standardwebhooks.com) has them.
+"""Signs webhooks as Standard Webhooks (standardwebhooks.com) specifies.
 
-What is signed is the message's id, the time of sending and the body, so that a message cannot be
+The signature covers the message's id, the time of sending and the body, so that a message cannot be
 replayed later, or as another one.
 """
 
@@ -22,7 +22,7 @@ ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
 TOLERANCE_S: Final = 300
-"""By how much clocks may differ, and how long a message may be on its way."""
+"""Greatest clock difference, and longest delivery."""
 
 _PREFIX: Final = "whsec_"
 _VERSION: Final = "v1"
@@ -32,13 +32,13 @@ def signed(message_id: str, body: bytes, secret: str, at_s: float | None = None)
     """Returns the headers that sign a body.
 
     Args:
-        message_id: The message's id, the same whenever it is sent again.
-        body: What is sent.
-        secret: As it is, or `whsec_` and base64.
+        message_id: The message's id, the same at every attempt.
+        body: The body.
+        secret: The secret: plain, or `whsec_` and base64.
         at_s: Time of sending, seconds since 1970; None for now.
 
     Raises:
-        AlertSignatureError: The secret is no base64.
+        AlertSignatureError: The secret is not base64.
     """
     moment = str(int(time.time() if at_s is None else at_s))
     mark = _mark(message_id, moment, body, secret)
@@ -59,7 +59,7 @@ def verify(
         tolerance_s: Greatest age, and greatest time ahead, seconds.
 
     Raises:
-        AlertSignatureError: It is not signed, by another secret, changed, or too old.
+        AlertSignatureError: The signature is missing, invalid or too old.
     """
     found = {name.lower(): value for name, value in headers.items()}
     message_id, moment = found.get(ID, ""), found.get(TIMESTAMP, "")
@@ -68,7 +68,7 @@ def verify(
     if abs(time.time() - int(moment)) > tolerance_s:
         raise AlertSignatureError("a message's timestamp is too old, or its clock is wrong")
     wanted = _mark(message_id, moment, body, secret).encode()
-    # there may be several, while a secret is replaced
+    # there may be several during a change of the secret
     for each in found.get(SIGNATURE, "").split():
         version, _, mark = each.partition(",")
         if version == _VERSION and hmac.compare_digest(mark.encode(), wanted):

@@ -1,7 +1,7 @@
 """The tables of alerts: episodes of rows, and messages to send.
 
 A change of a row's state is recorded in one transaction with its messages, so a killed process has
-recorded all or nothing. A message is deleted only once its channel has accepted it, and is sent
+recorded both or neither. A message is deleted only once its channel has accepted it, and is sent
 again under the same id if that is unknown.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 CONDITION: Final = "condition"
-"""Where a channel's name stands if it is the view that cannot be asked, and no one to be told."""
+"""Stands for a channel in a record that a condition cannot be evaluated."""
 
 LOOKING: Final = AdvisoryLock.named("headwater.alerts")
 TELLING: Final = AdvisoryLock.named("headwater.alert_messages")
@@ -64,7 +64,7 @@ INSERT INTO headwater.alert_messages (source, alert, key, channel, id, body)
 SELECT %(source)s, %(alert)s, %(key)s, channel, %(id)s, %(body)s
   FROM unnest(%(channels)s::text[]) AS channel
 """
-# what is told of a row is told in its order
+# messages about one row are sent in order
 _DUE: Final = """
 SELECT number, alert, key, channel, id, body, attempts FROM headwater.alert_messages AS m
  WHERE source = %s AND next_at <= clock_timestamp() AND channel = ANY (%s)
@@ -94,7 +94,7 @@ SELECT alert, channel, count(*) FILTER (WHERE next_at < 'infinity'), max(attempt
        max(code)
   FROM headwater.alert_messages WHERE source = %s GROUP BY alert, channel ORDER BY alert, channel
 """
-# a message to no one, which never goes
+# a message without a channel, which is never sent
 _UNLOOKED: Final = """
 INSERT INTO headwater.alert_messages AS m (source, alert, key, channel, id, body, code, next_at)
 VALUES (%(source)s, %(alert)s, '', %(channel)s, %(alert)s, '{}', %(why)s, 'infinity')
@@ -131,13 +131,13 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A row that meets an alert's condition, or has until a moment ago.
+    """The recorded state of a row that meets an alert's condition, or met it until recently.
 
     Attributes:
         alert: Name of the alert.
         key: Text of the row's key.
         state: The state of its episode.
-        since: When it was first seen to meet it.
+        since: When it was first seen to meet the condition.
     """
 
     alert: str
@@ -148,12 +148,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class PendingMessages:
-    """Messages that a channel has not accepted yet, or why an alert is not evaluated.
+    """Messages that a channel has not accepted yet, or an alert that is not evaluated.
 
     Attributes:
         alert: Name of the alert.
         channel: Name of the channel, or `CONDITION`.
-        messages: How many; 0 for `CONDITION`.
+        messages: Number of messages; 0 for `CONDITION`.
         attempts: Greatest number of attempts for one message.
         since: When the oldest was created.
         code: Why the last attempt failed; None if there was none.
@@ -168,7 +168,7 @@ class PendingMessages:
 
 
 def alone(connection: Connection, source: str, what: AdvisoryLock) -> bool:
-    """Takes a part of the work for as long as the session lasts; False if another one has it.
+    """Reserves a part of the work for this session; returns False if another one has it.
 
     Args:
         connection: To the source.
@@ -187,20 +187,20 @@ def now(connection: Connection) -> datetime:
 
 
 def look(connection: Connection, source: str) -> None:
-    """Begins a look at views, in the transaction that runs: see `withhold`."""
+    """Begins an evaluation in the current transaction; see `withhold`."""
     connection.execute(_AT_ROWS.in_transaction_shared, (source,))
 
 
 def withhold(connection: Connection, source: str) -> int:
     """Removes the rows from all pending messages; returns how many had one.
 
-    It waits for readers that are looking at a view; the rows that they read are removed as well,
-    and later readers see the view as it is published by then.
+    It waits for running evaluations, whose rows are removed as well; later evaluations read the
+    view as published after that.
     """
     with connection.transaction():
         connection.execute(_AT_ROWS.in_transaction, (source,))
         withheld = connection.execute(_WITHHOLD, (source,)).rowcount
-    connection.execute(_VACUUM)  # else they are in the table's file until it is reused
+    connection.execute(_VACUUM)  # otherwise they stay in the table's file until it is reused
     return withheld
 
 
@@ -212,7 +212,7 @@ def known(connection: Connection, source: str, alert: str) -> dict[str, Episode]
 
 @dataclass(frozen=True, slots=True)
 class AlertRecorder:
-    """Notes what becomes of an alert's rows.
+    """Records the states of an alert's rows.
 
     Attributes:
         source: Name of the source.
@@ -231,7 +231,7 @@ class AlertRecorder:
     at: datetime
 
     def note(self, connection: Connection, step: EpisodeStep, before: Episode | None) -> None:
-        """Notes a step, and the messages that tell it, in the transaction that runs."""
+        """Records a state change and its messages, in the current transaction."""
         names: dict[str, Any] = {"source": self.source, "alert": self.alert.name, "key": step.key}
         episode = step.episode
         if episode is None:
@@ -243,7 +243,7 @@ class AlertRecorder:
                 "since": episode.since,
                 "ended": episode.ended,
                 "until": episode.until,
-                # of one that is known they stay as they are
+                # a known row's messages stay unchanged
                 "columns": Jsonb({name: row.get(name) for name in self.columns}),
             }
             found = connection.execute(_KEEP, names | values).fetchone()
@@ -270,12 +270,12 @@ class AlertRecorder:
 
 
 def due(connection: Connection, source: str, channels: Collection[str]) -> list[Letter]:
-    """Returns messages that can be sent now; of one row and channel only the first.
+    """Returns messages that can be sent now; only the first for each row and channel.
 
     Args:
         connection: To the source.
         source: Its name.
-        channels: Names of those that accept messages.
+        channels: Names of the channels that accept messages.
     """
     rows = connection.execute(_DUE, (source, list(channels))).fetchall()
     return [Letter(*row) for row in rows]
@@ -306,7 +306,7 @@ def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
         connection: To the source.
         source: Its name.
         alert: Name of the alert.
-        why: What is wrong, without any row's values.
+        why: The cause, without values of rows; empty to clear it.
     """
     names = {"source": source, "alert": alert, "channel": CONDITION, "why": why}
     connection.execute(_UNLOOKED if why else _LOOKED, names)

@@ -1,8 +1,8 @@
-"""Watching views for alerts, and telling: two loops, each in one process at a time.
+"""Evaluates alerts and sends their messages: two loops, each in one process at a time.
 
-A view is looked at whenever another boundary is published, when a row has waited for long enough,
-and every few seconds, for a condition may ask for the time; the more there is to look at, the
-longer is the rest after it. Messages are stored before they are sent.
+A view is evaluated after each new boundary, when a row's waiting time is over, and every few
+seconds, because a condition may depend on the time; the longer an evaluation takes, the longer is
+the pause after it. Messages are stored before they are sent.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 Connection = psycopg.Connection[Any]
 
 EVERY_S: Final = 5.0
-"""How long a condition that asks for the time may be late."""
+"""Longest delay of a condition that depends on the time."""
 
 _LEAST_S: Final = 0.5
-"""Between two looks, however often boundaries are published."""
+"""Shortest time between two evaluations, however often boundaries are published."""
 _REST: Final = 4
-"""How many times as long as a look lasted no one looks again."""
+"""Pause after an evaluation, as a multiple of its duration."""
 OPENED_MAX: Final = 10_000
-"""Rows told at one look: no one is helped by being told of more at once."""
+"""Most rows reported by one evaluation: more at once help no reader."""
 _KEYS_EVERY_S: Final = 30.0
 _POLL_S: Final = 0.2
 _AGAIN_S: Final = 5.0
@@ -56,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AlertSpec:
-    """The alerts of a source, and where everything is.
+    """The alerts of a source, with the addresses that they need.
 
     Attributes:
         source: Name of the source.
@@ -64,8 +64,8 @@ class AlertSpec:
         tables: Folder of the views' tables.
         bootstrap: Kafka.
         alerts: The alerts.
-        keys: Returns the columns of each view's key; asked for again where one is not known.
-        secrets: What webhooks are signed with, by name.
+        keys: Returns the columns of each view's key; called again for an unknown view.
+        secrets: Secrets for signing webhooks, by name.
     """
 
     source: str
@@ -106,7 +106,7 @@ class Lookout:
 
     Args:
         spec: The alerts.
-        stop: Ends the thread.
+        stop: Stops the thread.
     """
 
     def __init__(self, spec: AlertSpec, stop: threading.Event) -> None:
@@ -119,7 +119,7 @@ class Lookout:
         self._said: dict[str, str] = {}
 
     def look_on(self, connection: Connection) -> None:
-        """Looks until it is stopped."""
+        """Evaluates until it is stopped."""
         alerting_tables.retire(connection, self._spec.source, self._spec.alerts)
         published, seen = Published(self._spec.tables, self._spec.source), 0
         looked_s, rested_s = -EVERY_S, 0.0
@@ -137,12 +137,13 @@ class Lookout:
                 rested_s = max(now_s + _LEAST_S, done_s + _REST * (done_s - now_s))
 
     def look(self, connection: Connection) -> None:
-        """Looks at all views once; an alert that cannot be asked keeps no other one waiting.
+        """Evaluates all views once; an alert that cannot be evaluated delays no other.
 
-        Why it cannot is logged once, and noted for `headwater alert list` until it can again.
+        The cause is logged once, and recorded for `headwater alert list` until the alert can be
+        evaluated again.
 
         Raises:
-            psycopg.OperationalError: The source does not answer: then none can be looked at.
+            psycopg.OperationalError: The source does not answer, so no alert can be evaluated.
         """
         for alert in self._spec.alerts:
             try:
@@ -151,7 +152,7 @@ class Lookout:
             except psycopg.OperationalError:
                 raise
             except (ProjectionError, CdcError) as error:
-                self._doubted.add(alert.view)  # it may have another key by now
+                self._doubted.add(alert.view)  # its key may have changed
                 why = f"{error.code}: {error.message}"
             except Exception as error:  # noqa: BLE001  # whatever a view has, others are looked at
                 why = f"{AlertError.code}: {type(error).__name__}"
@@ -163,10 +164,10 @@ class Lookout:
             self._said[alert.name] = why
 
     def _look_at(self, connection: Connection, alert: Alert) -> None:
-        self._due.pop(alert.name, None)  # of one that cannot be looked at nothing is due
+        self._due.pop(alert.name, None)  # nothing is due for an alert that cannot be evaluated
         key = self._key(alert.view)
         if not key:
-            return  # its table is not bound yet
+            return  # the view is not bound yet
         with connection.transaction():
             alerting_tables.look(connection, self._spec.source)
             now = alerting_tables.now(connection)
@@ -225,7 +226,7 @@ class Lookout:
 def _run(
     spec: AlertSpec, part: AdvisoryLock, stop: threading.Event, work: Callable[[Connection], None]
 ) -> None:
-    """Does a part of the work while no one else does, whatever comes between."""
+    """Does a part of the work while no other process does it; restarts it after errors."""
     while not stop.is_set():
         try:
             with session.connect(spec.dsn) as connection:

@@ -1,6 +1,6 @@
 """Background task: a thread of the job beside its queries, during one generation.
 
-Other parts wait for its work: a view claims no position until one is published, and keeps rows
+Other parts depend on its work: a view reports no position until one is published, and keeps rows
 until they are swept. No task may therefore end unnoticed. A task retries known faults itself; after
 any other exception it is restarted, and one that cannot continue ends the job, which reports that.
 """
@@ -20,7 +20,7 @@ from projections.common.fault import Fault, kind_and_place
 from projections.errors import AttendantFailedError
 
 FAILURES_MAX: Final = 5
-"""Failures that no one foresaw, within `CALM_S`, after which it is given up."""
+"""Unexpected failures within `CALM_S` after which a task is not restarted."""
 
 CALM_S: Final = 120.0
 PAUSE_S: Final = 2.0
@@ -32,7 +32,7 @@ class BackgroundTask(threading.Thread, ABC):
     """A thread that works until it is stopped.
 
     Attributes:
-        fault: Why it has failed for good; None if it has not.
+        fault: Why it has failed permanently; None if it has not.
         error: The exception before its last restart; None once it has completed a round since.
 
     Args:
@@ -45,7 +45,7 @@ class BackgroundTask(threading.Thread, ABC):
         self.error: Fault | None = None
         self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
         self._around_at = 0.0
-        self._rounds = 0  # since it was begun anew
+        self._rounds = 0  # since the last restart
         self._stopped = threading.Event()
 
     @abstractmethod
@@ -53,7 +53,7 @@ class BackgroundTask(threading.Thread, ABC):
         """Does the work, and calls `rested` between two rounds until that returns true."""
 
     def run(self) -> None:
-        """Works until stopped or failed for good."""
+        """Works until it is stopped or has failed permanently."""
         while not self._stopped.is_set() and self.fault is None:
             try:
                 self.work()
@@ -61,25 +61,25 @@ class BackgroundTask(threading.Thread, ABC):
                 self._begin_anew(error)
 
     def stop(self) -> None:
-        """Ends the thread after what it is at."""
+        """Ends the thread after its present work."""
         self._stopped.set()
 
     def rested(self, rest_s: float) -> bool:
-        """Rests between two rounds; tells whether there is to be no other."""
+        """Pauses between two rounds; returns whether to stop."""
         self._around_at = time.time()
-        if self._rounds:  # it has come around
+        if self._rounds:  # a round is complete
             self.error = None
         self._rounds += 1
         return self._stopped.wait(rest_s)
 
     def condition(self) -> dict[str, Any]:
-        """Returns its state: when it last completed a round, and what is wrong."""
+        """Returns its state: when it last completed a round, and its error."""
         error = self.fault or self.error
         return {"around_at": self._around_at, "error": None if error is None else asdict(error)}
 
     def _begin_anew(self, error: Exception) -> None:
         if self._stopped.is_set():
-            return  # what it works with ends, too
+            return  # its resources are closed, too
         self.error = Fault.of(
             AttendantFailedError(
                 f"the job's {self.name} fails", detail=kind_and_place(error), hint=_HINT

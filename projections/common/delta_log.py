@@ -3,7 +3,7 @@
 The engines return which files a version consists of, but not the actions that added them. A caller
 that writes the same files to another log needs these actions verbatim.
 
-Torn logs of Delta tables: the result of a power cut or of manual changes.
+Damaged logs of Delta tables: the result of a power cut or of manual changes.
 
 The engines read an empty commit as one without changes, so rows would be missing without an error.
 Their messages about other damage do not distinguish it from a disk that does not answer.
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 Action = dict[str, Any]
-"""What a line of a commit says of a file, of the table's form, and so on."""
+"""Content of an action in a commit."""
 
 FileKey = tuple[str, str]
-"""What tells a file of a table from another: its path, and what is taken out of it."""
+"""Identity of a data file: its path, and its deletion vector."""
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -79,7 +79,7 @@ class LogState:
     gone: dict[FileKey, Action] = field(default_factory=dict)
 
     def take(self, line: Action) -> None:
-        """Takes one line of a commit, or of a checkpoint."""
+        """Applies one line of a commit, or of a checkpoint."""
         if (add := line.get("add")) is not None:
             key = file_key(add)
             self.files[key] = {name: add[name] for name in _ADDED if add.get(name) is not None}
@@ -109,18 +109,18 @@ class TableLog:
         return self.folder / f"{number:020}.json"
 
     def commits(self) -> list[int]:
-        """Returns the numbers of the commits that are there, the oldest first."""
+        """Returns the numbers of the existing commits, the oldest first."""
         return self._numbers(_COMMIT)
 
     def checkpoints(self) -> list[int]:
-        """Returns the numbers of the checkpoints that are there, the oldest first."""
+        """Returns the numbers of the existing checkpoints, the oldest first."""
         return self._numbers(_CHECKPOINT)
 
     def lines(self, number: int) -> list[Action]:
-        """Returns what a commit says.
+        """Returns the actions of a commit.
 
         Raises:
-            LogUnreadableError: It is not there, or torn.
+            LogUnreadableError: It is missing or damaged.
         """
         try:
             return parsed(self.commit(number).read_bytes())
@@ -128,10 +128,10 @@ class TableLog:
             raise self._unreadable(f"{number:020}.json", error) from None
 
     def state(self, version: int) -> LogState:
-        """Returns what the log comes to at a version.
+        """Returns the state of the log at a version.
 
         Raises:
-            LogUnreadableError: It does not reach back so far, or is torn.
+            LogUnreadableError: It does not reach back that far, or is damaged.
         """
         state = LogState()
         since = max((number for number in self.checkpoints() if number <= version), default=-1)
@@ -170,7 +170,7 @@ def parsed(commit: bytes) -> list[Action]:
     """Returns the lines of a commit.
 
     Raises:
-        ValueError: It is torn.
+        ValueError: It is damaged.
     """
     lines = [orjson.loads(line) for line in commit.splitlines() if line.strip()]
     if not lines or not all(isinstance(line, dict) for line in lines):
@@ -179,12 +179,12 @@ def parsed(commit: bytes) -> list[Action]:
 
 
 def _said(action: Action) -> Action:
-    """What a checkpoint has as a NULL is not there in a commit."""
+    """Removes the NULL fields of a checkpoint, which a commit lacks."""
     return {name: value for name, value in action.items() if value is not None}
 
 
 def file_key(said: Action) -> FileKey:
-    """Returns what tells a file that is added or removed from another."""
+    """Returns the identity of an added or removed file."""
     vector = said.get("deletionVector")
     if vector is None:
         return said["path"], ""
@@ -192,10 +192,10 @@ def file_key(said: Action) -> FileKey:
 
 
 def files_of(said: Action) -> list[str]:
-    """Returns the paths below a table's folder that an added file consists of.
+    """Returns the paths of an added file below the table's folder.
 
     Raises:
-        LogUnreadableError: They are elsewhere.
+        LogUnreadableError: They are outside the folder.
     """
     path = unquote(said["path"])
     vector = said.get("deletionVector") or {"storageType": "i"}
@@ -211,7 +211,7 @@ def files_of(said: Action) -> list[str]:
 
 
 def _uuid(text: str) -> uuid.UUID:
-    """The name of a deletion vector's file, which a log has in base 85."""
+    """Returns the name of a deletion vector's file, which is base 85 in the log."""
     found = b""
     for start in range(len(text) - _UUID_CHARACTERS, len(text), 5):
         number = 0
@@ -222,12 +222,12 @@ def _uuid(text: str) -> uuid.UUID:
 
 
 def refuse_torn(root: Path, view: str, *, every: bool = False) -> None:
-    """Refuses the tables of a view whose log is torn.
+    """Refuses the tables of a view whose log is damaged.
 
     Args:
         root: Folder of the tables.
         view: The view.
-        every: Whether every commit since the last checkpoint is read, not the newest alone.
+        every: Whether to read every commit since the last checkpoint, instead of only the newest.
 
     Raises:
         TableTornError: One is.
@@ -244,7 +244,7 @@ def refuse_torn(root: Path, view: str, *, every: bool = False) -> None:
 
 
 def torn(path: Path, *, every: bool = False) -> str | None:
-    """Returns what is wrong with the log of a table; None if it is whole, or there is none."""
+    """Returns the damage of a table's log; None if it is intact or there is none."""
     log = path / "_delta_log"
     commits = {int(file.stem): file for file in log.glob("*.json") if file.stem.isdigit()}
     if not commits:
@@ -270,10 +270,10 @@ def _whole(commit: bytes) -> bool:
 
 
 _HARMLESS: Final = frozenset({"timestampNtz"})
-"""Features that change nothing of how files are read."""
+"""Features that do not affect how files are read."""
 
 
 def plain(table: DeltaTable) -> bool:
-    """Whether a version of a table is plain."""
+    """Returns whether a version of a table is plain."""
     mapped = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     return bool(mapped == "none") and set(table.protocol().reader_features or ()) <= _HARMLESS

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TAKE_OVER_WAIT_S: Final = 30.0
-"""How long what an ended driver left behind may take to end, too."""
+"""How long processes of an ended driver may take to end, too."""
 
 _FOLDER: Final = ".writer"
 _SOURCES: Final = "sources"
@@ -64,15 +64,15 @@ class DriverToken:
 
     @property
     def jvm_lock(self) -> Path:
-        """File that the driver's JVM holds locked, with a lock of the POSIX kind."""
+        """Returns the file that the driver's JVM holds locked, with a POSIX lock."""
         return self.folder / _JVM
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keeps other drivers out while something is written; several may write at a time.
+        """Excludes other drivers during a write; several writers of this driver may overlap.
 
         Raises:
-            WriterFencedError: Another driver has adopted, or the file of the lock is gone.
+            WriterFencedError: Another driver has the lock, or the lock file is gone.
         """
         try:
             handle = os.open(self.folder / _TENURE, os.O_RDONLY | os.O_CLOEXEC)
@@ -80,7 +80,7 @@ class DriverToken:
             raise self._fenced("its lock file was deleted") from None
         try:
             file_lock.lock(handle, shared=True)
-            # one that was put in its place is locked by others
+            # a replaced file is locked by others
             if not _same(handle, self.folder / _TENURE):
                 raise self._fenced("its lock file was replaced")
             if os.pread(handle, 4 * _TOKEN_BYTES, 0) != self.token.encode():
@@ -90,10 +90,10 @@ class DriverToken:
             os.close(handle)
 
     def check(self) -> None:
-        """Looks whether it still holds.
+        """Checks that the token is still valid.
 
         Raises:
-            WriterFencedError: It does not.
+            WriterFencedError: It is not.
         """
         with self.writing():
             pass
@@ -110,12 +110,12 @@ class DriverToken:
 def taken(
     home: Path, source: str | None = None, wait_s: float = TAKE_OVER_WAIT_S
 ) -> Iterator[DriverToken]:
-    """Makes this process the one driver of a home, or of one of its sources.
+    """Makes this process the only driver of a home folder, or of one of its sources.
 
     Args:
         home: Folder of all state.
         source: The source, if drivers of other sources use the same home.
-        wait_s: How long processes that an ended driver left may take to end, seconds.
+        wait_s: How long remaining processes of an ended driver may take to end, seconds.
 
     Raises:
         WriterLockedError: Another driver runs, or a process of one that might still write.
@@ -124,7 +124,7 @@ def taken(
     own = folder if source is None else folder / _SOURCES / source
     own.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        # no file: a lock that someone can delete is lost without notice
+        # a folder, not a file: a deleted file would lose its lock without notice
         _hold(held, home, shared=source is not None)
         if source is None:
             for other in sorted((folder / _SOURCES).glob("*/")):
@@ -167,12 +167,12 @@ def _locked(path: Path, what: str) -> WriterLockedError:
 
 
 def holders(path: Path) -> list[int]:
-    """Returns the processes that hold a lock of any kind on a file, as far as the system tells."""
+    """Returns the processes that hold any lock on a file, as far as the system reports them."""
     found = []
     with suppress(OSError):
         inode = str(path.stat().st_ino)
         for line in Path("/proc/locks").read_text("ascii").splitlines():
-            # number, kind, -, mode, process, device:inode, ...; one that waits has an arrow
+            # number, kind, -, mode, process, device:inode, ...; an arrow marks a waiting process
             words = line.split()
             if "->" not in words and words[5].rpartition(":")[2] == inode:
                 found.append(int(words[4]))

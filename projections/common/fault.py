@@ -1,4 +1,4 @@
-"""How a typed error crosses from Spark's worker processes, through a JVM, to the driver."""
+"""Faults: pass a typed error from Spark's workers, through a JVM, to the driver."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PATTERN = re.compile(_MARK + r"(\{.*?\})" + _MARK)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error as text can carry it.
+    """An error in text form.
 
     Attributes:
         code: Its stable code.
-        message: What is wrong.
-        detail: What was found.
+        message: The error's message.
+        detail: The observed detail.
         hint: How to repair it.
         retriable: Whether a retry may succeed.
     """
@@ -42,20 +42,20 @@ class Fault:
 
     @classmethod
     def find(cls, text: str) -> Fault | None:
-        """Finds the description in a stack trace; None if it holds none."""
+        """Finds the description in a stack trace; None if there is none."""
         found = _PATTERN.search(text)
         return None if found is None else cls(**orjson.loads(found[1]))
 
 
 def kind_and_place(error: Exception) -> str:
-    """Says what an error is and where it was raised: never its text, which may show a value."""
+    """Returns an error's class and origin, never its text, which may contain a value."""
     places = traceback.extract_tb(error.__traceback__)
     where = ", ".join(f"{Path(place.filename).name}:{place.lineno}" for place in places[-4:])
     return f"{type(error).__name__} at {where}"
 
 
 class FaultError(RuntimeError):
-    """Raised in a worker in place of a typed error, with that error's description as its text."""
+    """Replaces a typed error in a worker; its text is the error's description."""
 
     def __init__(self, error: PlatformError) -> None:
         super().__init__(_MARK + orjson.dumps(asdict(Fault.of(error))).decode() + _MARK)

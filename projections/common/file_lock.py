@@ -1,4 +1,4 @@
-"""WriterLock: at most one process writes a place at a time, however processes end."""
+"""WriterLock: one process at a time, however processes end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WriterLock:
             self._held = held.pop_all()
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         self._held.close()
 
     def __enter__(self) -> Self:

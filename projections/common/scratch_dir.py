@@ -18,10 +18,10 @@ _PREFIX: Final = "headwater-scratch-"
 
 
 class Scratch:
-    """A folder among the system's own for such. It is to be closed.
+    """A temporary folder; the owner must close it.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Scratch:
 
 
 def remove_abandoned() -> None:
-    """Removes what processes have left that were killed."""
+    """Removes the folders of killed processes."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # gone meanwhile, or another user's
+        except OSError:  # removed meanwhile, or another user's
             continue
         try:
             if file_lock.try_lock(handle):  # not in use
@@ -51,7 +51,7 @@ def remove_abandoned() -> None:
 def _locked() -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        # until it has its lock, someone may take it for abandoned
+        # until it has its lock, another process may take it for abandoned
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -6,10 +6,10 @@ records already, the query begins a new checkpoint at the offsets of the old one
 
 The identity of a checkpoint: the query and home that created it, and its topics.
 
-A checkpoint has the offsets of each partition. In the place of another query's, or beside a topic
-that was recreated under its name, it would claim changes that the store never received, and they
-would be missing without an error. Each checkpoint therefore has an identity mark, which is written
-before its first batch and checked before each start.
+A checkpoint has the offsets of each partition. Used for another query, or for a topic that was
+recreated under its name, it would claim changes that the store never received, and they would be
+missing without an error. Each checkpoint therefore has an identity mark, which is written before
+its first batch and checked before each start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CRC_BYTES: Final = 4
 
 
 def positions(home: Path, source: str) -> dict[str, Offsets]:
-    """Returns what every query of a source wants next, by the query's name.
+    """Returns the next offsets of every query of a source, by the query's name.
 
     Args:
         home: Folder of all state.
@@ -54,8 +54,8 @@ def committed(checkpoint: Path) -> Offsets:
     """Returns the offset after the last record of each partition that a query has finished.
 
     Returns:
-        Offsets by topic and partition; empty before the first batch. Of batches whose file is
-        damaged nothing is known: the one before counts.
+        Offsets by topic and partition; empty before the first batch. A batch with a damaged file is
+        ignored: the one before counts.
     """
     ends = (_end(checkpoint, batch) for batch in reversed(_numbers(checkpoint / "commits")))
     return next((end for end in ends if end is not None), {})
@@ -77,7 +77,7 @@ def damaged(checkpoint: Path) -> Path | None:
     """Returns a file with which Spark could not continue; None if there is none."""
     begun, done = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
     last = max([*begun[-1:], *done[-1:]], default=-1)
-    for batch in range(max(0, last - 1), last + 1):  # it reads the last one and the one before
+    for batch in range(max(0, last - 1), last + 1):  # Spark reads the last one and the one before
         if _end(checkpoint, batch) is None:
             return checkpoint / "offsets" / str(batch)
     read = [checkpoint / "metadata", checkpoint / "sources" / "0" / "0"] if begun else []
@@ -86,11 +86,11 @@ def damaged(checkpoint: Path) -> Path | None:
 
 
 def batch_end(checkpoint: Path, batch: int) -> Offsets:
-    """Returns the offset after the last record of each partition that a batch has.
+    """Returns the offset after the last record of each partition of a batch.
 
     Args:
         checkpoint: Folder of the query's checkpoint.
-        batch: Number of a batch that was begun.
+        batch: Number of a started batch.
     """
     lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
     return _told(lines)
@@ -98,7 +98,7 @@ def batch_end(checkpoint: Path, batch: int) -> Offsets:
 
 def _told(lines: list[str]) -> Offsets:
     offsets: Offsets = {}
-    for line in lines[2:]:  # after a version and a note of Spark's own
+    for line in lines[2:]:  # after a version and Spark's metadata
         for topic, partitions in orjson.loads(line).items():
             offsets |= {(topic, int(number)): int(at) for number, at in partitions.items()}
     return offsets
@@ -115,7 +115,7 @@ def batch_of(checkpoint: Path, place: tuple[str, int], offset: int) -> int | Non
     kept = set(_numbers(checkpoint / "offsets"))
     for number in kept & set(_numbers(checkpoint / "commits")):
         if number and number - 1 not in kept:
-            continue  # no one knows where it began
+            continue  # the start of the batch is unknown
         begin, end = _end(checkpoint, number - 1) if number else {}, _end(checkpoint, number)
         if begin is None or end is None:
             continue  # damaged
@@ -137,7 +137,7 @@ def starts(
 
     Args:
         at: Its present offsets, see `committed`.
-        topics: Topics that it shall read.
+        topics: Topics that it must read.
         bounds: First offset of each of their partitions, and the one after its last record.
         anew: Whether it needs a new checkpoint in any case.
     """
@@ -147,7 +147,7 @@ def starts(
     if not at or not (gone or late or anew):
         return None
     if not all(_within(offset, bounds.get(place)) for place, offset in kept.items()):
-        return None  # records are lost: the query ends, and that is told as what it is
+        return None  # records are lost: the query ends with the error for that
     found: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic, partition), (first, _) in sorted(bounds.items()):
         offset = kept.get((topic, partition))
@@ -156,16 +156,16 @@ def starts(
 
 
 def set_aside(checkpoint: Path) -> None:
-    """Puts a query's checkpoint away, so that it begins another; see `take_back`."""
+    """Moves a query's checkpoint away, so that it begins another; see `take_back`."""
     aside = _aside(checkpoint)
     shutil.rmtree(aside, ignore_errors=True)
     checkpoint.rename(aside)
 
 
 def take_back(checkpoint: Path) -> None:
-    """Takes back what was set aside if the query was killed before its first batch since.
+    """Restores such a checkpoint if the query was killed before its first batch since.
 
-    Without it no one would know where the query stood, nor that records were gone meanwhile.
+    Otherwise the query's position would be unknown, and so would lost records.
     """
     aside = _aside(checkpoint)
     if not aside.is_dir():
@@ -186,7 +186,7 @@ def _within(offset: int, bounds: tuple[int, int] | None) -> bool:
 
 
 def _end(checkpoint: Path, batch: int) -> Offsets | None:
-    """The offsets of a batch; None if its file is damaged or gone."""
+    """Returns the offsets of a batch; None if its file is damaged or missing."""
     lines = _lines(checkpoint / "offsets" / str(batch))
     try:
         return None if lines is None else _told(lines) or None
@@ -195,7 +195,7 @@ def _end(checkpoint: Path, batch: int) -> Offsets | None:
 
 
 def _lines(path: Path) -> list[str] | None:
-    """The lines of a file of Spark's, each but the first JSON; None if it is damaged or gone."""
+    """Returns the lines of a Spark file, parsed except the first; None if damaged or missing."""
     try:
         content = path.read_bytes()
         first, *others = lines = content.decode().splitlines()
@@ -207,7 +207,7 @@ def _lines(path: Path) -> list[str] | None:
 
 
 def _intact(path: Path, content: bytes) -> bool:
-    """Whether a file matches Hadoop's checksums beside it; true without any."""
+    """Returns whether a file matches its Hadoop checksum; true if it has none."""
     beside = path.with_name(f".{path.name}.crc")
     if not beside.is_file():
         return True
@@ -231,13 +231,13 @@ _HOME: Final = ".home"
 
 
 class CheckpointMark(msgspec.Struct, frozen=True):
-    """What a checkpoint says of itself.
+    """The identity mark of a checkpoint.
 
     Attributes:
-        home: Id of the folder of checkpoints in which it was made.
+        home: Id of the folder of checkpoints in which it was created.
         source: Name of the source.
         query: The query.
-        topics: Kafka's own id of each topic that it tells of, as far as that was known.
+        topics: Kafka's id of each of its topics, as far as known.
     """
 
     home: str
@@ -247,7 +247,7 @@ class CheckpointMark(msgspec.Struct, frozen=True):
 
 
 def adopt(folder: Path) -> None:
-    """Begins to keep account of a source's checkpoints; those that are there count as its own.
+    """Begins to mark a source's checkpoints; existing ones count as its own.
 
     Args:
         folder: The source's folder of checkpoints.
@@ -261,11 +261,10 @@ def adopt(folder: Path) -> None:
 
 
 def check(checkpoint: Path) -> Mapping[str, str]:
-    """Returns the ids of the topics that a checkpoint tells of; empty of one that is not begun.
+    """Returns the ids of the topics in a checkpoint; empty if it has not begun.
 
     Raises:
-        CheckpointForeignError: It belongs to another query, source or home, or its owner is
-            unknown.
+        CheckpointForeignError: It belongs to another query, source or home folder, or has no mark.
     """
     if not (checkpoint / "offsets").is_dir():
         return {}
@@ -282,7 +281,7 @@ def check(checkpoint: Path) -> Mapping[str, str]:
 
 
 def claim(checkpoint: Path, topics: Mapping[str, str]) -> None:
-    """Marks a checkpoint; it may not be begun yet.
+    """Marks a checkpoint, even before its first batch.
 
     Args:
         checkpoint: Folder of the query's checkpoint.
@@ -308,4 +307,4 @@ def _foreign(checkpoint: Path, why: str) -> CheckpointForeignError:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content)  # without a mark that can be read the query is refused
+    write_atomically(path, content)  # a query without a readable mark is refused

@@ -21,7 +21,7 @@ _CODEC: Final = "lz4"
 
 
 class SpillFile:
-    """Rows in parts. It is to be closed.
+    """Rows in parts; the owner must close it.
 
     Args:
         schema: Schema of all rows; no column of it is a dictionary.
@@ -31,12 +31,12 @@ class SpillFile:
     def __init__(self, schema: pa.Schema, folder: Path | None = None) -> None:
         self._schema = schema
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # see `close`
-        # of each batch of a part: where it begins and ends, and its bytes unpacked
+        # for each batch of a part: its range in the file, and its size unpacked
         self._places: dict[Hashable, array[int]] = defaultdict(lambda: array("q"))
         self._end = 0
 
     def add(self, part: Hashable, rows: pa.RecordBatch) -> None:
-        """Puts rows aside.
+        """Stores rows of a part.
 
         Raises:
             OSError: The disk is full.
@@ -53,7 +53,7 @@ class SpillFile:
         return pa.Table.from_batches(batches, self._schema)
 
     def close(self) -> None:
-        """Lets go of all rows."""
+        """Deletes all rows."""
         self._file.close()
 
     def _batch(self, begin: int, end: int, size_bytes: int) -> pa.RecordBatch:

@@ -1,9 +1,8 @@
 """Store lock: shared by batches, exclusive for cutovers.
 
 Several batches may run at once; a cutover needs the lock exclusively. Between two batches all
-versions of a view have the same changes, so readers who are moved just then see no change twice,
-and no row go back. Derived views reach a store apart from its batches, and have their own lock
-there.
+versions of a view have the same changes, so readers who are moved then neither see a change twice
+nor a row revert. Derived views reach a store apart from its batches, and have their own lock there.
 
 Derived lock: derived views are written to a store while no cutover runs there.
 """
@@ -24,31 +23,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MOVE_WAIT_S: Final = 60.0
-"""How long someone who moves readers waits for batches that are under way."""
+"""How long a cutover waits for running batches."""
 
 _LOCK: Final = AdvisoryLock.named("headwater.store", parts=2)
 
 
 def of_derived(store: str) -> str:
-    """Returns the turn that derived views have in a store."""
+    """Returns the name of the lock for derived views in a store."""
     return f"derived {store}"
 
 
 @contextmanager
 def shared(connection: psycopg.Connection[Any], source: str, store: str) -> Iterator[None]:
-    """Keeps readers from being moved while a batch is written.
+    """Excludes cutovers while a batch is written.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
-        store: The store, or `of_derived` it.
+        store: The store, or `of_derived` of it.
     """
     given = source, str(store)
     connection.execute(_LOCK.in_session_shared, given)
     try:
         yield
     finally:
-        with suppress(psycopg.Error):  # of a session that has ended nothing is held any more
+        with suppress(psycopg.Error):  # locks of an ended session are already released
             connection.execute(_LOCK.free_shared, given)
 
 
@@ -56,12 +55,12 @@ def shared(connection: psycopg.Connection[Any], source: str, store: str) -> Iter
 def alone(
     connection: psycopg.Connection[Any], source: str, stores: Iterable[str]
 ) -> Iterator[None]:
-    """Waits until no batch is written to any of some stores, and keeps further ones waiting.
+    """Waits until no batch is written to some stores, and holds back further ones.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
-        stores: The stores, or `of_derived` them.
+        stores: The stores, or `of_derived` of them.
 
     Raises:
         VersionBusyError: A batch takes too long.
@@ -80,10 +79,10 @@ def alone(
 
 
 class DerivedTurn:
-    """The turn of derived views in one store, held by a session that stays open.
+    """The lock for derived views in one store, on a session that stays open.
 
     Args:
-        dsn: Of the source.
+        dsn: The source database.
         source: Its name.
         store: The store.
     """
@@ -97,7 +96,7 @@ class DerivedTurn:
 
     @contextmanager
     def taken(self) -> Iterator[psycopg.Connection[Any]]:
-        """Keeps readers from being moved meanwhile; gives the session, in autocommit.
+        """Excludes cutovers inside the block; yields the session, in autocommit.
 
         Raises:
             PostgresError: The source does not answer.
@@ -113,6 +112,6 @@ class DerivedTurn:
                 raise
 
     def close(self) -> None:
-        """Lets go of the session."""
+        """Closes the session."""
         if self._connection is not None:
             self._connection.close()

@@ -1,9 +1,8 @@
 """Archive pins: versions of an archive that a caller reads, so that their files stay.
 
-A pin is a file beside the archive's folder that names a version. A caller that reads has it locked,
-and touches it, while it lives: a pin that no one has locked is one of a reader that was killed, and
-counts no more; nor does one that no one has touched for a while. The archive's upkeep keeps the
-files of every version that is pinned.
+A pin is a file beside the archive's folder that names a version. A reader locks its pin, and
+touches it regularly. An unlocked pin belongs to a killed reader and does not count; nor does one
+that was not touched for a while. The archive's maintenance keeps the files of every pinned version.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 TOUCHED_EVERY_S: Final = 20.0
 EXPIRED_AFTER_S: Final = 900.0
-"""A reader that was suspended for that long may lose its version; it says so then."""
+"""How long a suspended reader keeps its version; afterwards it reports an error."""
 
 
 @contextmanager
 def pinned(archive: Path, version: int) -> Iterator[None]:
     """Keeps the files of a version for as long as the block runs.
 
-    The version should be a recent one: files that went before it was pinned do not come back.
+    The version should be recent: files that were removed before it was pinned do not come back.
     """
     folder = _folder(archive)
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +39,7 @@ def pinned(archive: Path, version: int) -> Iterator[None]:
     thread = threading.Thread(target=_touch, args=(pin, ended), name="archive-pin", daemon=True)
     with draft.open("wb") as held:
         file_lock.lock(held.fileno())
-        draft.rename(pin)  # whoever sees it sees it locked
+        draft.rename(pin)  # the pin is locked before it is visible
         thread.start()
         try:
             yield
@@ -51,27 +50,27 @@ def pinned(archive: Path, version: int) -> Iterator[None]:
 
 
 def pinned_versions(archive: Path) -> list[int]:
-    """Returns the versions that are being read; forgets the pins of readers that are gone."""
+    """Returns the versions that are being read; removes the pins of ended readers."""
     try:
         pins = list(os.scandir(_folder(archive)))
     except FileNotFoundError:
         return []
     found, now = set(), time.time()
     for pin in pins:
-        draft = pin.name.startswith(".")  # it is being made, or its reader was killed amid that
+        draft = pin.name.startswith(".")  # just being created, or abandoned then
         try:
             expired = now - pin.stat().st_mtime > EXPIRED_AFTER_S
             if expired or (not draft and _left(pin.path)):
                 os.unlink(pin.path)  # noqa: PTH108  # what scandir gives
             elif not draft:
                 found.add(int(pin.name.partition("-")[0]))
-        except FileNotFoundError:  # let go of meanwhile
+        except FileNotFoundError:  # released meanwhile
             continue
     return sorted(found)
 
 
 def _left(pin: str) -> bool:
-    """Whether the reader of a pin has ended without letting go of it."""
+    """Returns whether the reader of a pin has ended without releasing it."""
     with open(pin, "rb") as looked_at:  # noqa: PTH123  # what scandir gives
         return file_lock.try_lock(looked_at.fileno())
 

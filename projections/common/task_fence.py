@@ -1,4 +1,4 @@
-"""TaskFence: lets a driver know that no Spark task writes a store any more.
+"""TaskFence: tells a driver when no Spark task writes to a store any more.
 
 Spark reports a job as cancelled before its tasks have ended, and tasks outlive a killed driver by
 some seconds. Each holds a shared lock while it works, which the system frees however the task ends.
@@ -25,8 +25,8 @@ class TaskFence:
     """Lets the tasks of one run write while it is open.
 
     Args:
-        folder: A folder of that run alone, which driver and tasks share. A task of another run,
-            whose driver was killed, looks into its own, and finds no fence there.
+        folder: A folder of that run alone, shared by driver and tasks. A task of an earlier run,
+            whose driver was killed, looks in its own folder and finds no fence.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class TaskFence:
         """Holds the lock of a task.
 
         Raises:
-            ReplayStoppedError: It is not open.
+            ReplayStoppedError: The fence is closed.
         """
         with ExitStack() as held:
             try:
@@ -62,10 +62,10 @@ class TaskFence:
             raise _ended()
 
     def close(self, wait_s: float = 0) -> bool:
-        """Lets no task begin, waits for those that have begun, and removes the folder.
+        """Refuses new tasks, waits for running ones, and removes the folder.
 
         Returns:
-            Whether none works any more; False if one did after that time.
+            Whether all tasks have ended; False if one was still running after that time.
         """
         if not self._folder.is_dir():
             return True
@@ -78,11 +78,11 @@ class TaskFence:
 
     @classmethod
     def close_all(cls, parent: Path, wait_s: float = 0) -> bool:
-        """Closes what there is of any run, and removes the folder of their folders; see `close`."""
+        """Closes the fences of all runs, and removes their parent folder; see `close`."""
         if not parent.is_dir():
             return True
         runs = [cls(folder) for folder in parent.iterdir() if folder.is_dir()]
-        ended = [run.close(wait_s) for run in runs]  # each, whether or not another one has ended
+        ended = [run.close(wait_s) for run in runs]  # every fence, even after a failure
         if not all(ended):
             return False
         shutil.rmtree(parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Throttle: work takes at most a share of the time, so that others have the rest."""
+"""Throttle: limits work to a share of the time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 from projections.errors import ProjectionError
 
 _PAUSE_MAX_S: Final = 30.0
-"""However long a step took: what is kept open at a store does not wait for much longer."""
+"""Longest pause: connections to stores do not stay open idle for much longer."""
 
 _WORK_MIN_S: Final = 0.01
-"""A pause for less work than this comes with the next one."""
+"""Pauses shorter than this are added to the next one."""
 
 
 class Throttle:
-    """Pauses after each step for as long as the share of the time asks.
+    """Pauses after each step according to the share of the time.
 
     Args:
         share: Greatest share of the time to work, above 0 and up to 1.
@@ -39,11 +39,11 @@ class Throttle:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more is to be done."""
+        """Returns whether to stop."""
         return self._stop.is_set()
 
     def step(self) -> None:
-        """Ends a step: pauses, if the share asks for that."""
+        """Ends a step, with a pause if the share requires one."""
         worked_s = time.monotonic() - self._since
         pause_s = min(_PAUSE_MAX_S, worked_s * (1 / self._share - 1))
         if pause_s > 0 and worked_s < _WORK_MIN_S:
@@ -53,11 +53,11 @@ class Throttle:
         self._since = time.monotonic()
 
     def restart(self) -> None:
-        """Begins a step: what came before it was the work of others, at a pace of their own."""
+        """Begins a step: earlier time does not count as work."""
         self._since = time.monotonic()
 
     def rest(self, seconds: float) -> None:
-        """Waits for something else; that is no work."""
+        """Waits for something else; this does not count as work."""
         began = time.monotonic()
         self._stop.wait(seconds)
         self._since += time.monotonic() - began

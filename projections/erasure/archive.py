@@ -1,7 +1,7 @@
-"""What the archive has of keys that are to be erased, and how it is removed.
+"""Finds the records of keys in the archive, and erases them.
 
-An erased record stays in its place as one without a value. The archive therefore has no gap, and a
-replay skips it like any such record.
+An erased record stays as a record without a value. The archive therefore has no gap, and a replay
+skips it like any such record.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _READ: Final = '"snapshot":"true"'
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """Up to where a source is forgotten.
+    """The end of the range to forget.
 
     Attributes:
         epoch: Incarnation of the source.
-        lsn: Position in it; later changes stay.
+        lsn: Log position; later changes stay.
     """
 
     epoch: int
@@ -49,7 +49,7 @@ class Through:
 
     @property
     def version(self) -> int:
-        """The version up to which rows are forgotten."""
+        """Returns the version up to which rows are forgotten."""
         return version_of(self.epoch, self.lsn.value)
 
 
@@ -60,7 +60,7 @@ class ReadKey(NamedTuple):
         text: The key, as records have it.
         partition: Partition of the record.
         offset: Its offset.
-        alive: Whether the key has a row.
+        alive: Whether the source has a row of the key.
     """
 
     text: str
@@ -71,13 +71,13 @@ class ReadKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedKeys:
-    """What the archive has of some keys.
+    """The records of some keys in the archive.
 
     Attributes:
         texts: The keys, as records have them.
-        former: Those of them under which the rows were before they came under the others.
-        partitions: Partitions of the topic that have records of them.
-        records: Records that have values.
+        former: Those of them under which rows were before they moved to the others.
+        partitions: Partitions of the topic with records of them.
+        records: Number of records with values.
     """
 
     texts: frozenset[str]
@@ -114,7 +114,7 @@ class ArchivedTopic:
         return found
 
     def find(self, texts: Collection[str], through: Through) -> ArchivedKeys:
-        """Finds keys, and those that their rows had before."""
+        """Finds keys, and the former keys of their rows."""
         olds = self._moves()
         wanted, ahead = set(texts), list(texts)
         while ahead:
@@ -136,11 +136,11 @@ class ArchivedTopic:
     def rows(
         self, texts: Collection[str], through: Through, *, later: bool = False
     ) -> Iterator[tuple[str, Any]]:
-        """Yields each row that a record of the keys has, with its key.
+        """Yields each row in the records of the keys, with its key.
 
         Args:
             texts: The keys.
-            through: Up to where.
+            through: The end of the range.
             later: Whether to return later records instead.
         """
         for batch in self._batches(_COLUMNS):
@@ -150,7 +150,7 @@ class ArchivedTopic:
                         yield row["key"], orjson.loads(row[name])
 
     def values_elsewhere(self, texts: Collection[str], values: Collection[str]) -> frozenset[str]:
-        """Returns those of some values that records of other keys have as well."""
+        """Returns those of some values that records of other keys also have."""
         names = pa.array(sorted(texts), pa.string())
         found: set[str] = set()
         for batch in self._batches(("key", "before", "after")):
@@ -158,18 +158,18 @@ class ArchivedTopic:
             for name in ("before", "after"):
                 column = batch.column(name).filter(others)
                 for value in set(values) - found:
-                    # as it stands in JSON, where a quote is not by itself
+                    # as in JSON, where quotes are escaped
                     text = orjson.dumps(value).decode()[1:-1]
                     if pc.any(pc.match_substring(column, text)).as_py():
                         found.add(value)
         return frozenset(found)
 
     def erase(self, texts: Collection[str], through: Through) -> int:
-        """Takes the values out of the records of keys; returns how many records there were.
+        """Removes the values from the records of keys; returns the number of records.
 
         Args:
             texts: The keys.
-            through: Up to where; unreadable records are removed at any position.
+            through: The end of the range; unreadable records are erased at any position.
 
         Raises:
             SinkUnavailableError: The archive cannot be written.
@@ -197,7 +197,7 @@ class ArchivedTopic:
         return int(metrics["num_updated_rows"])
 
     def forget_past(self) -> bool:
-        """Removes the files of older versions; returns whether none is being read."""
+        """Removes the files of older versions; returns whether no reader uses one."""
         if not DeltaTable.is_deltatable(str(self._folder)):
             return True
         with archive_lock(self._folder):
@@ -208,7 +208,7 @@ class ArchivedTopic:
         return True
 
     def _moves(self) -> dict[str, set[str]]:
-        """Keys that rows had before they came under others, by the new key."""
+        """Returns the former keys of rows, by the new key."""
         found: dict[str, set[str]] = {}
         for batch in self._batches(("key", "headers")):
             moved = old_keys(batch.column("headers"), batch.column("key"))
@@ -223,7 +223,7 @@ class ArchivedTopic:
 def _of(
     batch: pa.RecordBatch, texts: Collection[str], through: Through, *, later: bool = False
 ) -> pa.Array:
-    """Tells which records are of some keys and not later than a position, or later than that."""
+    """Returns which records belong to some keys, up to a position or after it."""
     names = pa.array(sorted(texts), pa.string())
     epoch, lsn = batch.column("epoch"), batch.column("lsn")
     beyond = pc.or_(

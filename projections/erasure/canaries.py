@@ -1,4 +1,4 @@
-"""Canaries: values that only the forgotten key has, to search for afterwards."""
+"""Canaries: values that occur only in the forgotten key's records, to search for afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from projections.erasure.archive import ArchivedTopic, Through
 
 LENGTH_MIN: Final = 6
-"""Shorter texts are found by chance."""
+"""Shorter texts occur by chance."""
 
 COUNT_MAX: Final = 20
 
@@ -41,16 +41,16 @@ def canaries(
         table: The table of the keys.
         topics: Its topics in the archive.
         texts: The keys.
-        through: Up to where their records are looked at.
+        through: The end of the range of records.
 
     Returns:
-        The longest of them; none where every value is another process's as well.
+        The longest such values; empty if every value occurs elsewhere too.
     """
     found: set[str] = set()
     for topic in topics:
         for key, row in topic.rows(texts, through):
             found.update(_values(row, key))
-        for _, row in topic.rows(texts, through, later=True):  # what stays
+        for _, row in topic.rows(texts, through, later=True):  # values that stay
             kept = [value for value in row.values() if isinstance(value, str)]
             found = {value for value in found if not any(value in each for each in kept)}
         chosen = sorted(found, key=lambda value: (-len(value), value))[: 4 * COUNT_MAX]
@@ -66,12 +66,12 @@ def _values(row: Mapping[str, object], key: str) -> set[str]:
         if isinstance(value, str)
         and len(value) >= LENGTH_MIN
         and value not in key
-        and "\0" not in value  # what says that a value is unchanged
+        and "\0" not in value  # the placeholder of an unchanged value
     }
 
 
 def _in_table(connection: Connection[Any], table: TableName, values: set[str]) -> set[str]:
-    """Those of some values that rows of the table have now, if only as a part of another value."""
+    """Returns those of some values that rows of the table contain now, also within other values."""
     name = sql.Identifier(table.schema, table.name)
     columns = connection.execute(_COLUMNS, (name.as_string(connection),)).fetchall()
     texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(c)) for (c,) in columns)

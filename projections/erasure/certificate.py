@@ -1,4 +1,4 @@
-"""Certificate: what was erased of a key and where, and how it was looked for afterwards."""
+"""Certificate: what was erased of a key and where, and how the result was checked."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ BEYOND_REACH: Final = (
     "backups and copies of the source, of topics and of stores",
     "what consumers of topics keep in stores of their own",
 )
-"""What no erasure from here reaches; whoever keeps it has to see to it."""
+"""What the erasure cannot reach; the owners of those copies must erase them."""
 
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_.@-]")
 _NAME_MAX: Final = 100
 
 
 class Erased(msgspec.Struct, frozen=True):
-    """What became of one place.
+    """The result for one place.
 
     Attributes:
         place: The place: archive, topic, a view in a store, and so on.
         what: What was erased there.
-        count: How many of it there were.
-        complete: Whether nothing of it is left on disk, as far as the place tells.
+        count: Number of erased items.
+        complete: Whether nothing is left on disk, as far as the place reports that.
     """
 
     place: str
@@ -46,18 +46,18 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: Name of the source.
         subject: What was forgotten: the table, or the person of the event store.
-        keys: Keys that were named.
-        former_keys: How many other keys their rows had before.
-        through: Position in the source's log: what it has written since stays.
-        begun_at: When it was asked, ISO 8601, UTC.
-        ended_at: When it was done.
+        keys: The named keys.
+        former_keys: Number of other keys that their rows had before.
+        through: Log position; later changes stay.
+        begun_at: When it was requested, ISO 8601, UTC.
+        ended_at: When it was completed.
         erased: What was erased where.
-        values_searched: Values that only the erased records had, looked for afterwards.
-        files_searched: Files that were looked through.
-        bytes_searched: Their bytes.
+        values_searched: Number of values that only the erased records had, searched for afterwards.
+        files_searched: Number of files searched.
+        bytes_searched: Size of those files.
         found_in: Files that still have one of the values, below the home folder.
         beyond_reach: What an erasure cannot reach.
-        searched_in: Where the values were looked for.
+        searched_in: The places searched.
     """
 
     source: str
@@ -77,20 +77,20 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every place is done and no value was found again."""
+        """Returns whether every place is complete and no value was found again."""
         return not self.found_in and all(each.complete for each in self.erased)
 
 
 def now() -> str:
-    """Returns the time as a certificate tells it."""
+    """Returns the time in the form of a certificate."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def keep(certificate: Certificate, folder: Path) -> Path:
-    """Writes a certificate to a file of its own; returns which."""
+    """Writes a certificate to a file of its own; returns the path."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     time = certificate.ended_at.replace(":", "").replace("-", "").partition("+")[0]
-    # a person may be named by any text, a file may not
+    # a person's name can be any text, a file name cannot
     name = f"{time}-{_UNFIT.sub('_', certificate.subject)[:_NAME_MAX]}"
     path = folder / f"{name}.json"
     number = 1

@@ -57,7 +57,7 @@ _BESIDE: Final = (".deleted", ".changes")
 
 
 class Erasure:
-    """The places that know keys of one table.
+    """The places with data of keys of one table.
 
     Args:
         spec: The job, its views bound.
@@ -79,15 +79,15 @@ class Erasure:
 
     @property
     def followers(self) -> list[str]:
-        """Views that are made from these, by way of others too."""
+        """Returns views derived from these, directly or indirectly."""
         derived = [(_view(view.name), view.inputs) for view in self._spec.derived]
         return sorted(made_from(self.views, derived) - set(self.views))
 
     @property
     def places(self) -> frozenset[tuple[str, Store]]:
-        """Where versions of the table's views are kept, each in a store.
+        """Returns the physical names of versions of the table's views, with their stores.
 
-        Those too of views that combine it with other sources, as their jobs keep them.
+        This includes views that combine it with other sources, which other jobs maintain.
         """
         own = frozenset((plan.name, store) for plan in self._plans for store in plan.to)
         reading = self._views_elsewhere()
@@ -104,7 +104,7 @@ class Erasure:
         return [ArchivedTopic(self._spec.config.archive, topic) for topic in self.topics]
 
     def known(self, texts: Collection[str]) -> list[Erased]:
-        """Takes out what is known of keys.
+        """Removes the data of keys.
 
         Raises:
             SinkError: A place cannot be written.
@@ -126,12 +126,12 @@ class Erasure:
         return [*found, Erased("quarantine", "records", sum(counts))]
 
     def behind(self, now: Through) -> list[str]:
-        """Returns tables that are not published as they are now.
+        """Returns the tables that are not published in their present state.
 
-        A derived view keeps the versions of theirs that it was made from.
+        A derived view keeps the versions of its inputs from which it was computed.
 
         Args:
-            now: Position that they have to reach.
+            now: Position that they must reach.
         """
         places = [plan.name for plan in self._spec.plans_in(Store.TABLE)]
         places += [view.name for view in self._spec.derived]
@@ -146,18 +146,18 @@ class Erasure:
             {self._spec.cross_reads.readers[v.name] for v in self._views_elsewhere()}
         ):
             latest = Published(tables, owner).latest()
-            # a view that is being made for the first time has no table yet
+            # a view that is being created has no table yet
             at = None if latest is None else latest.others.get(source)
             if at is None or at < wanted:
                 found.append(f"the derived views of source {owner}")
         return found
 
     def past(self) -> list[Erased]:
-        """Removes what places keep of former times; all views have to be published as they are.
+        """Removes earlier versions; all views must be published in their present state.
 
         Raises:
             SinkError: A place cannot be read or written.
-            StableTableError: A stable path cannot be shown.
+            StableTableError: A stable path cannot be updated.
         """
         found = [self._past_of_archive(), *self._past_of_tables()]
         search = self._places(Store.SEARCH)
@@ -172,7 +172,7 @@ class Erasure:
         return found
 
     def left(self, texts: Collection[str]) -> list[Erased]:
-        """Asks the stores by keys which rows of them they have that should be gone.
+        """Asks the stores by key which erased rows they still have.
 
         Raises:
             SinkError: A store cannot be read.
@@ -190,7 +190,7 @@ class Erasure:
         return found
 
     def cut(self, before: Mapping[Place, int], deadline_s: float) -> list[Erased]:
-        """Cuts the topics off.
+        """Truncates the topics.
 
         Args:
             before: Offset of each partition before which all records are removed.
@@ -210,7 +210,7 @@ class Erasure:
             try:
                 truncation.cut_off(bootstrap, before)
             except TopicRefusedError:
-                # a topic that keeps the latest record of every key: older ones go by compaction
+                # a compacted topic: compaction removes older records
                 what = "partitions left to compaction"
                 return [Erased("topics", what, len(before), complete=False)]
             left = await_removed(deadline_s)
@@ -256,7 +256,7 @@ class Erasure:
         return sorted(own | {place for place, where in self.places if where is store})
 
     def _views_elsewhere(self) -> list[DerivedView]:
-        """Declared views that combine the table's with those of other sources."""
+        """Returns declared views that combine the table's with those of other sources."""
         derived = self._spec.cross_reads.derived
         made = made_from(
             [*self.views, *self.followers], [(view.name, view.inputs) for view in derived]
@@ -264,13 +264,13 @@ class Erasure:
         return [view for view in derived if view.name in made]
 
     def _readers(self) -> list[Reader]:
-        """What other sources' jobs have made from the table's views, as it is published."""
+        """Returns the published views of other sources' jobs that read the table's views."""
         tables, source = self._spec.config.addresses.tables, self._spec.config.source
         return readers(tables, source, {*self.views, *self.followers})
 
 
 def _values(plan: ViewPlan, texts: Collection[str]) -> list[tuple[object, ...]]:
-    """The values of keys; columns may have had other names when a record was written."""
+    """Returns the values of keys; columns may have had other names when a record was written."""
     columns = [plan.schema.by_name[name] for name in plan.schema.key]
     fields = [list(orjson.loads(text).values()) for text in sorted(texts)]
     return [
@@ -285,7 +285,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _place(table: str) -> str:
-    """The place whose writers take a lock for a table."""
+    """Returns the physical name whose lock protects a table."""
     for end in _BESIDE:
         table = table.removesuffix(end)
     return table

@@ -1,4 +1,4 @@
-"""Search of files, byte by byte and column by column, for texts that should be nowhere any more."""
+"""Searches files, byte by byte and column by column, for texts that must not be there."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PARQUET: Final = ".parquet"
 
 @dataclass(slots=True)
 class Searched:
-    """What a search has looked at, and where it has found something.
+    """The result of a search.
 
     Attributes:
-        texts: How many texts were looked for.
-        files: How many files were read.
-        size_bytes: Their bytes.
-        found: Files that have one, below the folder that was searched.
-        unread: Parquet files of which only the bytes were read, as what decodes them is not
-            installed: that is so where the event store works alone.
+        texts: Number of texts searched for.
+        files: Number of files read.
+        size_bytes: Their size.
+        found: Files that contain one, relative to the folder.
+        unread: Parquet files searched only as bytes because no decoder is installed, as in an event
+            store without views.
     """
 
     texts: int = 0
@@ -37,10 +37,10 @@ class Searched:
 
 
 def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()) -> Searched:
-    """Looks for texts in all files of a folder.
+    """Searches all files of a folder for texts.
 
-    Files are read as they lie; of Parquet files, which are compressed, the columns are read as
-    well. What another program compresses in a way of its own may hide a text.
+    Files are read as bytes; the columns of Parquet files, which are compressed, are read as well.
+    Another program's own compression may hide a text.
 
     Args:
         root: The folder.
@@ -72,7 +72,7 @@ def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()
 
 
 def _decodes() -> bool:
-    """Whether what reads Parquet files is installed."""
+    """Returns whether a decoder of Parquet files is installed."""
     try:
         return find_spec("pyarrow") is not None
     except ModuleNotFoundError:
@@ -89,12 +89,12 @@ def _files(folder: Path, but: frozenset[Path]) -> Iterator[Path]:
             continue
         if path.is_dir():
             yield from _files(path, but)
-        elif path.is_file():  # no socket, and nothing that waits for a writer
+        elif path.is_file():  # neither a socket nor a named pipe
             yield path
 
 
 def _in_bytes(path: Path, wanted: list[bytes]) -> bool:
-    """Reads, and maps nothing: who has a file may cut it off meanwhile."""
+    """Reads the file instead of mapping it, since its owner may truncate it meanwhile."""
     overlap = max(map(len, wanted)) - 1
     before = b""
     with path.open("rb") as file:
@@ -116,7 +116,7 @@ def _in_columns(path: Path, texts: Collection[str]) -> bool:
                 _has(column, texts) for batch in file.iter_batches() for column in batch.columns
             )
     except (pa.ArrowException, OSError):
-        return False  # torn: its bytes were looked at
+        return False  # damaged: its bytes were searched
 
 
 def _has(column: pa.Array, texts: Collection[str]) -> bool:

@@ -1,8 +1,7 @@
-"""Earlier versions of a Delta table that its files and its log still contain.
+"""Removes earlier versions of a Delta table from its files and its log.
 
-Deleted entries that a cache still has on disk, until it rewrites its files.
-
-Former documents that a search engine keeps in segments until they are merged.
+It also removes deleted entries that a cache has on disk until it rewrites its files, and former
+documents that a search engine keeps in segments until they are merged.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ _VALUED: Final = {
     "remove": ("stats", "tags"),
     "commitInfo": ("operationParameters", "operationMetrics"),
 }
-"""Of what a commit says, that which tells values: the least and the greatest of each column of a
-file, and conditions."""
+"""Fields of a commit that contain values: a file's column bounds, and conditions.
+"""
 
 
 def forget_past(table: Path, kept: Collection[int] = ()) -> None:
-    """Removes all files that are no part of a version that is kept, and values from the log.
+    """Removes all files outside the kept versions, and values from the log.
 
-    The log itself stays, without values: a writer that knows the table at a former commit goes on
-    from there, and would else take the number after it for one that no one has; and who opens the
-    table just now may be at an older checkpoint. No process may write to the table meanwhile. A
-    caller that reads another version fails.
+    The log itself stays, without values: a writer that knows the table at an earlier commit
+    continues from there, and would otherwise reuse the next number; and a reader that is just
+    opening the table may be at an older checkpoint. No process may write to the table meanwhile. A
+    reader of another version fails.
 
     Args:
         table: Folder of the table.
-        kept: Versions that have to stay readable beside the newest. Those after the last of them
+        kept: Versions that must stay readable beside the newest. Later ones than the last of them
             stay as well: the job has written them and may be about to publish one.
 
     Raises:
@@ -69,7 +68,7 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
         retention_hours=0,
         enforce_retention_duration=False,
         dry_run=False,
-        full=True,  # also what a writer that was killed has left
+        full=True,  # including leftovers of a killed writer
         keep_versions=sorted({*kept, *unpublished}),
     )
     for file in sorted((table / "_delta_log").iterdir()):
@@ -137,7 +136,7 @@ def write_anew(url: str, deadline_s: float) -> bool:
     try:
         with told_apart():
             found: Any = client.info("persistence")
-            _await(client, deadline_s)  # one that is under way may have begun before
+            _await(client, deadline_s)  # a running one may have begun before
             if found.get("aof_enabled"):
                 _asked(client, client.bgrewriteaof, deadline_s)
             if found.get("rdb_last_save_time") and found.get("rdb_saves", 1):
@@ -174,17 +173,17 @@ _ALL: Final = {
 _USUAL: Final = {"index": dict.fromkeys(_ALL["index"])}
 _FLUSH: Final = "_flush?force=true&wait_if_ongoing=true"
 _RELEASE_S: Final = 120.0
-"""Copies say each half a minute how far they are; one that is away is remembered for hours."""
+"""How often replicas report their progress; a missing one is remembered for hours."""
 
 _SEARCH_POLL_S: Final = 0.3
 
 
 class Expunged(NamedTuple):
-    """What became of former documents.
+    """The result of removing former documents.
 
     Attributes:
         indices: The indices.
-        left: Indices that still have some, because a replica is away.
+        left: Indices that still have some, because a replica is missing.
     """
 
     indices: list[str]
@@ -192,11 +191,11 @@ class Expunged(NamedTuple):
 
 
 def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> Expunged:
-    """Has segments merged that have documents of earlier times, and waits for it.
+    """Merges segments that have former documents, and waits for that.
 
-    A merge leaves out only what every copy of a shard has: as long as one may ask for the changes
-    since, the document that was overwritten stays, and is adopted into the new segment. So it is
-    waited for first that the copies have said that they have what has been written by now.
+    A merge only drops what every copy of a shard has: as long as one may request the changes since
+    then, an overwritten document is copied into the new segment. It therefore first waits until all
+    copies have confirmed everything written so far.
 
     Args:
         engine: The engine.
@@ -204,7 +203,7 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
         deadline_s: Longest wait for the merges of an index, seconds.
 
     Raises:
-        SinkError: The engine refuses, does not answer, or is not done in time.
+        SinkError: The engine refuses, does not answer, or does not finish in time.
     """
     found = [
         each["index"]
@@ -222,19 +221,19 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
 
 
 def _merged(engine: SearchEngine, name: str, deadline_s: float) -> bool:
-    """Merges an index; tells whether no segment is left that had former documents."""
+    """Merges an index; returns whether no segment with former documents is left."""
     engine.request("POST", f"/{name}/{_FLUSH}")
     former = _with_former(engine, name)
     asked = engine.request("POST", f"/{name}/{_MERGE}")
     _await_search(engine, asked["task"], deadline_s)
-    # what was merged goes once it is committed, and searches use the new segment
+    # merged segments are removed after a commit, once searches use the new one
     engine.request("POST", f"/{name}/{_FLUSH}")
     engine.request("POST", f"/{name}/_refresh")
     return not former & _with_former(engine, name)
 
 
 def _await_released(engine: SearchEngine, names: Iterable[str]) -> set[str]:
-    """Waits until no copy asks for what was written before now; returns indices where one does."""
+    """Waits until no copy requests earlier changes; returns indices where one does."""
     written = {
         name: {
             shard: max(copy["seq_no"]["max_seq_no"] for copy in copies)
@@ -266,7 +265,7 @@ def _copies(engine: SearchEngine, name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _with_former(engine: SearchEngine, name: str) -> set[tuple[str, str, str]]:
-    """Segments of each copy that have former documents."""
+    """Returns the segments of each copy that have former documents."""
     shards = engine.request("GET", f"/{name}/_segments")["indices"][name]["shards"]
     return {
         (shard, copy["routing"]["node"], segment)

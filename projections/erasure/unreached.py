@@ -52,13 +52,13 @@ def unreached(
     table: TableName,
     halted: Mapping[tuple[str, str], str],
 ) -> list[Unreached]:
-    """Tells what an erasure of keys of a table would pass over.
+    """Returns what an erasure of keys of a table would miss.
 
     Args:
         connection: To the source, in autocommit.
-        spec: The job, its views bound, with those that are paused.
+        spec: The job with its bound views and its paused ones.
         table: The table.
-        halted: By place and store, the code of what halts a view there, as the job says it.
+        halted: Error code of each paused view by physical name and store, as the job reports it.
     """
     if not view_schemas.ready(connection):
         return []
@@ -69,7 +69,7 @@ def unreached(
 def made_from(
     views: Iterable[str], derived: Iterable[tuple[str, Collection[str]]]
 ) -> frozenset[str]:
-    """Returns views, and all that are made from them by way of others."""
+    """Returns views, and all views derived from them, directly or indirectly."""
     found, among = set(views), list(derived)
     while new := {name for name, inputs in among if not found.isdisjoint(inputs)} - found:
         found |= new
@@ -77,7 +77,7 @@ def made_from(
 
 
 class _Look:
-    """One look at everything that is noted of places."""
+    """The recorded state of all versions and stores."""
 
     def __init__(self, connection: Connection, spec: JobSpec, table: TableName) -> None:
         self._spec = spec
@@ -92,7 +92,7 @@ class _Look:
             row[0] if row else None,
             escaped_topics.names(connection, spec.config.source).of(table),
         )
-        # a table that was given another name is the same one
+        # a renamed table is the same table
         self._own = {
             *(plan.name for plan in spec.plans if plan.schema.table == table),
             *(view.name for view in spec.paused if topic in view.topics),
@@ -125,7 +125,7 @@ class _Look:
                 )
 
     def withdrawn(self) -> Iterator[Unreached]:
-        """Stores from which a view was removed: they are no longer written."""
+        """Yields stores from which a view was removed: they are no longer written."""
         stores = {plan.name: plan.to for plan in self._spec.plans if plan.name in self._own}
         for view in self._spec.derived:
             if _view(view.name) in self._made:
@@ -139,7 +139,7 @@ class _Look:
                 )
 
     def left(self) -> Iterator[Unreached]:
-        """Versions that are not maintained."""
+        """Yields versions that are not maintained."""
         spec = self._spec
         declared = {view.name for view in (*spec.views, *spec.declared_derived)}
         kept = {plan.name for plan in spec.plans} | {view.name for view in spec.paused}
@@ -157,7 +157,7 @@ class _Look:
                 again = f"{all_of_it}, or declare it again and headwater up"
                 yield Unreached(version.place, "its view is declared no more", again)
             elif version.state is not VersionState.BUILDING:
-                # what is being built is refused by itself, and has no place yet if it is derived
+                # a version being built is refused separately; a derived one has no data yet
                 again = f"declare view {version.view} as it was, or {drop}"
                 yield Unreached(version.place, "is not kept as it is declared", again)
         for place in (self._own & self._known) - kept - self._views.keys():
@@ -166,7 +166,7 @@ class _Look:
 
     def _concerns(self, version: ViewVersion) -> bool:
         view = self._views[version.place]
-        if view is None:  # no one can tell
+        if view is None:  # unknown
             return True
         return version.place in self._own or (
             isinstance(view, DerivedView) and not self._made.isdisjoint(view.inputs)
@@ -174,7 +174,7 @@ class _Look:
 
 
 def _defined(version: ViewVersion) -> AnyView | None:
-    """What a version was made for; None if that cannot be read."""
+    """Returns the definition of a version; None if it cannot be read."""
     try:
         return registry.defined(version)
     except DefinitionUnreadableError:

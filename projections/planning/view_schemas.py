@@ -1,4 +1,4 @@
-"""Which columns each view has and leaves out, in the source database: `headwater.view_shapes`."""
+"""The columns that each view has and excludes, in the source database: `headwater.view_shapes`."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ _OUTCOME: Final = """
 INSERT INTO headwater.schema_outcomes (change_id, view, outcome) VALUES (%s, %s, %s)
 ON CONFLICT (change_id, view) DO UPDATE SET outcome = excluded.outcome, decided_at = now()
 """
-# Rows that the read has not found are gone: until they are removed, the view has too many. A read
-# that was given up is not waited for in silence: the reads say what became of it.
+# Rows that the read has not found must still be removed. An abandoned read is not waited for
+# silently: its own state reports the reason.
 _WAITING: Final = """
 SELECT v.tables -> -1 ->> 0, v.tables -> -1 ->> 1
   FROM headwater.view_shapes v JOIN headwater.snapshots s ON s.id = v.read_id
@@ -81,24 +81,23 @@ _LOCK: Final = AdvisoryLock.named("headwater.view_shapes")
 
 @dataclass(frozen=True, slots=True)
 class ViewShape:
-    """The columns of one view, and how it came by them.
+    """The columns of one view, and how they follow from its table.
 
     Attributes:
         view: Its name.
         table_oid: Its table.
-        tables: Names that the table had, the newest last.
-        change_id: The newest schema change of the table that was decided on.
-        shape_id: The one since which the table has the view's columns.
-        schema: The table with the columns that it had then, those included that the view leaves
-            out.
-        left_to_read: Records of older versions are left to the read that was asked for.
-        kept_since: Rows of older versions complete no change that keeps values.
-        read_id: Read of the whole table that the view waits for; None for none.
+        tables: Names of the table over time, the newest last.
+        change_id: The last schema change of the table that was decided on.
+        shape_id: The change since which the table has the view's columns.
+        schema: The table with its columns of that time, including excluded ones.
+        left_to_read: Records with lower versions are ignored: the requested read replaces them.
+        kept_since: Rows with lower versions cannot complete a change that omits unchanged values.
+        read_id: Read of the whole table that the view waits for; None if it waits for none.
         paused: Why it is paused; None if it is not.
-        updated_at: When any of that was decided; None before it is stored.
-        expected: What its rows had to be like to be in it, as `Expectation` prints it.
-        left_out: Numbers of the columns that it leaves out, by the name that it leaves them out
-            by; several where one took the name of another.
+        updated_at: Time of the last decision; None before it is stored.
+        expected: The expectations that decided which rows it has, as `Expectation` prints them.
+        left_out: Numbers of the excluded columns, by the name in the list; several if one took the
+            name of another.
     """
 
     view: str
@@ -117,12 +116,12 @@ class ViewShape:
 
     @property
     def out(self) -> frozenset[int]:
-        """Numbers of all columns that it leaves out."""
+        """Returns the numbers of all excluded columns."""
         return frozenset().union(*self.left_out.values())
 
 
 def ready(connection: psycopg.Connection[Any]) -> bool:
-    """Tells whether there is a place for them: there is none before the first capture."""
+    """Returns whether the table exists: before the first capture it does not."""
     row = connection.execute(_READY).fetchone()
     return bool(row and row[0])
 
@@ -165,13 +164,13 @@ def pause(connection: psycopg.Connection[Any], source: str, view: str, fault: Fa
 def note(
     connection: psycopg.Connection[Any], view: str, changes: Iterable[int], outcome: SchemaOutcome
 ) -> None:
-    """Notes what became of schema changes in a view."""
+    """Records the outcome of schema changes for a view."""
     with connection.cursor() as cursor:
         cursor.executemany(_OUTCOME, [(change, view, str(outcome)) for change in changes])
 
 
 def outcomes(connection: psycopg.Connection[Any]) -> dict[int, dict[str, str]]:
-    """Returns what became of each schema change, by view."""
+    """Returns the outcome of each schema change, by view."""
     found: dict[int, dict[str, str]] = {}
     query = "SELECT change_id, view, outcome FROM headwater.schema_outcomes ORDER BY 1, 2"
     for change, view, outcome in connection.execute(query).fetchall():
@@ -182,7 +181,7 @@ def outcomes(connection: psycopg.Connection[Any]) -> dict[int, dict[str, str]]:
 def mark(
     connection: psycopg.Connection[Any], source: str, kept: Iterable[str] = ()
 ) -> tuple[object, ...]:
-    """Returns what differs as soon as a table changed or something was decided on.
+    """Returns a value that changes as soon as a table changes or a decision is made.
 
     Args:
         connection: To the source.
@@ -220,7 +219,7 @@ def lock(connection: psycopg.Connection[Any], source: str) -> None:
 
 
 def unlock(connection: psycopg.Connection[Any], source: str) -> None:
-    """Lets others decide."""
+    """Releases that lock."""
     connection.execute(_LOCK.free, (source,))
 
 

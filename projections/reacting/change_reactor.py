@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eventstore.store import EventStore
 
 _LOOK_S: Final = 0.25
-"""How soon it notices that it is to stop."""
+"""How soon it reacts to a request to stop."""
 
 _DIGITS: Final = 16
 
@@ -41,12 +41,12 @@ _DIGITS: Final = 16
 def reactor_changes(
     kafka: Any, reactor: Reactor, *, start: GroupStart = GroupStart.END, **options: Any
 ) -> Changes:
-    """Opens the changes for a reactor: in a group of its name, with its retries.
+    """Opens the changes for a reactor: in a consumer group of its name, with its retry policy.
 
     Args:
         kafka: See `cdc.changes`.
         reactor: Its `react` takes a `Change`.
-        start: Where the group begins; by default what happened before has no effects.
+        start: Where the group begins; by default, earlier changes have no effects.
         options: `source`, `tables`, `dsn` and other options of `cdc.changes`. A mirror in `tables`
             stands for its table.
 
@@ -99,8 +99,9 @@ class ChangeReactorRunner:
     """Makes the effects of changes, one change at a time, until the changes are stopped.
 
     Args:
-        source_changes: Of one member of the group; the caller closes them.
-        reactor: What to run. `query`, `partitions` and `start` are of events, and stay as they are.
+        source_changes: The changes of one member of the group; the caller closes them.
+        reactor: The reactor. `query`, `partitions` and `start` only apply to events, and must have
+            their defaults.
         store: Handles commands; None for a reactor without any.
 
     Raises:
@@ -149,12 +150,12 @@ class ChangeReactorRunner:
         self._pause.set()
 
     def _put_back(self) -> None:
-        """Returns changes that wait for the dependency, so that a pause holds none."""
+        """Returns waiting changes to the group, so that a pause holds none."""
         while self._held:
             self._held.popleft().put_back()
 
     def _next(self) -> Change | None:
-        """The next change; as a probe, one that was not tried before, if there is one."""
+        """Returns the next change; for a probe, preferably one not attempted before."""
         if self._held and self._limit.closed:
             return self._held.popleft()
         change = self._changes.take(timeout_s=0 if self._held else _LOOK_S)
@@ -178,10 +179,10 @@ class ChangeReactorRunner:
             self._held.append(change)
 
     def _make(self, change: Change, keys: list[str]) -> bool:
-        """Makes the effects of a change; returns False if a dependency is away, so that it waits.
+        """Makes the effects of a change; returns False if it must wait for a dependency.
 
         Raises:
-            Exception: What failed, as an attempt that counts.
+            Exception: The error of an attempt that counts.
         """
         if change.snapshot:
             return True
@@ -221,9 +222,9 @@ class ChangeReactorRunner:
 
 
 def change_key(name: str, source: str, change: Change) -> str:
-    """Returns what names a change for a reactor, the same however often it comes.
+    """Returns the name of a change for a reactor, the same at every delivery.
 
-    The row's key is in it as a digest, because it goes to the outside.
+    It contains a digest of the row's key, because external systems receive it.
 
     Raises:
         EffectKeyError: The table has no key, so changes of rows cannot be told apart.
@@ -239,7 +240,7 @@ def change_key(name: str, source: str, change: Change) -> str:
 
 
 def _failed(change: Change, error: Exception) -> None:
-    """Has a change retried after a wait; parks its key if that cannot help."""
+    """Schedules a retry of a change, or parks its key if retries cannot help."""
     final = isinstance(error, EventStoreError | ProjectionError) and not error.retriable
     if final:
         change.park(error)

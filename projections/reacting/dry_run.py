@@ -1,4 +1,4 @@
-"""A dry run: which effects the changes of topics or of the archive would have; none is made."""
+"""A dry run: lists the effects of changes in topics or the archive, and makes none."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PlannedChangeEffect:
 def dry_run_changes(
     kafka: Any, reactor: Reactor, *, start: GroupStart = GroupStart.BEGINNING, **options: Any
 ) -> Iterator[PlannedChangeEffect]:
-    """Yields the effects of the changes that the topics have now, and makes none.
+    """Yields the effects of the changes in the topics now, and makes none.
 
     It joins no group and commits nothing, so a running reactor is unaffected.
 
@@ -76,20 +76,20 @@ def dry_run_changes(
 def dry_run_archive(
     archive: Path, kafka: Any, reactor: Reactor, *, since: date | None = None, **options: Any
 ) -> Iterator[PlannedChangeEffect]:
-    """Yields the effects of the changes that the archive has, and makes none.
+    """Yields the effects of the changes in the archive, and makes none.
 
-    The archive may have changes that the topics no longer have. They come in the order in which its
-    files have them.
+    The archive may have changes that the topics no longer have. They are yielded in the order of
+    its files.
 
     Args:
         archive: Folder of the source's archive.
-        kafka: See `dry_run_changes`; no broker is asked.
+        kafka: See `dry_run_changes`; no broker is contacted.
         reactor: See `dry_run_changes`.
         since: First day on which the changes came, UTC; None for all.
         options: See `dry_run_changes`.
 
     Raises:
-        ArchiveMissingError: There is no archive, or a file of it cannot be read.
+        ArchiveMissingError: There is no archive, or one of its files cannot be read.
         CdcError: See `cdc.consumer.ChangeDecoder`.
         DeclarationError: See `reactor_changes`.
     """
@@ -106,7 +106,7 @@ def dry_run_archive(
 
 
 class _Record(NamedTuple):
-    """A record of the archive, as Kafka delivered it."""
+    """A record of the archive in Kafka's form."""
 
     topic: str
     partition: int
@@ -117,7 +117,7 @@ class _Record(NamedTuple):
 
 
 def _prepared(kafka: Any, options: dict[str, Any]) -> str:
-    """Puts the tables of mirrors in their place; returns the source's name."""
+    """Replaces mirrors by their tables; returns the source's name."""
     if options.get("tables") is not None:
         options["tables"] = tables_of(options["tables"])
     name: str = kafka.name if isinstance(kafka, CaptureSpec) else options["source"]
