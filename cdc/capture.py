@@ -20,8 +20,8 @@ HEARTBEAT_TABLE: Final = TableName("headwater", "heartbeat")
 """Written every heartbeat and captured like any table, so that an idle database frees its log."""
 
 SCHEMA_TABLE: Final = TableName("headwater", "schema_changes")
-"""What captured tables look like; captured like any table, so that the log has each change of them
-before the rows that follow it."""
+"""The table of schema changes, captured like any table, so that the log has each change before the
+rows that follow it."""
 
 OWN_TABLES: Final = (HEARTBEAT_TABLE, SCHEMA_TABLE)
 """Captured on top of what is declared."""
@@ -32,42 +32,44 @@ _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class CaptureSpec:
-    """One source and how it is captured.
+    """A source, and how to capture it.
 
     Attributes:
-        name: The source's name: lower-case letters, digits and `_`; prefix of its topics.
-        dsn: The database, `postgresql://…`, with the role that sets capture up and keeps its state.
-        capture_dsn: The same database with the role that captures: its connector and its reads;
-            see `cdc.upkeep.role`. None if that is the role of `dsn`.
-        tables: What to capture; the heartbeat table comes on top.
+        name: Name of the source: lower-case letters, digits and `_`; prefix of its topics.
+        dsn: The database, `postgresql://…`, with the role that sets up capture and stores its
+            state.
+        capture_dsn: The same database with the capture role, for connector and snapshots; see
+            `cdc.upkeep.role`. None if that is the role of `dsn`.
+        tables: Tables to capture; the heartbeat table is added.
         outbox: Table whose inserted rows are sent as messages; see `cdc.connect.outbox`. None if
-            the source has none.
+            there is none.
         connect_url: Kafka Connect's REST interface.
         kafka_bootstrap: `host:port[,host:port]`.
-        epoch: Incarnation of the source, 1 to 127; raised when its slot was recreated on purpose.
+        epoch: Incarnation of the source, 1 to 127; raised when its slot is deliberately recreated.
         heartbeat_interval_ms: How often the heartbeat row is written.
-        guard_interval_s: Seconds between two comparisons of what has arrived in Kafka.
-        topic_partitions: Partitions of a table's topic, once it is made.
+        guard_interval_s: Seconds between two comparisons with Kafka.
+        topic_partitions: Number of partitions of a new table topic.
         topic_retention_ms: How long topics keep records.
-        retention: Tables whose topic keeps them otherwise.
-        replication_factor: Copies of each topic; -1 is the broker's default.
-        connector_dsn: How the connector reaches the database, if not as the reads do.
-        secrets_folder: Folder that Connect's workers, and they alone, may read secrets from; they
-            are written there and the configuration only refers to them. None if it has no such.
-        columns: Tables of which some columns do not leave, or not as they are.
-        insert_only: Tables that are captured without a key, although Postgres then refuses UPDATE
-            and DELETE on them.
+        retention: Tables whose topics have another retention.
+        replication_factor: Number of copies of each topic; -1 for the broker's default.
+        connector_dsn: The database as the connector reaches it, if different.
+        secrets_folder: Folder for secrets that only Connect's workers can read; the configuration
+            refers to its files. None if there is none.
+        columns: Rules for excluded, hashed and masked columns.
+        insert_only: Tables captured without a key, although Postgres then refuses UPDATE and DELETE
+            on them.
         escaped_topics: Tables whose names are escaped in their topics; see `TopicNames`.
-        salt: Secret that columns are hashed with; a caller that has it can try values.
-        connector_password: What stands for the password in the configuration instead: a reference
-            in Connect's form, `${provider:path:key}`. None puts the password there, in clear.
-        snapshot_workers: Ranges of tables that are read at once.
-        connector_salt: The same for the salt.
+        salt: Secret for hashing columns; with it, values can be found by trial.
+        connector_password: Reference to the password in Connect's form, `${provider:path:key}`.
+            None puts the password itself into the configuration, in clear text.
+        snapshot_workers: Number of table ranges read in parallel.
+        connector_salt: Reference to the salt, likewise.
         deadline_s: Longest wait for the connector's task to run.
 
     Raises:
-        CaptureSpecError: The name cannot be a slot's, no table is named, or two share a topic.
-        ColumnRuleError: Columns are hashed, and there is no salt.
+        CaptureSpecError: The name cannot be a slot's, no table is named, or two tables share a
+            topic.
+        ColumnRuleError: Columns are hashed, but there is no salt.
     """
 
     name: str
@@ -166,7 +168,7 @@ class CaptureSpec:
 
     @property
     def hiding(self) -> Hiding:
-        """What of the columns does not leave the source as it is."""
+        """Returns the rules and the salt for the source's columns."""
         return Hiding(self.columns, self.salt)
 
     def retention_of(self, table: TableName) -> TopicRetention:
@@ -175,7 +177,7 @@ class CaptureSpec:
 
     @property
     def outbox_prefix(self) -> str:
-        """What the topics of the outbox's messages begin with."""
+        """Returns the topic prefix of outbox messages."""
         return self.topics.outbox_prefix
 
     @property

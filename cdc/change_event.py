@@ -22,18 +22,18 @@ EPOCH_HEADER = "headwater.epoch"
 
 @dataclass(frozen=True, slots=True)
 class ChangeEvent:
-    """A change as it left the source; values are still Debezium's JSON forms.
+    """A change as Debezium sent it; values are still in its JSON forms.
 
     Attributes:
-        table: Where it happened.
-        operation: What happened.
+        table: The table.
+        operation: The operation.
         key: The key's columns; None for a table without a key.
         before: Old row, as far as known.
         after: New row; None after a delete.
-        position: Its place in the source's order.
+        position: Its log position.
         transaction_id: Postgres' transaction id; None for snapshot rows of an idle source.
         committed_at_us: Commit time at the source, microseconds since 1970, UTC.
-        snapshot: True for a row that a snapshot read.
+        snapshot: Whether it is a snapshot row.
     """
 
     table: TableName

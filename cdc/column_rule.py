@@ -27,15 +27,15 @@ _MASK_LENGTH_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, init=False)
 class ColumnRules:
-    """Rules for the columns of one table. A column of its key has none.
+    """Rules for the columns of one table. Key columns cannot have rules.
 
     Attributes:
-        only: Columns that leave the source, besides those that are hashed or masked; every other
-            one stays, also one that is added later. None for all columns.
-        exclude: Columns that stay.
-        hash: Columns of which the salted SHA-256 of each value leaves, as hexadecimal digits:
-            equal values stay equal, and NULL stays NULL.
-        mask: Columns of which so many asterisks leave instead of each value; NULL stays NULL.
+        only: The only columns to send, besides hashed and masked ones; later columns are excluded
+            too. None for all.
+        exclude: Columns to exclude.
+        hash: Columns sent as the salted SHA-256 of each value, in hexadecimal: equal values stay
+            equal, and NULL stays NULL.
+        mask: Columns replaced by a number of asterisks; NULL stays NULL.
     """
 
     only: frozenset[str] | None
@@ -73,14 +73,14 @@ class ColumnRules:
         return Treatment(self.mask[column]) if column in self.mask else None
 
     def takes(self, column: str) -> bool:
-        """Tells whether a column leaves the source, in whatever form."""
+        """Returns whether a column is sent, in any form."""
         if self.only is None:
             return column not in self.exclude
         return column in self.only or self.treatment(column) is not None
 
     @property
     def treated(self) -> dict[str, Treatment]:
-        """What is not sent as it is, by the column's name."""
+        """Returns the columns that are hashed or masked, by name."""
         names = sorted({*self.hash, *self.mask})
         return {name: Treatment(self.mask.get(name)) for name in names}
 
@@ -139,11 +139,11 @@ class ColumnRules:
 
 @dataclass(frozen=True, slots=True)
 class Hiding:
-    """What of a source's columns does not leave it as it is.
+    """The column rules of a source.
 
     Attributes:
-        rules: By table.
-        salt: What columns are hashed with.
+        rules: Rules by table.
+        salt: Salt for hashed columns.
     """
 
     rules: Mapping[TableName, ColumnRules] = field(default_factory=dict)

@@ -16,24 +16,24 @@ _EPOCH_MAX = 127
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChangePosition:
-    """Where a change stands among all changes of one source.
+    """The place of a change in the order of all changes of one source.
 
-    The order of the fields is the order of the log: sources that were recreated or restored come
-    in a later `epoch`; transactions follow each other by commit, so the commit before a
-    transaction places it although rows of several transactions interleave in the log; rows of a
-    transaction follow by `lsn`; rows that share an lsn (COPY writes many in one record) follow by
-    their number in the transaction.
+    The order of the fields is the order of the log: recreated or restored sources have a later
+    `epoch`; transactions are ordered by commit, so the commit before a transaction orders it
+    although rows of several transactions interleave in the log; rows of a transaction are ordered
+    by `lsn`, and rows that share an lsn (COPY writes many in one record) by their number in the
+    transaction.
 
-    A row that was read precedes every streamed transaction, and its `lsn` is the position that the
-    read stands for: changes of its key that the read has not seen have a greater one.
+    A snapshot row precedes every streamed transaction, and its `lsn` is the position of the
+    snapshot: changes of its key that the snapshot has not seen have a greater one.
 
     Attributes:
         epoch: Incarnation of the source, 1 to 127, raised when its slot is recreated.
-        commit_lsn: Commit of the transaction before this one; 0 for rows that were read.
-        lsn: The row's own position; the read's for rows that were read.
-        order: Number of the row in its transaction, from 1; 0 where there is none. After a
-            restart amid a transaction Debezium may count a row twice, so a copy sent again can
-            carry a number one higher: it orders rows, and does not identify them.
+        commit_lsn: Commit of the transaction before this one; 0 for snapshot rows.
+        lsn: The row's own position; the snapshot's position for snapshot rows.
+        order: Number of the row in its transaction, from 1; 0 if there is none. After a restart
+            within a transaction Debezium may count a row twice, so a repeated record can have a
+            number one higher: it orders rows, and does not identify them.
     """
 
     epoch: int
@@ -49,12 +49,12 @@ class ChangePosition:
 
     @classmethod
     def of_read(cls, epoch: int, lsn: Lsn, order: int = 0) -> ChangePosition:
-        """Returns the version of a row that was read at a position of this epoch.
+        """Returns the version of a row that a snapshot read.
 
         Args:
             epoch: Incarnation of the source.
-            lsn: Position that the read stands for.
-            order: What tells rows of a table without a key apart; 0 with a key.
+            lsn: Position of the snapshot.
+            order: Distinguishes rows of a table without a key; 0 with a key.
         """
         return cls(epoch, Lsn(0), lsn, order)
 

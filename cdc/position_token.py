@@ -1,8 +1,8 @@
-"""PositionToken: a position in a source's log, to be handed on and waited for.
+"""PositionToken: a position in a source's log that other processes can wait for.
 
-A writer gets one after its commit; a view that has applied everything up to there has what was
-written. It says of which source it is, and of which incarnation: positions of another, or of a log
-that was restored to an earlier time, mean nothing here.
+A writer gets one after its commit; a view that has applied everything up to the position has the
+write. It names its source and incarnation: positions of another source, or of a log that was
+restored to an earlier time, cannot be compared.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ _TEXT: Final = re.compile(r"hwp1\.(?P<epoch>\d{1,9})\.(?P<lsn>[0-9A-F]{16})\.(?P
 class PositionToken:
     """A position in the log of one incarnation of a source.
 
-    Its text holds nothing secret: letters, digits, dots and underscores, fit for a header of HTTP.
+    Its text contains nothing secret: letters, digits, dots and underscores, suitable for an HTTP
+    header.
 
     Attributes:
         source: Name of the source.
         epoch: Its incarnation.
-        lsn: Whatever was committed before it was made has an earlier position.
+        lsn: Everything committed before the token was made has an earlier position.
     """
 
     source: str

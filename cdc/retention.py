@@ -66,14 +66,14 @@ class TopicRetention:
 
     @classmethod
     def parse(cls, text: str, time_ms: int) -> TopicRetention:
-        """Reads `latest`, `7 days`, `50 GB`, or a time and a size with a comma between.
+        """Parses `latest`, `7 days`, `50 GB`, or a time and a size with a comma between.
 
         Args:
-            text: As it stands in the settings.
-            time_ms: The source's own retention: how long `latest` remembers a delete.
+            text: The setting.
+            time_ms: The source's own retention: how long `latest` keeps a delete.
 
         Raises:
-            CaptureSpecError: It is none of these.
+            CaptureSpecError: The text is none of these.
         """
         if text.strip().lower() == _LATEST:
             return cls(time_ms, latest=True)

@@ -79,17 +79,17 @@ _WORKER_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How capture of one source stands.
+    """The state of capture of one source.
 
     Attributes:
-        connector_state: Connect's word for the connector; `MISSING` if there is none.
-        task_state: The same of its task.
+        connector_state: Connect's state of the connector; `MISSING` if there is none.
+        task_state: Connect's state of its task.
         failure: Why the task failed, one line; None if it did not.
         slot: The replication slot; None if there is none.
-        end_offsets: Records by topic and partition; topics that do not exist are left out.
-        flow: Whether changes flow, judged by what moves.
-        drift: What is not as it was applied; `plan` shows the same.
-        loss: Why changes are missing, as far as that is known; None if none are.
+        end_offsets: End offsets by topic and partition; missing topics are omitted.
+        flow: Whether changes flow, as measured.
+        drift: Differences from the declaration; `plan` shows the same.
+        loss: Why changes are missing, as far as known; None if none are.
     """
 
     connector_state: str
@@ -103,7 +103,7 @@ class SourceStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether changes flow, from a slot that has its log, and as they were asked to."""
+        """Returns whether changes flow, from an intact slot, as declared."""
         kept = self.slot is not None and self.slot.wal_status != "lost"
         return self.flow.healthy and kept and not self.drift and self.loss is None
 
@@ -195,7 +195,7 @@ def plan_first(spec: CaptureSpec) -> list[Difference]:
 
 
 def _refused(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
-    """What has to be repaired at the source before anything is made there."""
+    """Returns the problems to repair at the source before anything is created there."""
     return [
         Difference(Part.SOURCE, check.name, "", check.message, "ready", False, check.hint)
         for check in checks(connection, spec)
@@ -204,7 +204,7 @@ def _refused(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]
 
 
 def status(spec: CaptureSpec) -> SourceStatus:
-    """Looks at connector, slot and topics; changes nothing."""
+    """Reads the state of connector, slot and topics; changes nothing."""
     with (
         session.connect(spec.dsn) as connection,
         closing(ConnectRest(spec.connect_url, retry_s=0.0, timeout_s=_WORKER_S)) as rest,
@@ -349,20 +349,20 @@ def remove_connector(connection: Connection[Any], rest: ConnectRest, spec: Captu
 
 
 def reads_slot(connection: Connection[Any], config: Mapping[str, str], spec: CaptureSpec) -> bool:
-    """Tells whether a connector so configured reads a source's slot, in this database."""
+    """Returns whether a connector's configuration names the source's slot in this database."""
     read = (config.get("slot.name"), config.get("database.dbname"))
     return read == (spec.slot, connection.info.dbname)
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
-    """Looks at everything that capture asks of a source, as the roles that it will be asked of.
+    """Checks all requirements of capture, with the roles concerned.
 
     Args:
-        connection: To the source database, as the role that sets capture up.
-        spec: What shall be captured.
+        connection: To the source database, with the setup role.
+        spec: The capture.
 
     Raises:
-        PostgresError: The role that captures cannot connect.
+        PostgresError: The capture role cannot connect.
     """
     with session.connect(spec.reader_dsn) as reader:
         found = preflight.checks(
@@ -387,7 +387,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
 
 
 def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
-    """What `apply` refuses because changes are missing already."""
+    """Returns the losses for which `apply` would refuse to continue."""
     try:
         loss = continuity.find_loss(connection, rest, spec)
         if loss is not None:
@@ -417,7 +417,7 @@ def _repair(
     spec: CaptureSpec,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    # the slot is made anew, whatever is wrong with the one that is there
+    # the slot is recreated, whatever its present state
     _require(check for check in checks(connection, spec) if check.name not in _SLOT_CHECKS)
 
     def reconciled(anew: CaptureSpec) -> list[str]:

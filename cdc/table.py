@@ -1,4 +1,4 @@
-"""What is known of a captured table: its name, its columns, its key."""
+"""The description of a captured table: its name, columns and key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TableName:
         return f"{prefix}.-{_escape(self.schema)}.{_escape(self.name)}"
 
     def __str__(self) -> str:
-        """What `parse` reads as this name."""
+        """Returns the form that `parse` reads."""
         if "." in self.schema or _QUOTED_SCHEMA.fullmatch(self.unquoted):
             schema = self.schema.replace('"', '""')
             return f'"{schema}".{self.name}'
@@ -62,7 +62,7 @@ def _escape(name: str) -> str:
 
 
 class ColumnKind(StrEnum):
-    """How the values of a column are carried from the source to a view."""
+    """The kind of a column's values, on the way from the source to a view."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"  # smallint, integer, bigint
@@ -81,10 +81,10 @@ class ColumnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """What leaves the source instead of a column's values; see `cdc.column_rule`.
+    """What is sent instead of a column's values; see `cdc.column_rule`.
 
     Attributes:
-        mask_length: So many asterisks; None for a salted hash.
+        mask_length: Number of asterisks; None for a salted hash.
     """
 
     mask_length: int | None = None
@@ -98,13 +98,13 @@ class Column:
     """One column of a captured table.
 
     Attributes:
-        name: As in the catalog.
-        kind: How its values travel.
-        type_name: Postgres' own name with its modifiers, such as `numeric(12,2)`.
+        name: Name in the catalog.
+        kind: Kind of its values.
+        type_name: Postgres' name with modifiers, such as `numeric(12,2)`.
         precision: Digits of a declared numeric; None for an undeclared one and other kinds.
         scale: Digits after the point of a declared numeric.
         nullable: False where the source forbids NULL.
-        treatment: What leaves instead of its values; None if they leave as they are.
+        treatment: What is sent instead of its values; None to send them unchanged.
     """
 
     name: str

@@ -29,7 +29,7 @@ _SERVER_ERROR: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """What a worker says of a connector or of one of its tasks.
+    """The state of a connector or of one of its tasks, as a worker reports it.
 
     Attributes:
         task: Number of the task; None for the connector itself.
@@ -51,7 +51,7 @@ class ConnectorState:
 
     @property
     def running(self) -> bool:
-        """Whether it runs with all of its tasks, at least one."""
+        """Returns whether the connector and all of its tasks run, at least one."""
         return bool(self.tasks) and all(part.state == "RUNNING" for part in self.parts)
 
     @property
@@ -61,17 +61,17 @@ class ConnectorState:
 
     @property
     def failed(self) -> tuple[TaskState, ...]:
-        """What of it has failed."""
+        """Returns the failed parts."""
         return tuple(part for part in self.parts if part.state == "FAILED")
 
 
 class ConnectRest:
-    """Talks to a worker; busy answers are repeated for a while, others are told apart.
+    """A client of a Connect worker; retries busy responses for a while, others raise typed errors.
 
     Args:
         url: Base URL without a trailing slash.
         retry_s: How long to repeat a request while the worker rebalances or starts, seconds.
-        timeout_s: Longest wait for one answer, seconds.
+        timeout_s: Longest wait for a response, seconds.
     """
 
     def __init__(

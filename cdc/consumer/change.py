@@ -40,33 +40,31 @@ class Acknowledger(Protocol):
 class Change:
     """A change of one row, with exact Python values.
 
-    It may come more than once: after a crash, after a rebalance, when the connector or a snapshot
-    repeats itself. Of one key, the change with the greater `position.version` is the newer one; a
-    handler that keeps that number beside what it writes, and passes over what is not greater, has
-    the effect of each change once. Rows that a snapshot read come while the stream goes on, so
-    they too may be older than what was handled before them.
+    It may be delivered more than once: after a crash, a rebalance, or when the connector or a
+    snapshot repeats itself. For one key, the change with the greater `position.version` is the
+    newer one; a handler that stores that number with its result, and skips changes that are not
+    greater, has the effect of each change once. Snapshot rows arrive during streaming, so they may
+    also be older than changes already handled.
 
-    The handler ends it with one of `ack`, `fail` and `park`. Until then no later change of its key
-    is handed out.
+    The handler ends it with `ack`, `fail` or `park`. Until then no later change of its key is
+    delivered.
 
     Attributes:
-        table: Where it happened.
-        operation: What happened.
+        table: The table.
+        operation: The operation.
         key: Values of the key's columns; None for a table without a key and for TRUNCATE.
-        before: The old row as far as the log has it (with the default replica identity: the key,
-            or nothing); None where there is none.
-        after: The new row; None after a delete. A large value that an update did not touch is
+        before: The old row as far as the log has it (with the default replica identity: the key, or
+            nothing); None if there is none.
+        after: The new row; None after a delete. A large value that an update did not change is
             `cdc.values.UNCHANGED`: the log does not repeat it.
-        position: Its place in the source's order.
-        transaction_id: Postgres' transaction id; None for rows that a snapshot read.
-        committed_at: When its transaction was committed, UTC; for a row that a snapshot read, when
-            it was read.
-        snapshot: Whether a snapshot read it. A delete that was read: a targeted read found no row
-            of that key.
-        topic: Where it came from.
-        partition: Likewise.
-        offset: Likewise.
-        attempt: 1 the first time it is handed out, one more after each failure.
+        position: Its log position.
+        transaction_id: Postgres' transaction id; None for snapshot rows.
+        committed_at: Commit time of its transaction, UTC; for a snapshot row, when it was read.
+        snapshot: Whether it is from a snapshot. For a delete: a snapshot of the key found no row.
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its offset.
+        attempt: 1 for the first delivery, one more after each failure.
         parked: Whether it was parked, and is delivered on request.
     """
 
@@ -87,21 +85,21 @@ class Change:
     _outcome: Acknowledger = field(default=None)  # type: ignore[assignment]
 
     def ack(self) -> bool:
-        """Says that it is handled. It is committed with all before it in its partition.
+        """Acknowledges the change; its offset is committed once all earlier ones are done.
 
         Returns:
-            False if that counts no more: its partition has gone to another member, which gets it
-            again, or it was ended before.
+            False if the acknowledgement no longer counts: the partition moved to another member,
+            which receives the change again, or it was ended before.
         """
         return self._outcome.ack()
 
     def fail(self, error: BaseException) -> bool:
-        """Says that handling it failed: it is handed out again after a wait, as `retry` says.
+        """Reports a failure: the change is delivered again after a wait, according to `retry`.
 
         After the last attempt its key is parked. Only class and code of the error are stored.
 
         Returns:
-            False if that counts no more; see `ack`.
+            False if the report no longer counts; see `ack`.
 
         Raises:
             RecordRefusedError: It cannot be parked now.
@@ -118,7 +116,7 @@ class Change:
         return self._outcome.put_back()
 
     def __repr__(self) -> str:
-        """Says where it is, and nothing of what is in it."""
+        """Shows the position, and no values."""
         place = f"{self.topic}/{self.partition}@{self.offset}"
         return f"<Change {self.operation.name} {self.table} at {place}>"
 

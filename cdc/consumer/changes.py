@@ -159,12 +159,12 @@ class Changes:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was stopped, by `stop` or by SIGTERM, so that `take` returns None for good."""
+        """Returns whether it was stopped, by `stop` or SIGTERM; `take` then returns None."""
         return self._desk.stopping
 
     @property
     def paused(self) -> bool:
-        """Whether an operator has paused the group; `take` waits meanwhile."""
+        """Returns whether an operator has paused the group; `take` waits meanwhile."""
         return self._desk.paused
 
     def lag(self) -> list[PartitionLag]:
@@ -326,16 +326,16 @@ class Changes:
 def decoded(
     record: Any, table: TableName | None, rows: RowDecoder, outcome: Acknowledger
 ) -> Change:
-    """Returns the change of a record.
+    """Decodes a record to a change.
 
     Args:
         record: As Kafka delivered it.
         table: The table of its topic.
         rows: Decodes its rows.
-        outcome: Takes what becomes of it.
+        outcome: Receives the outcome of the change.
 
     Raises:
-        EnvelopeError: It is no change of the table.
+        EnvelopeError: It is not a change of the table.
         ValueDecodeError: A value is beyond Python's range.
     """
     event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
@@ -361,7 +361,7 @@ def decoded(
 
 
 class ChangeDelivery:
-    """What becomes of one change that was handed out; the first outcome counts."""
+    """The outcome of a delivered change; the first one counts."""
 
     def __init__(self, changes: Changes, taken: DispatchedWork, item: QueuedRecord) -> None:
         self._changes = changes

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition.
+    """The lag of a group in one partition.
 
     Attributes:
         topic: The topic.
         partition: The partition.
         committed: Offset of the next record to the group; None if it has committed nothing.
         end: Offset after the last record.
-        consumer_lag_records: Offsets from the one to the other. In a compacted topic not every
-            offset still has its record.
-        consumer_lag_s: Seconds since the first change that the group has not had was committed at
-            the source; 0.0 if it has had all.
+        consumer_lag_records: Difference of these offsets. In a compacted topic, not every offset
+            still has a record.
+        consumer_lag_s: Seconds since the source committed the first change that the group has not
+            read; 0.0 if it has read all.
     """
 
     topic: str
@@ -112,20 +112,20 @@ def drop(
     group: str,
     everything: bool = False,
 ) -> None:
-    """Asks for the change that a key is parked for to be given up: the group never has it.
+    """Requests to discard the change for which a key is parked: the group never receives it.
 
-    Those behind it are handed out. If another change has come to be the first meanwhile, nothing
-    is given up.
+    Later changes of the key are delivered. If another change is the first one meanwhile, nothing is
+    discarded.
 
     Args:
         kafka_bootstrap: Kafka's address.
-        parked_key: As `parked` told it.
+        parked_key: A result of `parked`.
         source: The source.
         group: The group.
-        everything: Those behind it are given up as well.
+        everything: Whether to discard later changes of the key as well.
 
     Raises:
-        RecordRefusedError: Kafka does not take the request.
+        RecordRefusedError: Kafka rejects the request.
     """
     _ask(kafka_bootstrap, parked_key, parked_topic(source, group), drop=True, everything=everything)
 

@@ -27,12 +27,12 @@ _SPAN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DispatchedWork:
-    """What a thread is to do.
+    """A task for a worker thread.
 
     Attributes:
         place: The partition.
-        queue: Its queue when it was taken: one that has come back later has another.
-        step: What.
+        queue: Its queue at that time: a partition that returns later gets another.
+        step: The task.
     """
 
     place: Place
@@ -86,7 +86,7 @@ class Desk:
             self._changed.notify_all()
 
     def overfull(self) -> set[Place]:
-        """Returns the partitions of which nothing more should be read for now."""
+        """Returns the partitions that must not be read for now."""
         records, size = self._spec.records_held_max, self._spec.bytes_held_max
         with self._changed:
             return {
@@ -225,7 +225,7 @@ class Desk:
             return taken.queue.taken_off(step, record) if self._mine(taken) else None
 
     def retry(self, place: Place, key: Key) -> bool:
-        """Has a parked key's records handed out again; False if its partition is not here."""
+        """Delivers a parked key's records again; returns False if its partition is not here."""
         with self._changed:
             queue = self._queues.get(place)
             if queue is None:
@@ -235,7 +235,7 @@ class Desk:
             return True
 
     def drop(self, place: Place, key: Key, offset: int, *, everything: bool) -> bool:
-        """Gives up what a key is parked for; False if that cannot be done here or now."""
+        """Discards the records of a parked key; returns False if that is impossible here or now."""
         with self._changed:
             queue = self._queues.get(place)
             done = queue is not None and queue.drop(key, offset, everything=everything)
@@ -266,17 +266,17 @@ class Desk:
 
     @property
     def paused(self) -> bool:
-        """Whether the group is paused, so that nothing is handed out."""
+        """Returns whether the group is paused, so that nothing is delivered."""
         return self._paused
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing more is handed out."""
+        """Returns whether delivery has stopped."""
         return self._stopping
 
     @property
     def closed(self) -> bool:
-        """Whether outcomes of what is in hand count no longer."""
+        """Returns whether outcomes of changes in progress no longer count."""
         return self._closed
 
     def stop(self) -> None:
@@ -293,7 +293,7 @@ class Desk:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Has every taker raise an error."""
+        """Makes every call of `take` raise an error."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()

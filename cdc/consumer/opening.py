@@ -41,30 +41,30 @@ def changes(  # noqa: PLR0913
     columns: Mapping[str, ColumnRules] | None = None,
     **options: Any,
 ) -> Changes:
-    """Opens the changes of a source's tables for one member of a consumer group.
+    """Opens the changes of a source's tables, for one member of a consumer group.
 
         with changes("kafka:9092", source="shop", tables=["public.orders"], group="billing",
                      dsn="postgresql://…") as shop:
             shop.run(bill)
 
-    Rows need to know the types of their columns. They come from the source's catalog (`dsn`, a
-    role that may connect is enough), or from `schemas`, for a program that cannot reach the
-    database; of a table that is not in `schemas`, values keep the JSON form in which they travel.
+    Decoding needs the types of the tables' columns. They come from the source's catalog (`dsn`; a
+    role that may connect suffices), or from `schemas`, for a program that cannot reach the
+    database; values of a table missing there keep their JSON form.
 
     Args:
-        kafka: `host:port[,host:port]`; or what is captured, which tells source, tables and DSN.
+        kafka: `host:port[,host:port]`; or a `CaptureSpec`, which has source, tables and DSN.
         group: The consumer group. Its members share the partitions.
         source: The source's name.
-        tables: Whose changes; `schema.table`.
-        start: Where to begin what the group has committed nothing of; see `GroupStart`.
-        dsn: The source database; never shown.
-        schemas: What is known of the tables instead.
-        columns: The source's rules for columns, as it is declared with them: what is hashed or
-            masked is text, whatever the catalog says.
+        tables: The tables, as `schema.table`.
+        start: Where to begin partitions without a committed offset; see `GroupStart`.
+        dsn: The source database; never logged.
+        schemas: Schemas of the tables, instead of the catalog.
+        columns: The source's declared column rules: hashed and masked columns are text, whatever
+            the catalog says.
         options: Other attributes of `ConsumerSpec`.
 
     Raises:
-        ConsumerSpecError: It cannot be what it is declared to be.
+        ConsumerSpecError: An option is invalid.
         PostgresError: The catalog cannot be read.
         BrokerUnreachableError: No broker answers.
         TopicMissingError: A table has no topic.

@@ -42,20 +42,20 @@ def pause(
 ) -> None:
     """Pauses a group. Once this returns, no member handles a change until `resume`.
 
-    It does not wait for a member that is no longer in the group although its handler still runs:
-    one that Kafka counts as dead (`session_timeout_s`), or one that took longer than `handover_s`
-    while its partition moved.
+    It does not wait for a member that has left the group although its handler still runs: one that
+    Kafka counts as dead (`session_timeout_s`), or one that took longer than `handover_s` while its
+    partition moved.
 
     Args:
         kafka_bootstrap: Kafka's address.
         source: The source.
         group: The group.
-        timeout_s: How long to wait for the changes in hand, in seconds.
+        timeout_s: Longest wait for the changes in progress, seconds.
 
     Raises:
         GroupUnknownError: The group has never read the source.
         PauseTimeoutError: A member has not confirmed it in time. The group stays paused.
-        RecordRefusedError: Kafka does not take the note.
+        RecordRefusedError: Kafka rejects the message.
     """
     _check(kafka_bootstrap, source, group)
     deadline = time.monotonic() + timeout_s

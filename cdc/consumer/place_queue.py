@@ -30,16 +30,16 @@ Key: TypeAlias = bytes | None
 
 @dataclass(slots=True, eq=False)
 class QueuedRecord:
-    """One record on its way to the handler.
+    """A record on its way to the handler.
 
     Attributes:
-        offset: In its own partition.
+        offset: Its offset.
         key: Its key's bytes.
         record: As Kafka delivered it.
-        barrier: It concerns all keys (TRUNCATE): it waits for those before it, and those behind it
-            wait for it.
-        attempts: How often the handler has failed with it.
-        shelved: It comes off the shelf: its offset is committed already.
+        barrier: Whether it concerns all keys (TRUNCATE): it waits for all before it, and all after
+            it wait for it.
+        attempts: Number of failed attempts.
+        shelved: Whether it was parked: its offset is already committed.
     """
 
     offset: int
@@ -140,7 +140,7 @@ class PlaceQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether one of its changes is being handled."""
+        """Returns whether one of its changes is being handled."""
         waiting = {key for _, _, key, item in self._due if self._is_front(key, item)}
         return any(not lane.ready for key, lane in self._lanes.items() if key not in waiting)
 
@@ -156,7 +156,7 @@ class PlaceQueue:
         self._incoming.append(item)
 
     def next(self, now: float) -> Step | None:
-        """Says what is to be done; None while everything waits.
+        """Returns the next task; None while everything waits.
 
         Args:
             now: The time on the clock that `failed` uses for the retry.

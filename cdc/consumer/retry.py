@@ -12,7 +12,7 @@ from foundation.retry import RetrySchedule
 ATTEMPTS_MAX: Final = 5
 WAIT_INITIAL_S: Final = 0.2
 WAIT_MAX_S: Final = 30.0
-"""A fault elsewhere that lasts longer is for somebody to look at."""
+"""An error that lasts longer needs a person."""
 
 _TYPE_LENGTH_MAX: Final = 200
 
@@ -29,7 +29,7 @@ class ConsumerRetryPolicy(RetrySchedule):
 
 @dataclass(frozen=True, slots=True)
 class ChangeFailure:
-    """What is stored of an error: never its text, which may contain values of rows.
+    """The stored facts of an error: never its text, which may contain values.
 
     Attributes:
         error_type: Name of its class.

@@ -18,20 +18,19 @@ if TYPE_CHECKING:
 
 
 class RowDecoder:
-    """Decodes rows by what is known of their tables.
+    """Decodes rows by the known schemas of their tables.
 
-    A consumer reads rows of many ages, so a row need not have the table's columns of today, nor
-    their types. It has the columns that it had when it was written. Those that the table has now
-    are decoded by their types. A value of a column that the table does not have (any more, or yet),
-    or that had another type then, keeps the form in which it travelled.
+    A consumer reads rows of many ages, so a row need not have the table's present columns or types.
+    It has the columns with which it was written. Those that the table has now are decoded by their
+    types. A value of a column that the table does not have, or that had another type then, keeps
+    its JSON form.
 
-    Threads: may be used from several at once.
+    Threads may share it.
 
     Args:
-        schemas: What is known of the tables.
-        look_again: Describes a table as it is now, at a position of the log at least, and says how
-            far the log was written before; the table is None if it is gone. What it raises, `row`
-            raises.
+        schemas: Known schemas of the tables.
+        look_again: Describes a table as of a log position or later, and returns the end of the log
+            before; the table is None if it was dropped. `row` raises its errors.
     """
 
     def __init__(
@@ -51,12 +50,12 @@ class RowDecoder:
 
         Args:
             table: The row's table.
-            raw: The row as it travelled.
-            position: Of the change that it is in: a row that does not fit, from after the last
-                look, may be of a table that was altered since.
+            raw: The encoded row.
+            position: Position of its change: a row that does not fit, from after the last
+                description, may be of a table that was altered since.
 
         Raises:
-            ValueDecodeError: A value is of its column's type and beyond Python's range.
+            ValueDecodeError: A value has its column's type but is beyond Python's range.
         """
         if raw is None:
             return None
@@ -78,7 +77,7 @@ class RowDecoder:
         }
 
     def _is_new(self, table: TableName, raw: Mapping[str, Any], position: ChangePosition) -> bool:
-        """Whether a row does not fit, and the table was last looked at before it was written."""
+        """Returns whether a row does not fit and is newer than its table's description."""
         if self._looked.get(table, (0, position.lsn)) >= (position.epoch, position.lsn):
             return False
         columns = self._schemas[table].by_name

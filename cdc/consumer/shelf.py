@@ -27,14 +27,14 @@ class ParkedKey:
     """A key whose changes wait for an operator's decision.
 
     Attributes:
-        topic: Where its records come from.
-        partition: Likewise.
-        offset: Of the record that it is parked for.
-        key: The key's columns, as they travelled; None for a table without a key, or if the
-            record's key cannot be read.
+        topic: Topic of its records.
+        partition: Partition of its records.
+        offset: Offset of the record for which it is parked.
+        key: The key's columns, encoded; None for a table without a key, or if the record's key
+            cannot be read.
         error_type: Class of the error.
         error_code: Its stable code, or SQLSTATE; None if it has none.
-        attempts: How often the handler was called with it; 0 if it could not be decoded.
+        attempts: Number of calls of the handler; 0 if it could not be decoded.
         parked_at: When it was parked.
         waiting: Later changes of the key behind it.
         raw_key: The key's bytes.
@@ -55,12 +55,13 @@ class ParkedKey:
 class Shelf:
     """The parked records of a group, in their topic.
 
-    Threads: `catch_up`, `look` and `requests` belong to one, all else may be called from any.
+    Threads: `catch_up`, `look` and `requests` must be called from one thread, all others may be
+    called from any.
 
     Args:
         bootstrap: Kafka's address.
-        topic: Where they are kept; made if it is missing.
-        refused: Is called, in another thread, if the brokers refuse a note.
+        topic: The topic of parked records; created if it is missing.
+        refused: Called, in another thread, if the brokers refuse a message.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Shelf:
         self._notebook.flush()
 
     def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         self._notebook.close()
 
 

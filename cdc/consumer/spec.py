@@ -1,4 +1,4 @@
-"""ConsumerSpec: who reads what, from where, and within which limits."""
+"""ConsumerSpec: which changes a group reads, from where, and within which limits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 RECORDS_HELD_MAX: Final = 1_000
-"""Of one partition, read and not yet acknowledged: enough to be busy while more is fetched."""
+"""Records of one partition read and not yet acknowledged: enough to stay busy during a fetch."""
 
 BYTES_HELD_MAX: Final = 16 * 1024 * 1024
-"""Of one partition; one record alone may be larger."""
+"""Bytes of one partition; a single record may be larger."""
 
 PARKED_KEYS_MAX: Final = 1_000
 """More than this is no poison record but a broken handler: it stops rather than park the log."""
@@ -27,7 +27,7 @@ SESSION_TIMEOUT_S: Final = 30.0
 """After a crash its partitions wait so long for another member; shorter mistakes pauses for it."""
 
 HANDOVER_S: Final = 5.0
-"""How long a partition that moves to another member waits for the changes that are in hand."""
+"""How long a partition that moves to another member waits for its changes in progress."""
 
 _GROUP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SESSION_MIN_S: Final = 6.0  # brokers refuse less, unless told otherwise
@@ -36,24 +36,25 @@ _TOPIC_LENGTH_MAX: Final = 249
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSpec:
-    """A group's way through the changes of a source.
+    """How a consumer group reads the changes of a source.
 
     Attributes:
         kafka_bootstrap: `host:port[,host:port]`.
-        source: The source's name, which its topics begin with.
+        source: Name of the source, the prefix of its topics.
         group: The consumer group: letters, digits, `_`, `.` and `-`, 100 at most.
-        tables: Whose changes.
-        start: Where to begin what the group has committed nothing of.
+        tables: The tables.
+        start: Where to begin partitions without a committed offset.
         escaped_topics: Tables that the source declares as `escaped_topics`.
-        retry: What happens when the handler fails.
-        records_held_max: Records of one partition that were read and not yet acknowledged.
-        bytes_held_max: The same in bytes.
-        parked_keys_max: It stops rather than park more keys than this.
-        session_timeout_s: A member that is silent for so long has crashed; 6 at least.
-        handover_s: How long a partition that goes to another member waits for its changes in hand.
+        retry: How a failed handler is retried.
+        records_held_max: Most records of one partition that are read and not yet acknowledged.
+        bytes_held_max: Most bytes of these records.
+        parked_keys_max: Most parked keys; the consumer stops instead of parking more.
+        session_timeout_s: Silence after which a member counts as crashed; at least 6.
+        handover_s: How long a partition that moves to another member waits for its changes in
+            progress.
 
     Raises:
-        ConsumerSpecError: One of them cannot be.
+        ConsumerSpecError: A value is invalid.
     """
 
     kafka_bootstrap: str

@@ -1,4 +1,4 @@
-"""Start: where a group begins to read a partition of which it has committed nothing."""
+"""Start: where a group begins to read a partition without a committed offset."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from cdc.position import ChangePosition
 
 CLOCKS_MS: Final = 10_000
-"""How far the source's clock may be ahead of the connector's, and nothing is missed."""
+"""How far the source's clock may be ahead of the connector's without missing changes."""
 
 
 class StartKind(StrEnum):
-    """By what a start is found."""
+    """What determines a start."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -31,18 +31,17 @@ class StartKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupStart:
-    """Where a group begins; it counts only where the group has committed nothing yet.
+    """Where a group begins; only applies where the group has no committed offset.
 
     Attributes:
-        BEGINNING: At the first record that the topic still has.
-        END: After what the topic has when the group begins. Partitions that are added to the topic
-            later are read from that moment on, too.
-        kind: By what it is found.
-        time: For a time: with the first change that was committed then or later.
-        position: For a position: with the first change that was committed after it. Rows that a
-            snapshot read count as older than any streamed change, so those in the topic before
-            that change are left out.
-        epoch: For an `Lsn`: the source's epoch; None is the newest that the topic has.
+        BEGINNING: At the first record in the topic.
+        END: After the last record at the time when the group begins. Partitions added to the topic
+            later are also read from that time on.
+        kind: What determines it.
+        time: For a time: the first change committed at or after it.
+        position: For a position: the first change committed after it. Snapshot rows count as older
+            than any streamed change, so those before that change in the topic are skipped.
+        epoch: For an `Lsn`: the source's epoch; None for the newest in the topic.
     """
 
     kind: StartKind
@@ -107,12 +106,12 @@ class Partition(Protocol):
 
 
 def locate(start: GroupStart, partition: Partition, began_ms: int | None = None) -> int:
-    """Returns the offset at which a start is in a partition.
+    """Returns the offset of a start in a partition.
 
     Args:
         start: Where to begin.
         partition: The partition.
-        began_ms: When the group began, if it has; what was added since is read from then on.
+        began_ms: When the group began, if it has; records after that are read.
     """
     if start.kind is StartKind.BEGINNING:
         return partition.begin

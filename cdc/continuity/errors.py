@@ -22,7 +22,7 @@ from cdc.postgres.errors import PostgresError
 from foundation.errors import EXIT_UNHEALTHY
 
 REPAIR: Final = "headwater source repair --yes"
-"""What repairs each of them: a new slot, and every table read anew."""
+"""The repair of each: a new slot, and a snapshot of every table."""
 
 
 class ContinuityError(PostgresError):

@@ -1,4 +1,4 @@
-"""What is known of a capture on both sides, and what that says of it."""
+"""Evidence: the state of a capture in source, Connect and Kafka, and whether changes are lost."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Both sides of a capture at one moment, the source's first.
+    """The state of a capture on both sides at one moment, the source's first.
 
     Attributes:
         server: The server now.
-        capture: What is noted of the capture in the source; None if nothing is.
-        slot: Its slot; None if there is none of that name.
-        stored: The connector has an offset.
-        reached: Kafka has everything up to here; None if the connector does not say.
-        beat_written: Number of the heartbeat that the source wrote last.
-        beat_arrived: Number of the newest heartbeat in Kafka, of the captured epoch.
-        topics: Those of its topics that exist.
-        registered_epoch: Epoch that the registered connector writes; 0 if there is none.
-        left_at: Where the server's history left the timeline that was captured; None if it is
-            still on it, or never was.
+        capture: The recorded capture; None if there is none.
+        slot: Its slot; None if it does not exist.
+        stored: Whether the connector has a stored offset.
+        reached: Position through which Kafka has everything; None if the connector does not report
+            it.
+        beat_written: Number of the last heartbeat written in the source.
+        beat_arrived: Number of the newest heartbeat in Kafka, in the captured epoch.
+        topics: Its existing topics.
+        registered_epoch: Epoch of the registered connector; 0 if there is none.
+        left_at: Where the server's history left the captured timeline; None if it has not.
     """
 
     server: Server
@@ -58,7 +58,7 @@ class Evidence:
 
     @property
     def failed_over(self) -> bool:
-        """Whether the source is on another timeline of the same cluster than was captured."""
+        """Returns whether the source is on another timeline of the captured cluster."""
         known = self.capture
         return known is not None and (
             self.server.system_id == known.system_id and self.server.timeline != known.timeline
@@ -67,12 +67,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a capture cannot go on.
+    """Why a capture cannot continue.
 
     Attributes:
         kind: Class of the error.
         message: What is missing.
-        detail: What was seen.
+        detail: The observed state.
     """
 
     kind: type[ContinuityError]
@@ -103,7 +103,7 @@ BY_CODE: Final = {kind.code: kind for kind in ContinuityError.__subclasses__()}
 
 
 def gather(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Evidence:
-    """Looks at source, Connect and Kafka; changes nothing.
+    """Reads the state of source, Connect and Kafka; changes nothing.
 
     Raises:
         ConnectUnavailableError: Connect does not answer.
@@ -140,9 +140,9 @@ def gather(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) ->
 
 
 def gather_at_source(connection: Connection[Any], spec: CaptureSpec) -> Evidence:
-    """Looks at the source alone, where Connect or Kafka does not answer; changes nothing.
+    """Reads the state of the source alone, if Connect or Kafka does not answer; changes nothing.
 
-    What only they know is supposed to be well.
+    The rest is assumed to be intact.
     """
     capture, found = captures.find(connection, spec.name), slot.status(connection, spec.slot)
     here = server.identify(connection)
@@ -166,9 +166,9 @@ def gather_at_source(connection: Connection[Any], spec: CaptureSpec) -> Evidence
 
 
 def judge(seen: Evidence) -> Loss | None:
-    """Says why a capture cannot go on; None if it can, or if there is none yet.
+    """Returns why a capture cannot continue; None if it can, or if there is none yet.
 
-    The first reason counts: what explains the others comes before them.
+    The first reason counts: causes precede their consequences.
     """
     return next(_losses(seen), None)
 
@@ -252,7 +252,7 @@ def _of_topics(seen: Evidence, known: Capture) -> Iterator[Loss]:
 
 
 def shorter(now: Incarnation, before: Incarnation) -> bool:
-    """Tells whether a topic's log ends before where it ended."""
+    """Returns whether a topic's log ends before its former end."""
     if len(now.ends) < len(before.ends):
         return True
     return any(end < was for end, was in zip(now.ends, before.ends, strict=False))

@@ -45,7 +45,7 @@ class Guard:
 
     Args:
         spec: What is captured.
-        clock: Seconds that never go back.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Guard:
         self._said: str | None = None
 
     def look(self, connection: Connection[Any], rest: ConnectRest) -> Loss | None:
-        """Looks once: lets a connector stream, or stops it for good.
+        """Checks once: lets a connector stream, or stops it permanently.
 
         Args:
-            connection: To the source, as the role that sets up, in autocommit.
+            connection: To the source, with the setup role, in autocommit.
             rest: The worker.
 
         Returns:
@@ -75,7 +75,7 @@ class Guard:
         """
         known = captures.find(connection, self._spec.name)
         if known is None or known.repairing is not None:
-            return None  # nothing to watch over, or somebody else's work under way
+            return None  # nothing to guard, or another command is at work
         if known.lost is not None:
             return self._lost(rest, noted(known))
         found = slot.status(connection, self._spec.slot)

@@ -37,10 +37,10 @@ class RepairPlan:
     """What a repair will do.
 
     Attributes:
-        loss: What is wrong; None if nothing is.
-        epoch: Incarnation of the source that is captured now; 0 if none is.
-        becomes: The one that will be.
-        steps: What will be done, one line each.
+        loss: The loss; None if there is none.
+        epoch: Captured incarnation of the source; 0 if there is none.
+        becomes: Incarnation after the repair.
+        steps: The steps, one line each.
     """
 
     loss: Loss | None
@@ -74,15 +74,15 @@ def plan(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> R
 
 
 def next_epoch(known: Capture | None, registered: int, spec: CaptureSpec) -> tuple[int, int]:
-    """Returns the captured epoch and the one that a repair makes.
+    """Returns the captured epoch and the one after a repair.
 
     Args:
-        known: What is noted of the capture.
-        registered: Epoch that the connector writes.
-        spec: What is declared; its epoch is the least that is taken.
+        known: The recorded capture.
+        registered: Epoch of the registered connector.
+        spec: The declaration; its epoch is the minimum.
 
     Raises:
-        CaptureSpecError: There is none left.
+        CaptureSpecError: No epoch is left.
     """
     epoch = max(registered, known.epoch if known else 0)
     begun = known.repairing if known else None

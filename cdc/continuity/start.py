@@ -35,7 +35,7 @@ def as_captured(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpe
 
 
 def raised_by_hand(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> bool:
-    """Tells whether an epoch is declared that is later than the captured one."""
+    """Returns whether the declared epoch is later than the captured one."""
     registered = epoch_of(rest.config(spec.connector) or {})
     captured = max(registered, captures.epoch_of(connection, spec.name))
     return 0 < captured < spec.epoch

@@ -1,4 +1,4 @@
-"""Where the source database is, for programs that do not read DSNs as libpq does.
+"""The address of the source database, for programs that do not read DSNs like libpq.
 
 libpq completes an address from the environment, a service file and a passfile, and chooses one of
 several servers. Other code takes the parts from a session (`resolve`), so that the connector
@@ -34,13 +34,13 @@ _PLACE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DatabaseAddress:
-    """A Postgres database and who connects to it.
+    """A Postgres database and the role that connects to it.
 
     Attributes:
         host: Name or address.
         port: TCP port.
         user: Role; needs LOGIN, REPLICATION and SELECT on the captured tables.
-        password: Its password, empty if the server asks for none.
+        password: Its password; empty if the server requires none.
         database: Name of the database.
         tls: libpq's `ssl…` words (sslmode, sslrootcert, sslcert, sslkey), as given.
         options: Options of its sessions, in the server's own form.
@@ -56,7 +56,7 @@ class DatabaseAddress:
 
     @classmethod
     def of(cls, connection: Connection[Any], dsn: str) -> DatabaseAddress:
-        """Returns where a session is and as whom, whatever said so.
+        """Returns the address and role of a session, from whatever source they came.
 
         Args:
             connection: The session.
@@ -103,7 +103,7 @@ class DatabaseAddress:
 
     @property
     def is_socket(self) -> bool:
-        """Whether the host is a folder of sockets, or one of the abstract namespace."""
+        """Returns whether the host is a folder of sockets, or an abstract socket."""
         return self.host.startswith(("/", "@"))
 
 
@@ -119,7 +119,7 @@ def resolve(dsn: str) -> DatabaseAddress:
 
 
 def over_tcp(connection: Connection[Any], dsn: str) -> DatabaseAddress:
-    """Returns where a session is as a program reaches it that has no sockets; see `resolve`.
+    """Returns the address of a session for programs that need TCP; see `resolve`.
 
     Args:
         connection: A session.
@@ -142,12 +142,12 @@ def over_tcp(connection: Connection[Any], dsn: str) -> DatabaseAddress:
 
 
 def check(connection: Connection[Any], dsn: str, connector_dsn: str) -> Check:
-    """Looks whether the connector reaches the database as the sessions of this program do.
+    """Checks that the connector reaches the same database as the sessions of this program.
 
     Args:
         connection: A session.
         dsn: How it was opened.
-        connector_dsn: How the connector is to reach the same database.
+        connector_dsn: The address for the connector.
     """
     try:
         found = over_tcp(connection, dsn) if connector_dsn == dsn else resolve(connector_dsn)
@@ -158,9 +158,9 @@ def check(connection: Connection[Any], dsn: str, connector_dsn: str) -> Check:
 
 
 def completed(dsn: str, connection: Connection[Any]) -> str:
-    """Returns a DSN with what it lacks and the environment said, to be kept in a secret's file.
+    """Completes a DSN from the environment, to be stored in a secret's file.
 
-    A service and a passfile stay what they are: files of the user's, which are asked each time.
+    A service and a passfile stay references: they are the user's files, read at each connection.
 
     Args:
         dsn: As it was given.
@@ -179,7 +179,7 @@ def completed(dsn: str, connection: Connection[Any]) -> str:
 
 
 def _usual(name: str) -> str:
-    """What libpq takes for a word that an address lacks; empty if that is nothing."""
+    """Returns libpq's default for a missing word of an address; empty if there is none."""
     found = {option.keyword: option.val for option in Conninfo.get_defaults()}
     return (found.get(name.encode()) or b"").decode()
 

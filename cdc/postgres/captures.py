@@ -59,25 +59,25 @@ _KNOWN: Final = "SELECT to_regprocedure('headwater.may_stream(text)') IS NOT NUL
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What is noted of a capture.
+    """The recorded state of a capture.
 
     Attributes:
         source: Name of the source.
         epoch: Incarnation of the source.
         slot: Name of its slot.
-        slot_made_at: Position from which the slot has had every change.
-        system_id: The server's cluster.
-        timeline: Its history, when that was looked at last.
-        cleared_lsn: Where the slot stood when it was found whole; a connector may begin to stream
-            from there and from nowhere else. None once it streams.
-        captured_lsn: Kafka has everything up to here, and perhaps more; None before it has any.
-        topics: The source's topics when they were looked at last.
-        beat_number: Number of the newest heartbeat that was compared.
+        slot_made_at: Position from which the slot has every change.
+        system_id: Id of the server's cluster.
+        timeline: Its timeline at the last check.
+        cleared_lsn: Position of the slot when it was found intact; a connector may begin to stream
+            only there. None while it streams.
+        captured_lsn: Kafka has at least everything up to here; None before it has any.
+        topics: The source's topics at the last check.
+        beat_number: Number of the newest heartbeat compared.
         beat_lsn: Its position.
         beat_offset: Offset after it.
-        lost: Code of the error that says why changes are missing; None if none are.
-        lost_detail: What was seen then.
-        repairing: Epoch that a repair under way makes; None if none is.
+        lost: Error code for missing changes; None if none are missing.
+        lost_detail: The observed state at that time.
+        repairing: Epoch of a repair in progress; None if there is none.
     """
 
     source: str
@@ -124,7 +124,7 @@ def intend(connection: Connection[Any], source: str, slot: str) -> None:
 
 
 def intended(connection: Connection[Any], source: str, slot: str) -> bool:
-    """Tells whether a slot was about to be made, and whether it was made is not noted."""
+    """Returns whether a slot was about to be created without a record of its creation."""
     known = connection.execute(_KNOWN).fetchone()
     if known is None or not known[0]:
         return False
@@ -220,11 +220,11 @@ def mark_lost(connection: Connection[Any], source: str, code: str, detail: str |
 
 
 def begin_repair(connection: Connection[Any], capture: Capture) -> None:
-    """Notes that a capture is being recreated; until it is, nothing streams.
+    """Records that a capture is being recreated; until that is done, nothing streams.
 
     Args:
         connection: To the source.
-        capture: What is known of it, with the epoch of the repair in `repairing`.
+        capture: The recorded capture, with the epoch of the repair in `repairing`.
     """
     withdraw(connection, capture.source)
     connection.execute(_BEGIN_REPAIR, {**_place(capture), "repairing": capture.repairing})

@@ -1,4 +1,4 @@
-"""What the source's catalog says of its tables."""
+"""Reads table descriptions from the source's catalog."""
 
 from __future__ import annotations
 
@@ -117,13 +117,12 @@ def describe(
     tables: Iterable[TableName],
     rules: Mapping[TableName, ColumnRules] | None = None,
 ) -> dict[TableName, TableSchema]:
-    """Describes tables as the catalog has them, or as rules let them leave the source.
+    """Describes tables as in the catalog, with column rules applied.
 
     Args:
         connection: To the source database.
-        tables: Which ones; a table that does not exist, or has no column that leaves the source,
-            is left out of the answer.
-        rules: Tables of which some columns do not leave, or not as they are.
+        tables: The tables; missing ones, and those without a column to send, are omitted.
+        rules: Rules for excluded, hashed and masked columns.
 
     Raises:
         ColumnRuleError: A rule hides a column of a key.

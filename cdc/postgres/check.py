@@ -7,22 +7,22 @@ from enum import StrEnum
 
 
 class CheckState(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
-    WARN = "warn"  # works, and somebody should know
+    WARN = "warn"  # works, but needs attention
     FAIL = "fail"  # capture must not start
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding.
+    """A result with its explanation.
 
     Attributes:
-        name: What was looked at.
-        state: How it stands.
-        message: What was found, in a few words.
-        detail: More of it; never a secret.
+        name: What was checked.
+        state: The result.
+        message: The finding, in a few words.
+        detail: More about it; never a secret.
         hint: The one command or change that repairs it.
     """
 

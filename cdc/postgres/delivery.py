@@ -1,4 +1,4 @@
-"""What the server says of delivery to the reader of a slot: how far, how recently, at what."""
+"""What the server reports about delivery to a slot's reader: position, time, activity."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _HAS_HEARTBEAT: Final = "SELECT to_regclass('headwater.heartbeat') IS NOT NULL"
 
 @dataclass(frozen=True, slots=True)
 class DeliverySample:
-    """One look at the sending side.
+    """One sample of the sending side.
 
     Attributes:
         at: The server's clock.
         beat_at: When the connector last wrote the heartbeat row; None if it never did.
-        confirmed_flush_lsn: Up to where the reader has everything; None without a slot.
+        confirmed_flush_lsn: Position through which the reader has everything; None without a slot.
         sender_pid: The server process that sends; None while no reader is active.
-        sent_lsn: How far it has read the log; None if this may not be seen.
-        decoded_bytes: Bytes that were decoded for the slot so far.
-        wait_event: What the sender waits for; None while it works.
-        visible: Whether the session's role may see what the sender does (`pg_monitor`).
+        sent_lsn: Position that it has read; None if this may not be seen.
+        decoded_bytes: Bytes decoded for the slot so far.
+        wait_event: What the sender waits for; None while it is active.
+        visible: Whether the session's role may see the sender's activity (`pg_monitor`).
     """
 
     at: datetime
@@ -53,7 +53,7 @@ class DeliverySample:
 
 
 def look(connection: Connection[Any], slot: str) -> DeliverySample | None:
-    """Looks once; None where Headwater's schema does not exist, so that nothing is captured."""
+    """Takes a sample; None if Headwater's schema does not exist, so that nothing is captured."""
     known = connection.execute(_HAS_HEARTBEAT).fetchone()
     if known is None or not known[0]:
         return None

@@ -1,8 +1,8 @@
-"""How the rows of a table are told apart, and which statements its publication would have refused.
+"""How the rows of a table are identified, and which statements its publication would block.
 
-Postgres refuses UPDATE and DELETE on a published table of whose old rows the log would have
-nothing. It asks each partition by itself, and never the root. What it logs of an old row must also
-have the key by which views keep the row.
+Postgres refuses UPDATE and DELETE on a published table if the log would have nothing of the old
+rows. It decides that for each partition, never for the root. The logged part of an old row must
+also include the key of the views.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.rel
 
 
 class FaultKind(Enum):
-    """What follows if the table is captured as it is."""
+    """The consequence of capturing the table in its present state."""
 
     REFUSED = auto()  # Postgres refuses UPDATE and DELETE that worked before
     WRONG = auto()  # changes would be lost, or found under another key
@@ -111,13 +111,13 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableFault:
-    """Why a table should not be captured as it is.
+    """Why a table should not be captured in its present state.
 
     Attributes:
-        kind: What follows.
-        message: What is the matter, without the table's name.
-        hint: What repairs it.
-        detail: More of it.
+        kind: The consequence.
+        message: The cause, without the table's name.
+        hint: How to repair it.
+        detail: More about it.
     """
 
     kind: FaultKind
@@ -227,7 +227,7 @@ def _later(schema: TableSchema, leaf: Any) -> Iterator[TableFault]:
 
 
 def _logs(leaf: Any) -> bool:
-    """Whether the log has something of an old row, so that Postgres lets rows be changed."""
+    """Returns whether the log has something of an old row, so that Postgres permits changes."""
     if leaf.identity == "f":
         return not leaf.virtual
     return bool(leaf.logged)

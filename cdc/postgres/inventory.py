@@ -1,4 +1,4 @@
-"""What a database has that could be captured, and what of it cannot: for the choice of tables."""
+"""The tables of a database that could be captured, and the obstacles, for `init`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _ROW_BYTES: Final = 100
-"""What a row takes, about, of a table that was never analyzed."""
+"""Assumed size of a row of a table that was never analyzed."""
 
 # A partitioned table is what its partitions hold. Tables of an extension are the extension's.
 _RELATIONS: Final = """
@@ -52,17 +52,17 @@ SELECT to_regclass('eventstore.events') IS NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it is found.
+    """A table of the database.
 
     Attributes:
         schema: Its schema.
         name: Its name.
         kind: `r` for a table, `p` for a partitioned one, `f` for a foreign one.
-        unlogged: Its changes are not in the log.
+        unlogged: Whether its changes are missing from the log.
         extension: Extension that it belongs to; None for a user's own.
-        columns: How many it has, generated ones included.
-        rows: Its rows, about, as the server knows without reading them.
-        size_bytes: What it takes on the source's disk, large values included.
+        columns: Number of columns, including generated ones.
+        rows: The server's estimate of its rows.
+        size_bytes: Size on the source's disk, including large values.
     """
 
     schema: str
@@ -87,6 +87,6 @@ def relations(connection: Connection[Any]) -> list[Relation]:
 
 
 def has_event_store(connection: Connection[Any]) -> bool:
-    """Tells whether the database has an event store of Headwater's (`headwater db upgrade`)."""
+    """Returns whether the database has Headwater's event store (`headwater db upgrade`)."""
     row = connection.execute(_EVENT_STORE).fetchone()
     return bool(row and row[0])

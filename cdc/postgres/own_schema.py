@@ -27,7 +27,8 @@ BEAT: Final = (
     "INSERT INTO headwater.heartbeat AS h (id, beat_at, number) VALUES (1, clock_timestamp(), 1) "
     "ON CONFLICT (id) DO UPDATE SET beat_at = excluded.beat_at, number = h.number + 1"
 )
-"""What the connector runs at every heartbeat: a number missing in the topic is a missing change."""
+"""Statement that the connector runs at every heartbeat: a number missing in the topic is a missing
+change."""
 
 _PACKAGES: Final = ("cdc", "projections")
 """Whose tables are in the schema; each package keeps its own SQL, which is only read here."""
@@ -50,7 +51,7 @@ RECORD: Final = "migrations"
 """Table of the migrations that the schema has had."""
 
 _FIRST: Final = tuple(each for each in MIGRATIONS if each.name < "0002" or each.name == FUNCTIONS)
-"""What made the schema before there was a record."""
+"""Stands for releases from before there was a record."""
 
 _EXISTS: Final = """
 SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL)
@@ -62,7 +63,7 @@ SELECT EXISTS (SELECT FROM pg_attribute
                 WHERE attrelid = to_regclass('headwater.alert_episodes') AND attname = 'until'
                   AND NOT attisdropped)
 """
-"""Whether the newest column is there that was added before there was a record."""
+"""Whether the last column added before there was a record exists."""
 
 # All that is ours was made in one transaction with the heartbeat, which has kept these columns.
 _ANOTHERS: Final = """
@@ -75,12 +76,12 @@ SELECT array_agg(c.relname::text ORDER BY c.relname) FROM pg_class c
 
 
 def exists(connection: Connection[Any]) -> bool:
-    """Tells whether the schema is there, as this or an earlier release has made it."""
+    """Returns whether the schema exists, from this or an earlier release."""
     return _has(connection, _tables(_FIRST))
 
 
 def pending(connection: Connection[Any]) -> bool:
-    """Tells whether the schema is missing, or older than this program."""
+    """Returns whether the schema is missing or older than this program."""
     return bool(_HISTORY.pending(_HISTORY.applied(connection)))
 
 

@@ -1,4 +1,4 @@
-"""Whose the schema `headwater` is, and what a superuser who writes to it would run.
+"""The owner of the schema `headwater`, and the code that a superuser would run by writing to it.
 
 A superuser who inserts into a table runs its triggers, its rules, and the functions in its defaults
 and conditions. So the event triggers write to the schema only if it belongs to a superuser, and
@@ -32,7 +32,7 @@ PLAIN: Final = """
              OR d.classid = 'pg_constraint'::regclass AND d.objid IN (
                     SELECT oid FROM pg_constraint WHERE conrelid = c.oid)))
 """
-"""Whether a write to the table `c`, a row of `pg_class`, calls nothing but the server's own."""
+"""Whether a write to the table `c`, a row of `pg_class`, calls only the server's own functions."""
 
 TRUSTED: Final = f"""
 EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -75,12 +75,12 @@ BEGIN
 END
 $take$;
 """  # noqa: S608  # put together from constants only
-"""What an administrator runs before anything else: the schema becomes his, with all that is in it,
-and whoever had it may still read and write its rows."""
+"""Statement that an administrator runs first: it transfers the schema and its contents to the
+administrator; the former owner may still read and write its rows."""
 
 
 def trusted(connection: Connection[Any]) -> bool:
-    """Tells whether a superuser may write to the table of schema changes."""
+    """Returns whether a superuser may write to the table of schema changes."""
     row = connection.execute(f"SELECT {TRUSTED}".encode()).fetchone()
     return bool(row and row[0])
 

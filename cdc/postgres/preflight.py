@@ -1,7 +1,7 @@
-"""What the source must allow before it is captured; reading only.
+"""Checks what the source must permit before it is captured; read-only.
 
-Postgres and Debezium find most of these out too, but late, one at a time, and in words that do not
-say what repairs them.
+Postgres and Debezium report most of these problems too, but late, one at a time, and without naming
+the repair.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ def checks(  # noqa: PLR0913  # what it looks at
     columns: Mapping[TableName, Sequence[str]] | None = None,
     insert_only: Collection[TableName] = (),
 ) -> Iterator[Check]:
-    """Looks at everything that capture asks of a source.
+    """Checks all requirements of capture on the source.
 
     Args:
         connection: To the source database.
         source: Prefix of the topics.
-        tables: What shall be captured.
-        slot: Name of the replication slot that capture will use.
-        publication: Name of its publication.
-        reader: The same with the role that captures, if that is another.
-        columns: Tables of which these columns alone are read.
-        insert_only: Tables on which Postgres may refuse UPDATE and DELETE.
+        tables: Tables to capture.
+        slot: Name of the replication slot.
+        publication: Name of the publication.
+        reader: A session with the capture role, if that is another role.
+        columns: Tables of which only these columns are read.
+        insert_only: Tables for which Postgres may refuse UPDATE and DELETE.
     """
     reader = reader or connection
     yield _version(connection)
@@ -261,7 +261,7 @@ def _tables(
     tables: Sequence[TableName],
     columns: Mapping[TableName, Sequence[str]],
 ) -> Iterator[Check]:
-    """Looks at all tables at once: for each a question of its own would take minutes far away."""
+    """Checks all tables in one query: one per table would take minutes over a slow connection."""
     names = ([table.schema for table in tables], [table.name for table in tables])
     rows = connection.execute(_TABLES.encode(), names).fetchall()
     found = {TableName(schema, name): about for schema, name, *about in rows}

@@ -1,4 +1,4 @@
-"""How much log a slot holds back, how fast the log grows, and when that becomes a danger."""
+"""How much log a slot retains, how fast the log grows, and when that becomes dangerous."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _UNITS: Final = {"MB": 1024 * 1024, "kB": 1024, "B": 1, "s": 1, "min": 60, "ms":
 
 
 class Level(StrEnum):
-    """How urgent it is."""
+    """The urgency."""
 
     OK = "ok"
-    WARN = "warn"  # somebody should look within a day
+    WARN = "warn"  # needs attention within a day
     DANGER = "danger"  # within an hour, or it is too late
 
 
@@ -54,7 +54,7 @@ class WalSample:
 
     Attributes:
         at: The server's clock.
-        end_lsn: Where the log ended.
+        end_lsn: The end of the log.
     """
 
     at: datetime
@@ -63,18 +63,18 @@ class WalSample:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a slot costs its server, and what becomes of it.
+    """The log that a slot retains, and a forecast.
 
     Attributes:
         slot: The slot.
-        first: The end of the log, once.
-        last: The end of the log, later.
-        moves: The slot's reader came further in between.
-        keep_bytes: Log that the server lets a slot keep; None without a limit.
-        idle_s: How long it may be without a reader; None without a limit.
-        disk_bytes: Bytes that are free on the disk that holds the log; None if unknown.
-        writer: The open transaction that wrote first: the slot keeps the log since then, however
-            far its reader is; None if there is none.
+        first: The end of the log at the first sample.
+        last: The end of the log at the last sample.
+        moves: Whether the slot's reader advanced in between.
+        keep_bytes: Log that the server retains for a slot at most; None without a limit.
+        idle_s: How long a slot may be without a reader; None without a limit.
+        disk_bytes: Free bytes on the log's disk; None if unknown.
+        writer: The open transaction that wrote first: the slot retains the log since then,
+            regardless of its reader; None if there is none.
     """
 
     slot: SlotStatus
@@ -88,7 +88,7 @@ class Pressure:
 
     @property
     def bytes_per_s(self) -> float:
-        """How fast the log grows, of all databases of the server together."""
+        """Returns how fast the log grows, for all databases of the server."""
         seconds = (self.last.at - self.first.at).total_seconds()
         grown = self.last.end_lsn.value - self.first.end_lsn.value
         return max(0.0, grown / seconds) if seconds > 0 else 0.0
@@ -106,7 +106,7 @@ class Pressure:
 
     @property
     def level(self) -> Level:
-        """How urgent it is: a forecast counts only while the reader is idle."""
+        """Returns the urgency; a forecast only counts while the reader is idle."""
         if self.slot.lost or self.slot.wal_status == "unreserved":
             return Level.DANGER
         if self.moves:
@@ -137,17 +137,17 @@ def look(
     disk_bytes: int | None = None,
     before: WalSample | None = None,
 ) -> Pressure | None:
-    """Looks twice, the second time when the server says that some time has passed.
+    """Takes two samples, the second one after some time on the server's clock.
 
     Args:
         connection: To the server.
         name: The slot.
-        beat_s: How often a reader that is at work moves at least, seconds.
-        disk_bytes: Bytes that are free on the disk that holds the log.
-        before: A look of a while ago, for a rate of more than a moment.
+        beat_s: Longest time between two advances of an active reader, seconds.
+        disk_bytes: Free bytes on the log's disk.
+        before: An earlier sample, for a rate over a longer time.
 
     Returns:
-        What was found; None if there is no such slot.
+        The result; None if the slot does not exist.
     """
     then = slot.status(connection, name)
     if then is None:

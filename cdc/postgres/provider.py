@@ -1,4 +1,4 @@
-"""Managed servers: who runs one, and what an administrator does there who is not a superuser."""
+"""Managed servers: the provider, and what its administrators do without being superusers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Provider:
     """A managed Postgres.
 
     Attributes:
-        key: How a user names it.
+        key: Name in commands and settings.
         title: Its name.
-        mark: A role that every server of the provider has, and no other server.
-        logical: How logical decoding is switched on.
-        replication: SQL that lets a role replicate; `{}` is the role, quoted.
-        parameters: Where the server's other parameters are set.
+        mark: A role that exists exactly on servers of this provider.
+        logical: How to enable logical decoding.
+        replication: SQL that permits a role to replicate; `{}` is the role, quoted.
+        parameters: Where to set other server parameters.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Provider:
     parameters: str
 
     def raises(self, **parameters: int) -> str:
-        """Says how parameters of the server are set."""
+        """Describes how to set parameters of the server."""
         listed = ", ".join(f"{name} = {value}" for name, value in parameters.items())
         return f"set {listed} in {self.parameters}, and restart the server"
 
@@ -84,8 +84,8 @@ def detect(connection: Connection[Any]) -> Provider | None:
 
 
 def replicates_by_membership(connection: Connection[Any]) -> bool:
-    """Whether the role may replicate as a member of `rds_replication`.
+    """Returns whether the role may replicate as a member of `rds_replication`.
 
-    Amazon's servers ask for the membership, where Postgres asks for the attribute.
+    Amazon's servers require this membership, where Postgres requires the attribute.
     """
     return connection.execute(_MEMBER).fetchone() == (True,)

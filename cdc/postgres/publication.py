@@ -43,15 +43,16 @@ _GENERATED: Final = "publish_generated_columns = stored"
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication as the catalog has it.
+    """A publication in the catalog.
 
     Attributes:
-        all_tables: It publishes every table of the database.
-        complete: It publishes inserts, updates, deletes and truncates, partitions by their root.
-        tables: What it publishes.
-        filtered: Tables of which it publishes some columns or rows only.
-        ours: The session's role has made it for a capture: it publishes the heartbeat.
-        generated: It publishes stored generated columns, or the server cannot.
+        all_tables: Whether it publishes every table of the database.
+        complete: Whether it publishes inserts, updates, deletes and truncates, with partitions by
+            their root.
+        tables: Its tables.
+        filtered: Tables of which it publishes only some columns or rows.
+        ours: Whether the session's role created it for a capture: it publishes the heartbeat.
+        generated: Whether it publishes stored generated columns, or the server cannot.
     """
 
     all_tables: bool
@@ -62,7 +63,7 @@ class Publication:
     generated: bool = True
 
     def drift(self, wanted: Iterable[TableName]) -> list[str]:
-        """Says what of it would lose changes of the tables; missing tables are not drift."""
+        """Returns the differences that would lose changes, apart from missing tables."""
         partial = sorted(str(table) for table in self.filtered & set(wanted))
         return [f"publishes only some rows or columns of {table}" for table in partial]
 

@@ -30,13 +30,13 @@ _SWITCH: Final = re.compile(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server at one moment.
+    """The identity of a server at one moment.
 
     Attributes:
-        system_id: Drawn when its cluster was made; copies and standbys have the same.
-        timeline: Rises with every promotion and every restore to a moment.
-        standby: It follows another one.
-        end_lsn: Where its log ends.
+        system_id: Random id of its cluster; copies and standbys have the same.
+        timeline: Increases with every promotion and point-in-time restore.
+        standby: Whether it follows another server.
+        end_lsn: End of its log.
     """
 
     system_id: int
@@ -46,7 +46,7 @@ class Server:
 
 
 def identify(connection: Connection[Any]) -> Server:
-    """Looks at the server of a session."""
+    """Reads the identity of a session's server."""
     row = connection.execute(_IDENTIFY).fetchone()
     if row is None:
         raise AssertionError("a query without a condition has a row")

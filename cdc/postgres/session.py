@@ -69,8 +69,8 @@ LIVENESS: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""What a session is opened with, so that a server that vanished is noticed within half a minute:
-without these, Linux waits for an answer of a machine that is gone for two hours."""
+"""Options of every session that detect a vanished server within half a minute; by default, Linux
+waits two hours for a dead machine."""
 
 # And so that the server notices within the same time that this machine has vanished: until then it
 # keeps the locks and the snapshot of the session.
@@ -112,18 +112,18 @@ UNFILTERED: Final = "-c row_security=off"
 def connect(
     dsn: str, *, autocommit: bool = True, options: str = "", timeout_s: int = CONNECT_TIMEOUT_S
 ) -> Connection[Any]:
-    """Opens a session with the source database.
+    """Opens a session to the source database.
 
     Args:
-        dsn: `postgresql://…`, or libpq's `key=value` form; never shown. What it says of time-outs
-            and keepalives holds.
-        autocommit: False for a session that opens transactions by itself.
+        dsn: `postgresql://…`, or libpq's `key=value` form; never logged. Its time-outs and
+            keepalives take precedence.
+        autocommit: False for a session with explicit transactions.
         options: Of the session, in the server's own form (`-c name=value`). They are set once it is
             open, so that those of the DSN, of its service and of the environment hold as well.
-        timeout_s: How long the server may take to let the session in.
+        timeout_s: Longest wait for the server to accept the session, seconds.
 
     Raises:
-        PostgresError: Which of its kinds says what is wrong with the address.
+        PostgresError: The class depends on what is wrong with the address.
     """
     try:
         place = conninfo_to_dict(dsn)
@@ -159,7 +159,7 @@ def own_settings(server_version: int, said: str = "") -> str:
 
     Args:
         server_version: Of the server, as libpq tells it.
-        said: Options of the address: what they set themselves holds.
+        said: Options of the address, which take precedence.
     """
     held = said.lower().replace("-", "_")
     return "; ".join(
@@ -204,7 +204,7 @@ def database_of(dsn: str) -> str:
 
 
 def _primary_of(place: Mapping[str, Any]) -> dict[str, str]:
-    """Of several servers, the one that takes writes, unless the address asks for another."""
+    """Restricts several servers to the primary, unless the address chooses otherwise."""
     usual = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
     host = usual["host"] or b""
     hosts = str(place.get("host") or place.get("hostaddr") or host.decode())
@@ -213,7 +213,7 @@ def _primary_of(place: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _reached(error: psycopg.OperationalError) -> str | None:
-    """Where a connection was attempted, with what environment and service said of it."""
+    """Describes where a connection was attempted, including parts from environment and service."""
     attempted = error.pgconn
     if attempted is None or not attempted.host:
         return None
@@ -225,7 +225,7 @@ def _reached(error: psycopg.OperationalError) -> str | None:
 
 
 def _said(place: Mapping[str, Any]) -> dict[str, Any]:
-    """What an address says itself of how long the server may be silent."""
+    """Returns the address's own settings for a silent server."""
     return {name: place[name] for name in ("connect_timeout", *LIVENESS) if place.get(name)}
 
 

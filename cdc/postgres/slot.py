@@ -36,25 +36,25 @@ _STREAMING: Final = "Debezium Streaming"
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """A replication slot as the server has it.
+    """The state of a replication slot.
 
     Attributes:
         name: Its name.
-        active: A connector reads from it.
-        active_pid: The server process that does.
+        active: Whether a connector reads from it.
+        active_pid: The server process of that session.
         database: The database it decodes; None for a physical slot.
         plugin: Its output plugin; None for a physical slot.
-        restart_lsn: Where the log that it keeps begins.
-        confirmed_flush_lsn: Up to where its reader has everything.
+        restart_lsn: Start of the retained log.
+        confirmed_flush_lsn: Position through which its reader has everything.
         wal_status: `reserved`, `extended`, `unreserved` or `lost`.
-        retained_bytes: Bytes of log that it keeps.
+        retained_bytes: Size of the retained log.
         holder: Application name of its reader; empty if it has none.
-        safe_wal_bytes: Bytes of log until the server gives the slot up; None without a limit.
-        invalidation: Why the server gave it up (Postgres 17 and later); None if it did not.
-        inactive_since: When its last reader let go (Postgres 17 and later).
-        failover: Standbys are to have it too (Postgres 17 and later).
-        synced: It came here from a primary (Postgres 17 and later).
-        decoded_transactions: Counted since it was made, or since the statistics were reset.
+        safe_wal_bytes: Bytes of log until the server invalidates the slot; None without a limit.
+        invalidation: Why the server invalidated it (Postgres 17 and later); None if it did not.
+        inactive_since: When its last reader disconnected (Postgres 17 and later).
+        failover: Whether standbys receive it too (Postgres 17 and later).
+        synced: Whether it was copied from a primary (Postgres 17 and later).
+        decoded_transactions: Number since its creation, or since the statistics were reset.
     """
 
     name: str
@@ -76,16 +76,16 @@ class SlotStatus:
 
     @property
     def streams(self) -> bool:
-        """Whether a connector reads from it."""
+        """Returns whether a connector reads from it."""
         return self.active and self.holder == _STREAMING
 
     def decodes(self, database: str) -> bool:
-        """Tells whether it decodes this database, with the plugin of our connectors."""
+        """Returns whether it decodes this database, with our connectors' plugin."""
         return self.database == database and self.plugin == "pgoutput"
 
     @property
     def lost(self) -> bool:
-        """Whether the server has given up the log that the slot should have kept."""
+        """Returns whether the server has removed log that the slot should have retained."""
         return self.wal_status == "lost" or self.invalidation is not None
 
 

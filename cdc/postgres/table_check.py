@@ -23,13 +23,12 @@ _NAMES_SHOWN: Final = 5
 def checks(
     connection: Connection[Any], tables: Sequence[TableName], accepted: Collection[TableName]
 ) -> Iterator[Check]:
-    """Looks at what identifies the rows of each table, and at what of it is not captured.
+    """Checks the row identity of each table, and its parts that are not captured.
 
     Args:
         connection: To the source database.
-        tables: What shall be captured; one that does not exist is passed over.
-        accepted: Tables of which it is accepted, or was brought about before, that Postgres refuses
-            UPDATE and DELETE on them.
+        tables: Tables to capture; missing ones are skipped.
+        accepted: Tables for which a blocked UPDATE and DELETE was accepted, or exists already.
     """
     schemas = catalog.describe(connection, tables)
     found = identity.faults(connection, tables)

@@ -1,4 +1,4 @@
-"""How large tables are, as far as the server knows without reading them."""
+"""Estimates the size of tables from the server's statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _ROW_BYTES: Final = 100
-"""What a row takes, about, of a table that was never analyzed: what counts is that it is not 0."""
+"""Assumed size of a row of a table that was never analyzed: it only must not be 0."""
 
 _SIZE: Final = """
 WITH wanted AS (
@@ -45,11 +45,11 @@ SELECT given.schema, given.name, sum(pg_relation_size(leaf.oid))::bigint
 
 
 class TableSize(NamedTuple):
-    """What tables hold, about.
+    """The estimated size of tables.
 
     Attributes:
-        rows: Their rows; 0 only if there are none.
-        size_bytes: What they take on the source's disk, large values included.
+        rows: Number of rows; 0 only if there are none.
+        size_bytes: Size on the source's disk, including large values.
     """
 
     rows: int

@@ -35,12 +35,12 @@ SELECT transactionid::text, pid FROM pg_locks
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that has written and is not at its end.
+    """An open transaction that has written.
 
     Attributes:
-        pid: Server process; None of a prepared transaction.
-        application: As the session calls itself.
-        since: When it began, or was prepared; None if this role may not know.
+        pid: Server process; None for a prepared transaction.
+        application: Application name of the session.
+        since: When it began, or was prepared; None if this role may not see it.
         prepared: Name of a prepared transaction.
     """
 

@@ -1,4 +1,4 @@
-"""What of a source's values and names cannot be carried exactly, said before capture begins."""
+"""Checks which values and names of a source cannot be captured exactly, before capture begins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HAVING count(*) > 1
 
 
 def encoding(connection: Connection[Any]) -> Check:
-    """Looks at the database's encoding: without one its texts are bytes that anybody may read."""
+    """Checks the database's encoding: without one, texts are arbitrary bytes."""
     name = str(connection.info.parameter_status("server_encoding"))
     if name != "SQL_ASCII":
         return Check("encoding", CheckState.OK, name)
@@ -45,12 +45,12 @@ def names(
     tables: Sequence[TableName],
     columns: Mapping[TableName, Sequence[str]] | None = None,
 ) -> Iterator[Check]:
-    """Looks for columns whose names differ by case alone.
+    """Finds columns whose names differ only by case.
 
     Args:
         connection: To the source database.
-        tables: What shall be captured.
-        columns: Tables of which these columns alone are captured.
+        tables: Tables to capture.
+        columns: Tables of which only these columns are captured.
     """
     wanted = ([table.schema for table in tables], [table.name for table in tables])
     for schema, name, alike in connection.execute(_ALIKE.encode(), wanted).fetchall():

@@ -1,4 +1,4 @@
-"""Whether the declared tables are still called what they were called when they were captured."""
+"""Checks whether the declared tables still have the names with which they were captured."""
 
 from __future__ import annotations
 

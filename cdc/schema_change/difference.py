@@ -1,4 +1,4 @@
-"""What changed between two shapes of a table, and what that means for rows that are there."""
+"""The difference between two shapes of a table, and its effect on existing rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChangeKind(StrEnum):
-    """What happened to a table."""
+    """The kind of a change."""
 
     ADDED = "column added"
     DROPPED = "column dropped"
@@ -35,17 +35,17 @@ class SchemaChange:
     """One difference between two shapes.
 
     Attributes:
-        kind: What happened.
-        what: To which column, table or partition, as it was called before.
-        now: Its new name, type or key; for an added column its type; empty where there is none.
-        before: Its old type or key; empty where there is none.
-        compatible: Whether every row that fits the old shape has one exact form in the new.
-        needs_read: Whether rows that are there look otherwise now without a record in the log, so
-            that they must be read again.
-        computed: Whether Postgres wrote a value of its own into each row that was there.
-        looked: Whether it was found by comparison only: other changes may have happened in between,
+        kind: Its kind.
+        what: The changed column, table or partition, by its former name.
+        now: New name, type or key; for an added column its type; else empty.
+        before: Former type or key; else empty.
+        compatible: Whether every row of the old shape has one exact form in the new.
+        needs_read: Whether existing rows changed without a record in the log, so that they must be
+            read again.
+        computed: Whether Postgres wrote a computed value into each existing row.
+        looked: Whether only a comparison detected it: other changes may have happened in between,
             so the table must be snapshotted again.
-        number: The column's number; 0 of what is no matter of one column.
+        number: Column number; 0 if it does not concern one column.
     """
 
     kind: ChangeKind
@@ -71,8 +71,8 @@ def differences(
     Args:
         old: The earlier shape.
         new: The later one; None if the table is gone.
-        rewritten: Whether rows got values in between that are not in the log; None if unknown.
-        command: What was done, if the source told.
+        rewritten: Whether rows got values that are missing from the log; None if unknown.
+        command: The command, if the source recorded it.
     """
     if new is None or new.oid != old.oid:
         # a new table of that name has nothing of the old one

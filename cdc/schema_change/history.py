@@ -26,7 +26,7 @@ LOOKED: Final = "LOOKED"
 """Command of a change that was found by looking."""
 
 _LOCK_MS: Final = 500
-"""How long a look waits for DDL under way: the next one comes soon."""
+"""How long a comparison waits for running DDL: the next one comes soon."""
 
 _SESSION: Final = (
     "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL timezone = 'UTC';"
@@ -72,15 +72,15 @@ def of_tables(
     rules: Mapping[TableName, ColumnRules] | None = None,
     salt: str | None = None,
 ) -> dict[TableName, TableHistory]:
-    """Returns what is known of each table, also of one that has another name by now.
+    """Returns the recorded shapes of each table, including renamed ones.
 
     A table without a recorded shape has no entry.
 
     Args:
         connection: To the source database.
-        tables: Which ones.
-        rules: Tables of which some columns do not leave the source, or not as they are.
-        salt: What columns are hashed with.
+        tables: The tables.
+        rules: Rules for excluded, hashed and masked columns.
+        salt: Salt for hashed columns.
     """
     rules = rules or {}
     oids = {table: oid for table, oid in _oids(connection, tables).items() if oid is not None}
@@ -99,18 +99,18 @@ def of_tables(
 def observe(
     connection: Connection[Any], tables: Iterable[TableName], looked_at: Lsn | None = None
 ) -> list[TableName]:
-    """Looks at tables and notes their first sight, and changes that the source did not note.
+    """Compares tables with their recorded shapes, and records first shapes and unrecorded changes.
 
     Args:
         connection: In autocommit.
         tables: The captured tables.
-        looked_at: Position before the caller's last look; changes lie after it.
+        looked_at: Position before the caller's last comparison; changes are after it.
 
     Returns:
-        Tables of which something was noted.
+        Tables with a new record.
 
     Raises:
-        psycopg.errors.LockNotAvailable: DDL of a table stays open; look again later.
+        psycopg.errors.LockNotAvailable: DDL of a table is still running; repeat later.
     """
     known = {table: oid for table, oid in _oids(connection, tables).items() if oid is not None}
     suspects = _suspects(connection, list(known.values()))
@@ -127,7 +127,7 @@ def oids(connection: Connection[Any], tables: Iterable[TableName]) -> list[int]:
 
 
 def unseen(connection: Connection[Any], tables: Iterable[TableName]) -> list[TableName]:
-    """Returns the tables that are there and of which nothing was noted yet."""
+    """Returns the existing tables without a recorded shape."""
     oids = {oid: table for table, oid in _oids(connection, tables).items() if oid is not None}
     rows = connection.execute(
         "SELECT DISTINCT table_oid FROM headwater.schema_changes WHERE table_oid = ANY (%s)",
@@ -191,7 +191,7 @@ def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bo
 
 
 def _compared(connection: Connection[Any], oid: int) -> tuple[Any, Any]:
-    """What a table is like, and what was noted of it last."""
+    """Returns the present and the last recorded shape of a table."""
     row = connection.execute(SHAPE.format(oid="%s").encode(), (oid,)).fetchone()
     last = connection.execute(_LAST, (oid,)).fetchone()
     return (row[0] if row else None), last

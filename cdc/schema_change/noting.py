@@ -1,4 +1,4 @@
-"""Whether the source notes changes of its tables by itself, and safely."""
+"""Checks whether the source records changes of its tables itself, and safely."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LOOKING = (
 
 
 def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator[Check]:
-    """Looks at the event triggers, where there are any; reading only.
+    """Checks the event triggers, if there are any; read-only.
 
     Args:
         connection: To the source database.
-        tables: What is captured.
+        tables: The captured tables.
     """
     if not trigger.existing(connection):
         if not trigger.superuser(connection):

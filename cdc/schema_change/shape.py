@@ -25,17 +25,17 @@ _TEXT: Final = (25, -1)
 
 @dataclass(frozen=True, slots=True)
 class ColumnShape:
-    """One captured column: alive and not generated.
+    """A captured column: not dropped and not generated.
 
     Attributes:
         number: Its number in the table (`attnum`), which no other column ever gets.
         name: Its name.
-        type_name: Postgres' own name of its type with its modifiers.
-        type_id: Number of its type and its modifier, which outlive the type's name.
+        type_name: Postgres' name of its type with modifiers.
+        type_id: Number of its type and its modifier, which stay the same if the type is renamed.
         not_null: Whether the source forbids NULL.
-        default: Whether the source fills it in by itself: a default, an identity, a domain's.
-        missing: The value that rows older than the column have, as text; None if that is NULL,
-            or if Postgres wrote a value of its own into each of them.
+        default: Whether the source fills it in: by a default, an identity, or a domain.
+        missing: The value of rows older than the column, as text; None if that is NULL, or if
+            Postgres wrote a computed value into each of them.
     """
 
     number: int
@@ -83,11 +83,11 @@ class TableShape:
         return tuple(self.by_number[number].name for number in self.key)
 
     def leaving(self, rules: ColumnRules, salt: str | None) -> TableShape:
-        """Returns the table as it leaves the source: without what stays, and with what is treated.
+        """Applies column rules to the shape.
 
         Args:
-            rules: Rules for its columns, by the names that they have here.
-            salt: What columns are hashed with.
+            rules: Rules for its columns, by their names in this shape.
+            salt: Salt for hashed columns.
         """
         columns = []
         for column in self.columns:
@@ -126,17 +126,17 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapeVersion:
-    """A shape and from where in the log it holds.
+    """A shape and the log position from which on it holds.
 
     Attributes:
-        id: Number of the note.
-        lsn: Every change of a row at this position or later has this shape, until the next one.
-        seen_after: Set if the change was found by comparison only: it is somewhere between this
-            position and `lsn`. None where the source noted it itself.
-        shape: The shape; None from when the table is gone.
-        command: Tag of the command, such as `ALTER TABLE`; `BASELINE` for the first sight.
-        rewritten: Whether rows got values that are not in the log; None if unknown.
-        noted_at: When.
+        id: Number of the record.
+        lsn: Every row change at this position or later has this shape, until the next one.
+        seen_after: Set if only a comparison detected the change: it is between this position and
+            `lsn`. None if the source recorded it itself.
+        shape: The shape; None after the table was dropped.
+        command: Tag of the command, such as `ALTER TABLE`; `BASELINE` for the first record.
+        rewritten: Whether rows got values that are missing from the log; None if unknown.
+        noted_at: Time of the record.
     """
 
     id: int
@@ -168,7 +168,7 @@ class TableHistory:
 
     @property
     def latest(self) -> ShapeVersion | None:
-        """What is known last."""
+        """Returns the newest version."""
         return self.versions[-1] if self.versions else None
 
     def place(self, lsn: int) -> int:

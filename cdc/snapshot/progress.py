@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """A range of keys, and how far it has been read; keys are texts that Postgres reads.
+    """A range of keys, and how far it has been read; keys are texts that Postgres parses.
 
     Attributes:
-        above: Keys after this one; None from the first.
-        through: Up to this one; None up to the last.
-        at: The last key whose row is in the topic; None before the first. For a list of keys: how
-            many of them have been read, as text.
-        done: Whether all of its rows are.
+        above: Exclusive lower bound; None for none.
+        through: Inclusive upper bound; None for none.
+        at: The last key whose row is in the topic; None before the first. For a list of keys: the
+            number of keys read, as text.
+        done: Whether all of its rows are in the topic.
     """
 
     above: tuple[str, ...] | None = None
@@ -43,12 +43,12 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """How far a read is.
+    """The progress of a snapshot.
 
     Attributes:
-        identity: Of the table when the read began; see `TableFacts`.
-        shape: Name and type of the columns that it reads.
-        ranges: What the table was cut into.
+        identity: Identity of the table when the snapshot began; see `TableFacts`.
+        shape: Name and type of the columns to read.
+        ranges: Its ranges.
     """
 
     identity: str

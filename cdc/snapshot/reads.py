@@ -130,7 +130,7 @@ _LOCK: Final = AdvisoryLock(f"{0x4857}, %s")
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read of a table, whole or in part.
+    """A snapshot of a table, whole or partial.
 
     Attributes:
         id: Its number.
@@ -138,21 +138,20 @@ class Read:
         epoch: Incarnation of the source.
         table: The table.
         topic: Its topic.
-        predicate: SQL condition of a read in part.
-        keys: Keys that are read; None of other reads.
+        predicate: SQL condition of a partial snapshot.
+        keys: Keys to read; None for other snapshots.
         state: `waiting`, `reading`, `done`, `failed` or `cancelled`.
-        read_lsn: Position that its rows stand for; None before it began.
-        rows_expected: As many as the server believes there are, and when it is done as many as
-            there were; None if it does not know.
-        rows_read: Sent so far.
-        progress: Where to go on; None before it began.
+        read_lsn: Position of the snapshot; None before it began.
+        rows_expected: The server's estimate of the rows, exact at the end; None if unknown.
+        rows_read: Number of rows sent so far.
+        progress: Where to continue; None before it began.
         end_offsets: Next offset of each partition of the topic once all rows are there.
         failure: Why it failed, or what it waits for.
-        asked_at: When it was asked for.
-        begun_at: When its position was taken.
-        ended_at: When it was done, given up or cancelled.
-        resumed_at: When its present reader adopted it.
-        rows_resumed: Rows that had been sent by then.
+        asked_at: Time of the request.
+        begun_at: Time of its position.
+        ended_at: Time of completion, failure or cancellation.
+        resumed_at: When its present reader took it.
+        rows_resumed: Number of rows sent by then.
     """
 
     id: int
@@ -177,12 +176,12 @@ class Read:
 
     @property
     def done(self) -> bool:
-        """Whether every row is in the topic."""
+        """Returns whether every row is in the topic."""
         return self.state == "done"
 
     @property
     def whole(self) -> bool:
-        """Whether it reads the whole table."""
+        """Returns whether it covers the whole table."""
         return self.predicate is None and self.keys is None
 
 
@@ -252,12 +251,12 @@ def ask_initial(
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What of a table is to be read: all of it, some keys, or the rows of a condition.
+    """A request: the whole table, some keys, or the rows of a condition.
 
     Attributes:
         table: The table.
-        keys: Keys; None of other reads.
-        predicate: SQL condition; None of other reads.
+        keys: Keys; None for other requests.
+        predicate: SQL condition; None for other requests.
     """
 
     table: TableName
@@ -410,13 +409,13 @@ def finish(
 
 
 def fail(connection: Connection[Any], number: int, failure: str | None, *, final: bool) -> None:
-    """Notes what keeps a read from going on.
+    """Records why a snapshot cannot continue.
 
     Args:
         connection: To the source database.
-        number: The read.
-        failure: What is in the way, with its code; None once nothing is.
-        final: It is given up.
+        number: Number of the snapshot.
+        failure: The cause, with its code; None to clear it.
+        final: Whether it has failed permanently.
     """
     connection.execute(_FAIL, {"id": number, "failure": failure, "final": final})
 

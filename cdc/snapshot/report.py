@@ -1,4 +1,4 @@
-"""How far the reads of a source are: rows, percent, rate, and the time that is left."""
+"""The progress of a source's snapshots: rows, percent, rate, and remaining time."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ _ALMOST: Final = 99.9  # what is expected is an estimate: only a read that is do
 
 @dataclass(frozen=True, slots=True)
 class ReadReport:
-    """How far one read is.
+    """The progress of one snapshot.
 
     Attributes:
         id: Its number; None if no snapshot of the table was requested.
         table: The table.
         what: `table`, `keys` or `where`.
         state: `unread`, `waiting`, `reading`, `done`, `failed` or `cancelled`.
-        rows_read: Rows in the topic.
-        rows_expected: As many as the server believes there are, exact when it is done; None if
-            unknown.
-        percent: Of the rows expected; None if unknown.
-        rows_per_s: Since its start or continuation; None while no reader is active.
-        remaining_s: Until the end at this rate; None if unknown.
+        rows_read: Number of rows in the topic.
+        rows_expected: The server's estimate of the rows, exact at the end; None if unknown.
+        percent: Share of the expected rows; None if unknown.
+        rows_per_s: Rate since its start or continuation; None while no reader is active.
+        remaining_s: Time until the end at this rate; None if unknown.
         failure: Why it failed, or what it waits for.
-        read_lsn: Position that its rows stand for; None before it began.
-        asked_at: When it was asked for.
-        ended_at: When it ended.
+        read_lsn: Position of the snapshot; None before it began.
+        asked_at: Time of the request.
+        ended_at: Time of its end.
     """
 
     id: int | None

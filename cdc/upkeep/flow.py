@@ -1,9 +1,9 @@
 """Whether changes flow, by measurement and not by the connector's report.
 
-Every heartbeat writes a row that travels the whole way: through the log, the sender, the connector,
-into its topic. So an idle source moves too, and what does not move for long is stalled, whatever
-Connect says of its task. While one big transaction is under way its heartbeats wait behind it;
-records that arrive, or a sender that reads on, tell that from a stall.
+Every heartbeat writes a row that takes the whole path: through the log, the sender and the
+connector into its topic. An idle source therefore moves too, and a capture that does not move for
+long is stalled, whatever Connect reports for its task. During one big transaction its heartbeats
+wait behind it; arriving records, or a sender that continues to read, distinguish that from a stall.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.postgres.delivery import DeliverySample
 
 GRACE_S: Final = 20.0
-"""What a pause of a collector, a rebalance or a restarted worker takes without being a stall."""
+"""Longest pause by a garbage collection, a rebalance or a worker's restart that is not a stall."""
 
 BEATS_MISSED: Final = 3
 READING_MAX_S: Final = 600.0
@@ -30,7 +30,7 @@ _AT_WORK: Final = (None, "ReorderBufferRead", "ReorderBufferWrite", "ReorderLogi
 
 
 class FlowState(StrEnum):
-    """How a capture stands; found by looking, stored nowhere."""
+    """The state of a capture; determined on request, stored nowhere."""
 
     RUNNING = "RUNNING"  # the newest heartbeat has arrived
     BEHIND = "BEHIND"  # it has not, and what is before it keeps arriving
@@ -42,13 +42,13 @@ class FlowState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Both ends of a capture at one moment.
+    """The state of both ends of a capture at one moment.
 
     Attributes:
-        worker: What Connect says; None where it knows no such connector, or does not answer.
+        worker: Connect's report; None if it does not know the connector, or does not answer.
         answers: Whether Connect answers.
-        delivery: The sending side; None where nothing was ever captured.
-        arrival: The receiving side; None if it was not looked at, or no broker answers.
+        delivery: The sending side; None if nothing was ever captured.
+        arrival: The receiving side; None if it was not read, or no broker answers.
     """
 
     worker: ConnectorState | None
@@ -58,7 +58,7 @@ class Sight:
 
     @property
     def halted(self) -> bool:
-        """Whether the connector was paused on request."""
+        """Returns whether the connector was paused on request."""
         return self.worker is not None and self.worker.connector.state in _HALTED
 
     @property
@@ -70,7 +70,7 @@ class Sight:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
 
     def moved_since(self, before: Sight) -> bool:
-        """Tells whether anything has arrived or was confirmed since an earlier sight."""
+        """Returns whether anything has arrived or was confirmed since an earlier sample."""
         if self.arrival and before.arrival and self.arrival.records != before.arrival.records:
             return True
         now, then = self.delivery, before.delivery
@@ -79,10 +79,10 @@ class Sight:
         return now.confirmed_flush_lsn != then.confirmed_flush_lsn
 
     def reads_since(self, before: Sight, limit_s: float) -> bool:
-        """Tells whether the sender reads on for a connector that is alive.
+        """Returns whether the sender continues to read for a connector that is alive.
 
         Args:
-            before: An earlier sight.
+            before: An earlier sample.
             limit_s: Longest silence of the connector's heartbeat.
         """
         now, then = self.delivery, before.delivery
@@ -91,14 +91,14 @@ class Sight:
         return self.answers and self.beats(limit_s) and _reads_on(now, then)
 
     def beats(self, limit_s: float) -> bool:
-        """Whether the connector's task still writes its heartbeat, though it may not arrive."""
+        """Returns whether the connector's task still writes its heartbeat."""
         seen = self.delivery
         if seen is None or seen.beat_at is None:
             return False
         return (seen.at - seen.beat_at).total_seconds() <= limit_s
 
     def facts(self) -> str:
-        """Returns what was seen, in one line: positions, ages, who answers."""
+        """Summarizes the sample in one line: positions, ages, who answers."""
         parts = []
         if self.delivery is not None:
             sender = self.delivery.sender_pid
@@ -115,12 +115,12 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A judgement.
+    """The state of a capture with its reasons.
 
     Attributes:
         state: The state.
-        since: When the newest heartbeat that has arrived was committed; None if none has.
-        seen: What it was judged by, one line.
+        since: Commit time of the newest heartbeat that has arrived; None if none has.
+        seen: The observations, one line.
     """
 
     state: FlowState
@@ -129,7 +129,7 @@ class Flow:
 
     @property
     def healthy(self) -> bool:
-        """Whether changes flow."""
+        """Returns whether changes flow."""
         return self.state in {FlowState.RUNNING, FlowState.BEHIND}
 
 
@@ -150,7 +150,7 @@ def judge(first: Sight, last: Sight, limit_s: float) -> Flow:
 
 
 def settled(sight: Sight, limit_s: float) -> bool:
-    """Tells whether one sight is enough, because no second one could change the judgement."""
+    """Returns whether one sample suffices, because a second one could not change the result."""
     return _said(sight) is not None or age_s(sight) <= limit_s
 
 
@@ -176,7 +176,7 @@ def _state(first: Sight, last: Sight, limit_s: float) -> FlowState:
 
 
 def _said(sight: Sight) -> FlowState | None:
-    """What is out of question already; None if it has to be looked at what moves."""
+    """Returns the state if the sample determines it; None if movement must be observed."""
     if sight.answers and sight.worker is None:
         return FlowState.MISSING
     if sight.halted:
@@ -193,7 +193,7 @@ def _reads_on(now: DeliverySample, then: DeliverySample) -> bool:
         return False
     if (now.sent_lsn, now.decoded_bytes) != (then.sent_lsn, then.decoded_bytes):
         return True
-    # who may not see it cannot tell: a restart amid a huge transaction would begin it anew
+    # without that permission it is unknown: a restart within a huge transaction would repeat it
     return now.wait_event in _AT_WORK or not now.visible
 
 

@@ -1,8 +1,8 @@
-"""How long the log lasts, and who is about to fall off its end.
+"""How long the topics keep records, and which readers are about to lose some.
 
-A topic keeps records for a time, or for so many bytes; where the rate is known, bytes are a time as
-well. A reader's distance to the end is what the topic keeps, less the age of the next record that
-it wants. A reader that has read everything is in no danger however old its last record is.
+A topic keeps records for a time, or up to a size; at a known rate, a size is a time as well. The
+time left to a reader is what the topic keeps, less the age of the next record that it wants. A
+reader that has read everything is safe however old its last record is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOREVER: Final = "-1"
 
 
 class ReaderState(StrEnum):
-    """How a reader stands to the end of its log; found by looking, stored nowhere."""
+    """The state of a reader; determined on request, stored nowhere."""
 
     OK = "OK"
     AT_RISK = "AT_RISK"  # less than a quarter of what is kept is left
@@ -34,16 +34,16 @@ class ReaderState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRetention:
-    """One partition: what it holds and how long that lasts.
+    """The retention of one partition.
 
     Attributes:
         topic: Its topic.
         partition: Its number.
-        size_bytes: Bytes of one copy.
-        records: Records, those that compaction took away included.
-        bytes_per_second: What is appended.
+        size_bytes: Size of one copy.
+        records: Number of records, including compacted ones.
+        bytes_per_second: Write rate.
         held_s: Age of its oldest record; None if it is empty.
-        keeps_s: How long it keeps a record; None for ever.
+        keeps_s: How long it keeps a record; None for no limit.
     """
 
     topic: str
@@ -57,17 +57,17 @@ class PartitionRetention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReader:
-    """One reader in one partition.
+    """One reader of one partition.
 
     Attributes:
         name: Consumer group, or query of the job.
         topic: The topic.
         partition: The partition.
-        state: How it stands.
-        wanted: Offset that it wants next.
-        earliest: First offset that the partition has.
-        left_records: Records between the two.
-        left_s: Time until the wanted record is dropped; None if it never is.
+        state: Its state.
+        wanted: Offset of its next record.
+        earliest: First offset of the partition.
+        left_records: Number of records between the two.
+        left_s: Time until the next record is deleted; None if it never is.
     """
 
     name: str
@@ -102,11 +102,11 @@ def lasts_s(disk_bytes: float, bytes_per_second: float) -> float | None:
 
 
 def keeps_s(configs: Mapping[str, str], bytes_per_second: float) -> float | None:
-    """Returns how long a partition keeps a record; None for ever.
+    """Returns how long a partition keeps a record; None for no limit.
 
     Args:
         configs: Properties of its topic.
-        bytes_per_second: What is appended to the partition.
+        bytes_per_second: Write rate of the partition.
     """
     if "delete" not in configs.get("cleanup.policy", "delete"):
         return None

@@ -1,4 +1,4 @@
-"""Looking at how much of its log a source has left, and who is near the end of it."""
+"""Measures how much log a source's topics have left, and which readers are near its end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from cdc.capture import CaptureSpec
 
 WINDOW_S: Final = 5.0
-"""How long one waits to see the log grow."""
+"""How long to observe the growth of the topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The log of a source: what it keeps, and who reads it.
+    """The topics of a source: what they keep, and who reads them.
 
     Attributes:
-        bytes_per_second: What is appended to all of it.
+        bytes_per_second: Total write rate.
         kept: Every partition.
-        readers: Every reader in every partition that it reads.
+        readers: Every reader of every partition.
     """
 
     bytes_per_second: float
@@ -36,7 +36,7 @@ class Tail:
 
     @property
     def healthy(self) -> bool:
-        """Whether no reader is near the end."""
+        """Returns whether no reader is near the end."""
         return all(reader.state is ReaderState.OK for reader in self.readers)
 
 
@@ -45,12 +45,12 @@ def look(
     queries: Mapping[str, Mapping[Place, int]],
     window_s: float = WINDOW_S,
 ) -> Tail:
-    """Looks at every topic of a source twice, so that its growth is seen; changes nothing.
+    """Samples every topic of a source twice, to measure its growth; changes nothing.
 
     Args:
         spec: The source.
-        queries: Offsets that readers which are no consumer groups want next, by their names.
-        window_s: Time between the two looks, seconds.
+        queries: Next offsets of readers without a consumer group, by name.
+        window_s: Time between the two samples, seconds.
 
     Raises:
         BrokerUnreachableError: No broker answers.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 PREFIX: Final = "headwater_"
-"""What the names of slots and publications begin with; the source's name follows."""
+"""Prefix of the names of slots and publications; the source's name follows."""
 
 SCHEMA: Final = "headwater"
 
@@ -67,15 +67,15 @@ class TracePart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CaptureRemnant:
-    """One thing in the database that a capture has made, or that has the name of such a thing.
+    """An object in the database that a capture has created, or with the name of one.
 
     Attributes:
-        part: What it is.
+        part: Its kind.
         name: Its name.
-        removable: Headwater made it, nothing else needs it, and this role may drop it.
-        why: Why it is left if it is not removable; else what it is or costs.
-        statement: What removes it by hand.
-        held_bytes: Bytes of the source's log that it keeps from being freed.
+        removable: Whether Headwater created it, nothing else needs it, and this role may drop it.
+        why: Why it is not removable; otherwise what it is or costs.
+        statement: The statement that removes it by hand.
+        held_bytes: Size of the source's log that it retains.
     """
 
     part: TracePart
@@ -111,12 +111,12 @@ def left_behind(connection: Connection[Any], source: str) -> list[str]:
 
 
 def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> list[str]:
-    """Takes one trace away; returns what went, one line each, nothing if it was gone.
+    """Removes an object; returns what was removed, one line each, empty if it was already gone.
 
     Args:
         connection: To the database, in autocommit.
         source: Name of the source.
-        trace: As `find` has returned it a moment ago.
+        trace: A recent result of `find`.
 
     Raises:
         RemovalError: It is not removable, something else depends on it, or the server refuses.

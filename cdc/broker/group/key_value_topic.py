@@ -106,14 +106,14 @@ class Notebook:
         written: Callable[[int], None],
         refused: Callable[[RecordRefusedError], None],
     ) -> None:
-        """Hands a note over; those of one key are written in the order in which they are given.
+        """Writes a message; messages with one key are written in the order of the calls.
 
         Args:
-            key: What the note is about.
-            value: None forgets the key.
-            headers: What is noted beside it.
-            written: Is called with its offset once the brokers have it, in another thread.
-            refused: Is called if they will not have it.
+            key: The message's key.
+            value: The value; None deletes the key.
+            headers: Headers of the message.
+            written: Called with its offset, in another thread, once the brokers have stored it.
+            refused: Called if the brokers refuse it.
         """
 
         def failed(error: Exception) -> None:
@@ -143,7 +143,7 @@ class Notebook:
             self._producer.flush(timeout=_SEND_S)
 
     def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         if self._producer is not None:
             self._producer.close(timeout=_SEND_S)
         self._open.close()

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a group has not had of one partition.
+    """The records of one partition that a group has not read yet.
 
     Attributes:
         committed: Offset of the next record to it; None if it has committed nothing.
-        begin: Offset of the first record that the topic still has.
+        begin: First offset of the topic.
         end: Offset after the last record.
-        committed_at_us: When the first change that it has not had was committed at the source,
-            microseconds since 1970; None if there is none.
+        committed_at_us: Commit time at the source of the first change that the group has not read,
+            microseconds since 1970; None if it has read all.
     """
 
     committed: int | None
@@ -70,7 +70,7 @@ def commits(bootstrap: str, group: str) -> dict[Place, Committed]:
 
 
 def set_commits(bootstrap: str, group: str, offsets: Mapping[Place, Committed]) -> bool:
-    """Sets what a group has committed; returns False if it has members, who would do so over it."""
+    """Sets the committed offsets of a group; returns False if it has active members."""
     from kafka import OffsetAndMetadata, TopicPartition  # noqa: PLC0415  # see admin
     from kafka.errors import NoError  # noqa: PLC0415
 

@@ -26,7 +26,7 @@ Place: TypeAlias = tuple[str, int]
 """A topic and the number of one of its partitions."""
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
-"""Of one answer of a broker, at most, unless one record alone is larger."""
+"""Most bytes of one response, unless a single record is larger."""
 
 _PARTITION_BYTES: Final = 256 * 1024
 # A poll takes all that was fetched. Were a partition paused with a part of an answer left over, the
@@ -69,12 +69,13 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group has committed for a partition.
+    """The committed position of a group in a partition.
 
     Attributes:
-        offset: Of the next record.
-        topic_id: Identity of the topic that it was read from; None if it was not noted.
-        began_ms: When the group began to read the topic, milliseconds since 1970; None likewise.
+        offset: Offset of the next record.
+        topic_id: Id of the topic that was read; None if not recorded.
+        began_ms: When the group began to read the topic, milliseconds since 1970; None if not
+            recorded.
     """
 
     offset: int
@@ -92,17 +93,17 @@ class Committed:
 
     @property
     def note(self) -> str:
-        """What is kept beside the offset."""
+        """Returns the metadata to commit with the offset."""
         return json.dumps({"topic_id": self.topic_id, "began_ms": self.began_ms})
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a poll brought.
+    """The result of a poll.
 
     Attributes:
-        records: By partition, in its order.
-        out_of_range: Partitions whose next record is not in the topic, with the offset wanted.
+        records: Records by partition, in offset order.
+        out_of_range: Partitions whose next record is missing, with the wanted offset.
     """
 
     records: Mapping[Place, Sequence[Any]] = field(default_factory=dict)
@@ -110,16 +111,16 @@ class Polled:
 
 
 class GroupMember:
-    """A member of a group. All calls belong to one thread.
+    """A member of a consumer group. All calls must come from one thread.
 
     Args:
         bootstrap: Kafka's address.
         group: Name of the group.
-        topics: What it reads; they must exist.
+        topics: Topics to read; they must exist.
         owner: Receives assigned and revoked partitions.
-        session_timeout_s: A member that is silent for so long is taken for dead.
-        handover_s: How long a partition that goes to another member waits for its records that are
-            in hand.
+        session_timeout_s: Silence after which the member counts as dead.
+        handover_s: How long a partition that moves to another member waits for its records in
+            progress.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -167,10 +168,10 @@ class GroupMember:
         self._notes: dict[Place, Committed] = {}
 
     def poll(self, timeout_s: float) -> Polled:
-        """Takes part in the group and returns records that have come.
+        """Takes part in the group and returns new records.
 
         Args:
-            timeout_s: How long to wait for some; longer while the group deals its partitions out.
+            timeout_s: Longest wait for records; longer during a rebalance.
         """
         from kafka import errors  # noqa: PLC0415  # see admin
         from kafka.structs import MemberState  # noqa: PLC0415

@@ -36,15 +36,15 @@ class Beat:
 
 
 def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Beat], bool]:
-    """Reads the heartbeats from an offset on, as many as are there now.
+    """Reads the present heartbeats from an offset on.
 
     Args:
         bootstrap: Kafka's address.
         topic: The heartbeat table's topic, of one partition.
-        offset: Where to begin; None reads the newest only.
+        offset: First offset; None to read only the newest.
 
     Returns:
-        The heartbeats, and whether they begin where they should: the topic keeps them for so long.
+        The heartbeats, and whether the first wanted one was still in the topic.
 
     Raises:
         BrokerUnreachableError: No broker answers.

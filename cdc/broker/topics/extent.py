@@ -1,4 +1,4 @@
-"""How far topics reach, in offsets, bytes and time, and where consumer groups stand in them."""
+"""The extent of topics, in offsets, bytes and time, and the positions of consumer groups."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Copy = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True)
 class PartitionExtent:
-    """What one partition holds.
+    """The extent of one partition.
 
     Attributes:
-        earliest: First offset that it has.
-        end: Offset after its last record.
-        size_bytes: Bytes of one copy.
+        earliest: First offset.
+        end: Offset after the last record.
+        size_bytes: Size of one copy.
         oldest_at_s: Time of its first record, seconds since 1970; None if it is empty.
         newest_at_s: Time of its newest record.
     """

@@ -1,4 +1,4 @@
-"""Topics, made before anybody writes to them, and their properties."""
+"""Topics, created before they are written, and their properties."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as it shall be made.
+    """A topic to create.
 
     Attributes:
         name: Its name.
-        partitions: How many.
+        partitions: Number of partitions.
         configs: Kafka's topic properties.
-        replication_factor: Copies; -1 is the broker's default.
+        replication_factor: Number of copies; -1 for the broker's default.
     """
 
     name: str
