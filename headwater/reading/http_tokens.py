@@ -51,7 +51,7 @@ class _Exchange:
 
     @property
     def header(self) -> str | None:
-        """What the answer says: the later of what was asked for and what was written."""
+        """Returns the response header: the later one of the requested and the written position."""
         asked, promised = self.at_least, self.promised
         if promised is None or asked is None or asked.source != promised.source:
             said = promised or asked
@@ -104,7 +104,7 @@ class WsgiPositions:
                 return self._app(environ, start)
         except (TokenError, BehindError) as error:
             status, headers, body = _refusal(error)
-            # its handler may have begun an answer, of which nothing was sent yet
+            # its handler may have begun a response without sending anything
             start_response(f"{status.value} {status.phrase}", list(headers.items()), sys.exc_info())
             return [body]
 

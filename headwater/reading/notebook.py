@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 def spark(
     config: Path | None = None, *, home: Path | None = None, as_of: str | None = None
 ) -> SparkSession:
-    """Opens a Spark session in which a project's views are tables to be read.
+    """Opens a Spark session with the project's views as read-only tables.
 
-    No server has to run. Called again, it brings the views up to date in the same session.
+    No server needs to run. A second call updates the views in the same session.
 
     Args:
-        config: Settings file; otherwise `headwater.toml` here.
-        home: Folder of all state; otherwise as the settings say.
-        as_of: A position, a time or the number of a published version; the newest without it.
+        config: Settings file; default: `headwater.toml` in the current folder.
+        home: Home folder; default: from the settings.
+        as_of: A position, a time or the number of a published version; default: the newest.
 
     Raises:
         NoViewsError: No view has been built yet.
-        AsOfError: What is asked for is nothing we know, or lies before what is kept.
+        AsOfError: The value is unknown, or before the oldest version.
         PlatformMissingError: The extra `platform` is not installed.
     """
     optional.require()

@@ -40,16 +40,16 @@ _BEHIND_HINT: Final = "headwater view status says how far the views are"
 
 @dataclass(frozen=True, slots=True)
 class ViewReplay:
-    """What a replay came to.
+    """The result of a replay.
 
     Attributes:
         view: The view.
-        applied_through: The position at which it is.
-        at: The time of the last commit that counts.
-        made_from: Views of the source that it was made from in the end.
-        rows: How many rows it has.
-        version: Number of the published version that it was compared with.
-        compared: What differs there; None if that was not asked.
+        applied_through: Its position.
+        at: Time of the last commit included.
+        made_from: Views of the source from which it was computed, directly or indirectly.
+        rows: Number of rows.
+        version: Number of the published version for the comparison.
+        compared: The differences; None without a comparison.
     """
 
     view: str
@@ -69,21 +69,21 @@ def replay_view(
     compare: bool = False,
     to: Path | None = None,
 ) -> ViewReplay:
-    """Makes a derived view as it was at a moment, from the archive alone.
+    """Computes a derived view as it was at a moment, from the archive alone.
 
     Args:
-        platform: The project, and where its source is.
+        platform: The project and its source.
         name: The view.
-        until: The moment: a position, a time, or the number of a published version; the last that
-            the archive can tell of if left out. To be compared, it is rounded down to the newest
-            published version at which the view is.
-        compare: Whether it is compared with what readers saw there.
+        until: The moment: a position, a time, or the number of a published version; default: the
+            last one in the archive. For a comparison, it is rounded down to the newest published
+            version that includes the view.
+        compare: Whether to compare it with the published version.
         to: Folder for its table.
 
     Raises:
         UsageError: There is no such view, it is not a derived view, or the folder is not empty.
-        AsOfError: The archive cannot tell what it is made from, or it was not published then.
-        ProjectionError: Its query cannot be run.
+        AsOfError: The archive does not cover the moment, or the view was not published then.
+        ProjectionError: Its query fails.
     """
     project = platform.project
     chain = chain_of(project, name)
@@ -173,14 +173,14 @@ def boundary(
     """Returns the newest published version that a replay can be compared with.
 
     Args:
-        versions: Those that can be read, the oldest first.
-        chain: The view, after the derived ones that it is made from.
-        archived: What the archive has come to.
-        until: The moment beyond which none is wanted; see `replay_view`.
-        shown: Tells where views were read at a time; see `Published.current`.
+        versions: The readable versions, the oldest first.
+        chain: The view, after the derived views that it reads.
+        archived: The commit that the archive reaches.
+        until: The latest moment allowed; see `replay_view`.
+        shown: Returns the physical names at a time; see `Published.current`.
 
     Raises:
-        AsOfError: There is none.
+        AsOfError: There is no such version.
     """
     name = chain[-1].name
     wanted = [version for version in versions if until is None or _by_then(version, until)]
@@ -227,7 +227,7 @@ def _by_then(version: PublishedVersion, until: str) -> bool:
 def _stands(
     version: PublishedVersion, chain: Sequence[DerivedView], shown: Mapping[str, str]
 ) -> bool:
-    """Whether the views are at the boundary itself, by the queries that are declared."""
+    """Returns whether the views are at the boundary itself, by their declared queries."""
     tables = [version.views.get(shown.get(view.name, view.name)) for view in chain]
     return all(
         table is not None

@@ -77,12 +77,11 @@ class AsOfError(QueryError):
 
 
 class ReadTable(NamedTuple):
-    """Where and at which version a view is read.
+    """The table of a view, at a version.
 
     Attributes:
         path: Folder of the table.
-        version: Its version; None of a table that is read as it is, because no job of ours keeps
-            it.
+        version: Its version; None for the newest, if no job maintains the table.
     """
 
     path: Path
@@ -148,14 +147,14 @@ def run(
 def run_all(
     statements: Sequence[str], views: Mapping[str, ReadTable]
 ) -> list[pa.Table | HeadwaterError]:
-    """Answers several statements over the same tables.
+    """Runs several statements over the same tables.
 
     Args:
         statements: As `run` takes them.
-        views: Where and at which version each view is read.
+        views: Table of each view.
 
     Returns:
-        For each statement its answer, or why it has none.
+        The result of each statement, or its error.
     """
     named = frozenset().union(*map(words, statements))
     engine = _engine({name: table for name, table in views.items() if name.lower() in named})
@@ -217,22 +216,22 @@ def readable(
     as_of: str | None = None,
     words: frozenset[str] | None = None,
 ) -> dict[str, ReadTable]:
-    """Returns the table of each view, at the version that is read together with the others.
+    """Returns the table of each view, all at one published version.
 
     Args:
         tables: Folder of the tables.
         views: Folder of each view's table; see `view_tables`.
-        as_of: As `run` takes it.
-        words: Words of the query. Derived views that are not among them are not waited for, and are
-            left out if they are behind. As of then, sources without a view among them are left out.
-            None for all views.
+        as_of: As in `run`.
+        words: Words of the query. Derived views not among them are not waited for, and are left out
+            if they are behind. With `as_of`, sources without a view among them are left out. None
+            for all views.
 
     Returns:
-        By view; one that has no version yet is left out. As of then, a view is read where it was
-        read then.
+        The tables by view; unpublished ones are left out. With `as_of`, a view has its physical
+        name of that time.
 
     Raises:
-        AsOfError: What is asked for is nothing we know, or lies before what is kept.
+        AsOfError: The value is unknown, or before the oldest version.
     """
     groups = published_versions.sources(tables)
     if not groups:
@@ -332,7 +331,7 @@ def moment(as_of: str) -> Lsn | datetime | None:
 
 
 def _reader_of(as_of: str) -> tuple[Callable[[PublishedVersion], bool], int | None]:
-    """Tells a published version that was there by then; with it the time, if one was asked for."""
+    """Returns a filter for published versions up to a moment, and the time if it is one."""
     found = moment(as_of)
     if found is None:
         number = int(as_of)

@@ -56,7 +56,7 @@ __all__ = ["BehindError", "PositionToken", "ReadableView", "Views"]
 
 _BY_KEY: Final = (Store.CACHE, Store.SEARCH)
 _IDLE_MAX: Final = 8
-"""Sessions with the source that are kept open for the next who waits."""
+"""Idle sessions with the source that are kept open for the next wait."""
 
 Other = TypeVar("Other")
 
@@ -126,15 +126,15 @@ class Views:
         return self._platform.project.source.name
 
     def token(self, written: Token | psycopg.Connection[Any] | None = None) -> PositionToken:
-        """Returns a token of what was committed.
+        """Returns a token for a committed position.
 
         Args:
-            written: What a command has returned; or the connection of a transaction that is
-                committed. Without it, the token covers everything so far, by any writer.
+            written: Result of a command, or the connection of a committed transaction. Without it,
+                the token covers everything so far, by any writer.
 
         Raises:
-            TransactionOpenError: It is not committed yet.
-            TransactionAbortedError: It never will be.
+            TransactionOpenError: The transaction is not committed yet.
+            TransactionAbortedError: It was rolled back.
             NotCapturedError: The source is not captured.
         """
         if written is None:
@@ -148,16 +148,16 @@ class Views:
             return committed.of_transaction(connection, self.source, written.transaction_id)
 
     def query(self, sql: str, *, at_least: PositionToken, timeout_s: float = TIMEOUT_S) -> pa.Table:
-        """Answers SQL over the views' tables once those it names have what was written.
+        """Runs SQL over the views' tables once those that it names have reached a token.
 
         Args:
             sql: See `headwater.reading.sql.run`.
             at_least: A token.
-            timeout_s: How long to wait for all of them at most, in seconds.
+            timeout_s: Longest wait for all of them, seconds.
 
         Raises:
             BehindError: A table is behind after that time.
-            QueryError: The statement cannot be answered.
+            QueryError: The statement fails.
         """
         self.await_query(sql, at_least, timeout_s)
         root = self._platform.project.home.root
@@ -172,14 +172,14 @@ class Views:
                 self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
 
     def lag(self, names: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> list[Lag]:
-        """Tells how long it takes until what is committed now is there, by view and store.
+        """Measures how long present commits take to reach each view and store.
 
         Args:
-            names: Which views; all if empty. Every version that the job keeps is looked at.
-            timeout_s: How long to wait for them at most, in seconds.
+            names: The views; empty for all. All maintained versions are measured.
+            timeout_s: Longest wait, seconds.
 
         Raises:
-            UsageError: No view is named so.
+            UsageError: No view has that name.
             NotCapturedError: The source is not captured.
         """
         for name in names:
@@ -221,7 +221,7 @@ class Views:
 
     @property
     def searcher(self) -> Searcher:
-        """What searches in views."""
+        """Returns the search client."""
         with self._opening:
             if self._searcher is None:
                 self._searcher = Searcher(self._platform.endpoints.search_url)
@@ -238,7 +238,7 @@ class Views:
         return ReadBarrier(self.source, places.get(view.name, view.name), view.to, read)
 
     def _elsewhere(self, view: str) -> bool:
-        """Whether a view that a derived one reads has no rows of this source."""
+        """Returns whether an input of a derived view has no rows of this source."""
         return view not in self._declared
 
     @contextmanager
@@ -270,11 +270,11 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class ReadableView:
-    """One view.
+    """A view of the project.
 
     Attributes:
         views: The project's.
-        view: As it is declared.
+        view: Its declaration.
     """
 
     views: Views
@@ -287,17 +287,18 @@ class ReadableView:
         stores: Collection[Store] = (),
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Waits until the view has everything that was committed before a token.
+        """Waits until the view has everything committed before a token.
 
         Args:
             token: See `Views.token`.
-            stores: Where; in all stores that the view lives in if left out. One that is made from
-                others has a table that SQL reads, wherever it lives.
-            timeout_s: How long at most, in seconds.
+            stores: The stores; default: all of the view. A derived view also has a table for SQL.
+            timeout_s: Longest wait, seconds.
 
         Raises:
-            BehindError: It is behind after that time; it says which stage, and by how much.
-            TokenError: The token is of another source, from before a restore, or from the future.
+            BehindError: A store is behind after that time; the error names the stage and the
+                distance.
+            TokenError: The token belongs to another source, is from before a restore, or from the
+                future.
             UsageError: The view does not live in one of the stores.
         """
         lives = kept_in(self.view)
@@ -317,21 +318,21 @@ class ReadableView:
         timeout_s: float = TIMEOUT_S,
         otherwise: Callable[[], Other] | None = None,
     ) -> Mapping[str, Any] | Other | None:
-        """Returns the row of a key from the cache or, of a view that is not there, from search.
+        """Returns the row of a key from the cache or, for a view without cache, from search.
 
         Args:
-            key: A value for each column of the key, in its document form.
-            at_least: The row as it is there, or as of a later position.
-            timeout_s: How long to wait for that at most, in seconds.
-            otherwise: Called if the view is behind after that time, for instance to fold the
-                events of a stream; what it returns is returned.
+            key: A value for each column of the key, in document form.
+            at_least: A token: the row is as of this position or a later one.
+            timeout_s: Longest wait for it, seconds.
+            otherwise: Called if the view is still behind, for instance to fold the events of a
+                stream; its result is returned.
 
         Returns:
-            The row in its document form; None if there is none.
+            The row as a document; None if there is none.
 
         Raises:
-            BehindError: The view is behind, and nothing else was given to be called.
-            UsageError: The view lives in neither store.
+            BehindError: The view is behind, and there is no `otherwise`.
+            UsageError: The view is in neither store.
         """
         store = next((s for s in _BY_KEY if s in self.view.to), None)
         if store is None:
@@ -358,16 +359,16 @@ class ReadableView:
         at_least: PositionToken | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> SearchAnswer:
-        """Searches, and finds what was written before a token.
+        """Searches, after everything written before a token is searchable.
 
         Args:
             query: See `projections.stores.opensearch.searcher.Searcher.search`.
             at_least: A token.
-            timeout_s: How long to wait for that at most, in seconds.
+            timeout_s: Longest wait for it, seconds.
 
         Raises:
             BehindError: Search is behind after that time.
-            SearchError: The search cannot be answered.
+            SearchError: The search is invalid.
         """
         if at_least is not None:
             self.wait_for(at_least, stores={Store.SEARCH}, timeout_s=timeout_s)

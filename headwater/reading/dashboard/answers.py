@@ -39,11 +39,11 @@ class PanelError(HeadwaterError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a dashboard shows.
+    """The data of a dashboard.
 
     Attributes:
-        etag: Tells it from any other.
-        body: JSON: the title, the boundary, and each panel's answer or why it has none.
+        etag: Unique tag of this state.
+        body: JSON: the title, the boundary, and each panel's result or its error.
     """
 
     etag: str
@@ -52,13 +52,13 @@ class Answer:
 
 @dataclass(slots=True)
 class Answers:
-    """Answers a dashboard's panels, once for each published version however many ask.
+    """Runs a dashboard's queries, once for each published version, however many readers ask.
 
     Attributes:
-        dashboard: What is asked.
+        dashboard: The dashboard.
         tables: Folder of the views' tables.
         source: Name of the source.
-        beside: Names of further sources, each of which is shown at a boundary of its own.
+        beside: Names of other sources, each shown at its own boundary.
     """
 
     dashboard: Dashboard

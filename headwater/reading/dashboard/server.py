@@ -56,12 +56,13 @@ class DashboardServer(ThreadingHTTPServer):
     """Serves a dashboard until it is shut down.
 
     Args:
-        answers: What its panels show.
+        answers: Supplies the data.
         host: Address to listen to.
         port: Port; 0 for a free one.
 
     Raises:
-        DashboardPortError: Another process listens there, or this machine has no such address.
+        DashboardPortError: Another process listens there, or this machine does not have the
+            address.
     """
 
     daemon_threads = True
@@ -82,12 +83,12 @@ class DashboardServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """Returns the address of the page."""
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says in the log that a request was not answered: mostly the browser has gone away."""
+        """Logs that a request failed: usually the browser has disconnected."""
         del request, client_address
         error = sys.exception()
         gone = isinstance(error, OSError)  # what is sent, and nobody takes
