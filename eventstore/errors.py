@@ -184,7 +184,7 @@ class EffectRefusedError(EventStoreError):
 
 
 class DependencyAwayError(EventStoreError):
-    """What a reactor's effect needs does not answer, is overloaded or asks for a pause."""
+    """A dependency of a reactor's effect does not answer, is overloaded or asks for a pause."""
 
     code = "HW-E061"
     retriable = True

@@ -36,10 +36,10 @@ POSITION_MAX: Final = 2**63 - 1
 
 
 class Boundary(NamedTuple):
-    """What a decision across streams looked at.
+    """The events on which a decision across streams depends.
 
     Attributes:
-        events: Every event that the query means, oldest first.
+        events: Every event that the query matches, oldest first.
         after: Global position for the append's `Condition`.
     """
 
@@ -129,26 +129,27 @@ WHOLE_LOG: Final = LogPart()
 
 
 class EventLog(Protocol):
-    """Where events are kept. The module's text says what is guaranteed."""
+    """Stores events. The module's docstring lists the guarantees."""
 
     def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """Stores events, or nothing.
 
         Args:
-            request: What to store.
-            connection: A database connection, session or cursor of the caller's whose open
-                transaction the append joins; the caller commits. None: a transaction of its own.
+            request: The events.
+            connection: The caller's database connection, session or cursor, whose open transaction
+                the append joins; the caller commits. None for a transaction of its own.
 
         Raises:
-            WrongExpectedVersionError: A stream is not where the writer thought. The caller's
-                transaction stays usable.
+            WrongExpectedVersionError: A stream has another version. The caller's transaction stays
+                usable.
             IdempotencyConflictError: The key was used for another payload, whatever the expected
                 version says.
             ConditionFailedError: An event matches the condition.
             IsolationRefusedError: There is a condition, and the transaction keeps one snapshot
-                (REPEATABLE READ, SERIALIZABLE), which would hide such an event. A stream's version
-                and an idempotency key are held there, too: who loses gets ContentionError.
-            StoreUnavailableError: Its kinds say whether a repetition can help.
+                (REPEATABLE READ, SERIALIZABLE), which would hide a matching event. A stream's
+                version and an idempotency key are safe there, too: the slower writer gets
+                ContentionError.
+            StoreUnavailableError: The subclass says whether a retry can succeed.
         """
         ...
 
@@ -226,16 +227,16 @@ class EventLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives back what the log holds open."""
+        """Closes connections and releases resources."""
         ...
 
 
 class Repeated(NamedTuple):
-    """What was done under an idempotency key.
+    """The first result for an idempotency key.
 
     Attributes:
-        digest: Of the payload then.
-        appended: The result then, `repeated` set.
+        digest: Digest of its payload.
+        appended: Its result, with `repeated` set.
     """
 
     digest: bytes

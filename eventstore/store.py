@@ -109,24 +109,24 @@ class EventStore:
         Args:
             stream: Name of the stream.
             events: One or several: of declared classes, `EventData`, or `Occurrence`s of these.
-            expected_version: What the writer thinks of the stream.
-            idempotency_key: The same key with the same events again answers what it did first,
-                whatever the expected version says.
-            condition: Refuses the append if an event came in that the decision has not seen.
-            outbox: Sent if, and only if, the append commits. Events of a public type are sent by
-                themselves.
-            context: Stored beside the events.
-            connection: Of the caller's, whose open transaction the append joins.
+            expected_version: The version that the writer expects of the stream.
+            idempotency_key: Repeating the key with the same events returns the first result,
+                whatever the expected version.
+            condition: Refuses the append if an event exists that the decision has not seen.
+            outbox: Messages to send if, and only if, the append commits. Events of a public type
+                are sent automatically.
+            context: Stored with the events.
+            connection: The caller's connection, whose open transaction the append joins.
 
         Raises:
-            WrongExpectedVersionError: The stream is not where the writer thought.
+            WrongExpectedVersionError: The stream has another version.
             IdempotencyConflictError: The key was used for other events.
             ConditionFailedError: An event matches the condition.
-            IsolationRefusedError: A condition in a transaction that is REPEATABLE READ or
+            IsolationRefusedError: There is a condition, and the transaction is REPEATABLE READ or
                 SERIALIZABLE.
             EventRefusedError: An event would not read back unchanged.
             BatchRefusedError: There are no events, too many, or they contradict each other.
-            StoreUnavailableError: The database did not do it now.
+            StoreUnavailableError: The database cannot perform it now.
         """
         wanted = [(stream, occurrences(events), check_expected_version(expected_version))]
         terms = Terms(idempotency_key, condition, outbox, context)
@@ -175,34 +175,34 @@ class EventStore:
         If another writer was faster, the state is loaded and the command decided again.
 
         Args:
-            command: Of a class that a decider of the store takes.
-            expected_version: What the caller thinks of the stream. If it is a version, another
-                writer's event is an error and nothing is retried.
-            idempotency_key: The same key with the same command again answers what it did first,
-                also if the command would be rejected now. A command without events has its key
+            command: A command of a class that one of the store's deciders handles.
+            expected_version: The version that the caller expects of the stream. If it is a version,
+                another writer's event is an error, without a retry.
+            idempotency_key: Repeating the key with the same command returns the first result, even
+                if the command would be rejected now. The key of a command without events is
                 recorded, too.
-            context: Stored beside the events.
-            connection: Of the caller's, whose open transaction is joined: the state is read through
-                it, and what breaks that transaction is not retried.
-            attempts_max: How often it is decided at most.
-            boundary: Which events, of whatever streams, the decision depends on besides its own
-                stream, such as `tagged("email:ada@example.org")`; each item names a tag. The
-                method that decides gets them as a further argument. If one more came in before the
-                events are appended, the command is decided again.
+            context: Stored with the events.
+            connection: The caller's connection, whose open transaction is joined: the state is read
+                through it, and an error that breaks that transaction is not retried.
+            attempts_max: Maximum number of decisions.
+            boundary: Events of other streams on which the decision depends, such as
+                `tagged("email:ada@example.org")`; each item names a tag. The method that decides
+                gets them as a further argument. If another such event arrives before the append,
+                the command is decided again.
 
         Raises:
-            Rejected: The domain's rules refuse it, by a subclass of theirs; nothing was written.
+            Rejected: The domain's rules refuse it, by a subclass; nothing was written.
             EventRefusedError: An event would not read back unchanged, or the decider could not fold
                 it.
-            UndeclaredError: No decider takes it, it has no method for an event of its own, or the
-                boundary is missing or not looked at.
-            IsolationRefusedError: A boundary in a transaction that is REPEATABLE READ or
+            UndeclaredError: No decider handles it, its class lacks a method for one of its events,
+                or the boundary is missing or unused.
+            IsolationRefusedError: There is a boundary, and the transaction is REPEATABLE READ or
                 SERIALIZABLE.
-            WrongExpectedVersionError: The stream is not where the caller thought.
+            WrongExpectedVersionError: The stream has another version.
             ContentionError: Other writers were faster each time.
             IdempotencyConflictError: The key was used for another command.
-            ResultUnknownError: The connection broke at the commit. With a key, it was asked again
-                in vain; without one, it may or may not have happened.
+            ResultUnknownError: The connection broke during the commit. With a key, asking for the
+                result failed too; without one, the command may or may not have been committed.
         """
         return self._runner.run(
             self._planner.handle(
@@ -229,16 +229,16 @@ class EventStore:
         """Returns the state of a stream; the initial state if it does not exist.
 
         Args:
-            decider: Whose fold; or a class declared by `aggregate`.
+            decider: The decider that folds it, or a class declared by `aggregate`.
             identity: The id part of the stream's name.
-            at_version: After that many events.
-            as_of: By the events recorded at or before this instant.
-            connection: Of the caller's, whose open transaction it is read in.
+            at_version: Returns the state after that many events.
+            as_of: Returns the state by the events recorded at or before this instant.
+            connection: The caller's connection, in whose open transaction the state is read.
 
         Raises:
             WrongExpectedVersionError: The stream has not reached `at_version`.
             UndeclaredError: An event is of an unknown type, or of a future version.
-            CompactionError: The stream's beginning is gone.
+            CompactionError: The beginning of the stream no longer exists.
         """
         return self._runner.run(
             self._planner.state(
@@ -251,13 +251,14 @@ class EventStore:
     ) -> Iterator[RecordedEvent]:
         """Reads a stream; yields nothing if it does not exist.
 
-        Where it was compacted, the first event stands for those before it, unless the part says
+        If it was compacted, the first event represents the earlier ones, unless the part says
         `archived`.
 
         Args:
             stream: Name of the stream.
-            part: Which of its events, and in which direction.
-            connection: Of the caller's; sees what its open transaction has appended.
+            part: The part of its events, and the direction.
+            connection: The caller's connection; events appended in its open transaction are
+                visible.
         """
         found = self.log.read_stream(*self._planner.checked(stream, part), connection=connection)
         return mapped(self._planner.recorded, found)
@@ -266,8 +267,8 @@ class EventStore:
         """Reads all streams of a category in global order.
 
         Args:
-            category: Of the streams.
-            part: Which of their events, and in which direction.
+            category: The category.
+            part: The part of the events, and the direction.
         """
         return self.read_all(in_category(category, part))
 
@@ -294,16 +295,17 @@ class EventStore:
         """Reads the events on which a decision across streams depends.
 
         Args:
-            query: Each of its items names a tag.
-            connection: Of the caller's; sees what its open transaction has appended.
+            query: The query; each of its items names a tag.
+            connection: The caller's connection; events appended in its open transaction are
+                visible.
 
         Returns:
-            The events, oldest first, and the condition to append with: it fails if an event that
-            the query means came in meanwhile.
+            The events, oldest first, and the condition for the append: it fails if another matching
+            event arrived meanwhile.
 
         Raises:
             IsolationRefusedError: The transaction is REPEATABLE READ or SERIALIZABLE, so it would
-                not see what others committed since it began.
+                not see later commits of others.
         """
         found = self.log.read_boundary(self.tenant, query, connection=connection)
         return list(map(self._planner.recorded, found.events)), Condition(query, found.after)
@@ -312,20 +314,20 @@ class EventStore:
         """Returns the stored form of `personal_tag(name, value)`, for queries.
 
         Args:
-            name: What the value is, such as `email`.
+            name: Name of the value, such as `email`.
             value: The personal value.
 
         Raises:
-            SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
+            SubjectKeyError: There is no key ring, or the tenant's key for tags was shredded.
         """
         return self._runner.compute(self.codec.personal_tag, self.tenant, name, value)
 
     def wait_for(self, token: Token, timeout_s: float) -> None:
-        """Waits until the log is complete up to a token, so that every reader sees its events.
+        """Waits until every reader of the log sees all events up to a token.
 
         Args:
-            token: Of a command or an append.
-            timeout_s: How long at most, in seconds.
+            token: Token of a command or an append.
+            timeout_s: Longest wait, seconds.
 
         Raises:
             WaitTimeoutError: A writer's transaction that began before it is still open.

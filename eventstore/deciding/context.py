@@ -1,4 +1,4 @@
-"""Context: who does something, why, and when it happened; stored beside each event."""
+"""Context: who caused an event, why, and when it happened; stored with each event."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ _ID_TYPES: Final = (str, int, UUID)
 
 
 class Arguments(Enum):
-    """Whether a function takes a further argument.
+    """Whether a function accepts another argument.
 
     Attributes:
-        REFUSED: It cannot be called with it.
-        OPTIONAL: With or without.
+        REFUSED: It does not accept it.
+        OPTIONAL: It can be called with or without it.
         NEEDED: It cannot be called without it.
     """
 
@@ -48,7 +48,7 @@ class Arguments(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decider(Generic[C, E, S]):
-    """How commands to one kind of stream are decided.
+    """Decides the commands to one kind of stream.
 
     Attributes:
         category: Category of its streams: `order` for `order-42`.
@@ -57,14 +57,14 @@ class Decider(Generic[C, E, S]):
             boundary is then refused.
         evolve: Takes the state and an event; returns the next state and modifies neither argument.
         initial_state: Returns the state of a stream without events.
-        commands: Classes of the commands that it decides.
+        commands: Classes of its commands.
         stream_id: Takes a command and returns the id part of its stream's name.
         version: Version of the fold. Increase it when `evolve` changes: states saved by another
             version are ignored. A change of the state's type is detected automatically.
         snapshot_every: Saves the state whenever a command takes the stream past a multiple of this
             number of events; None: never.
-        state_type: Type of the state, by which a saved one is read; what `initial_state` is
-            annotated to return if not given.
+        state_type: Type of the state, to decode a saved one; default: the return annotation of
+            `initial_state`.
         state_name: Replaces the names of the state's class and of `evolve` in saved states. Set it
             to the old name if the class is renamed, so that saved states can still be read.
     """
@@ -130,13 +130,13 @@ class Decider(Generic[C, E, S]):
 
         Args:
             command: The command.
-            state: Of its stream.
-            seen: The events of the boundary that it is handled with; None if there is none.
+            state: State of its stream.
+            seen: The events of its boundary; None without a boundary.
 
         Raises:
             Rejected: The domain's rules refuse the command.
-            UndeclaredError: There is a boundary that `decide` does not take, or it needs one.
-            WrongKindError: `decide` returned something to be awaited.
+            UndeclaredError: `decide` does not accept the boundary, or requires one.
+            WrongKindError: `decide` returned an awaitable.
         """
         check_boundary(self.boundary_arguments(command), command, given=seen is not None)
         decide: Callable[..., Any] = self.decide

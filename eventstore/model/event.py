@@ -56,22 +56,22 @@ SNAPSHOT_TYPE: Final = "$snapshot"
 class StoredEvent(NamedTuple):
     """An event as the log holds it.
 
-    A tuple because a million of them are made in one catch-up read.
+    It is a tuple because a catch-up read creates millions of them.
 
     Attributes:
         global_position: Position in the whole log; ascending, with gaps.
-        tenant: Whose it is.
+        tenant: Its tenant.
         stream: Name of its stream.
         stream_position: Position in its stream, from 1, without gaps.
         type: Name of its type.
-        schema_version: Version of its type that `data` is in.
+        schema_version: Version of its type for `data`.
         event_id: Identity, given by the writer.
         data: Payload, JSON.
         metadata: Further headers, JSON; None if there are none.
-        tags: What it is about, for queries across streams.
-        correlation_id: The business flow to which it belongs.
+        tags: Its subjects, for queries across streams.
+        correlation_id: The business flow.
         causation_id: The message that caused it.
-        actor: Who did it.
+        actor: Who caused it.
         occurred_at: When it happened, by the writer's clock; with offset.
         recorded_at: When it was stored, by the database's clock; with offset.
     """
@@ -99,24 +99,24 @@ class StoredEvent(NamedTuple):
 
     @property
     def system(self) -> bool:
-        """Whether the store itself wrote it."""
+        """Returns whether the store itself wrote it."""
         return self.type.startswith(SYSTEM_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event that is to be appended.
+    """An event to append.
 
     Attributes:
         type: Name of its type.
         data: Payload, JSON.
         event_id: Identity; unique in the store.
         occurred_at: When it happened; must have an offset.
-        schema_version: Version of the type that `data` is in.
-        tags: What it is about.
+        schema_version: Version of the type for `data`.
+        tags: Its subjects.
         metadata: Further headers, JSON.
-        digest: What counts as its payload for an idempotency key; `data` itself if empty. Given
-            where `data` is encrypted, and therefore different each time.
+        digest: Its payload for comparison under an idempotency key; empty for `data` itself. Needed
+            if `data` is encrypted, and therefore different each time.
     """
 
     type: str

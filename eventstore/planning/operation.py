@@ -1,8 +1,8 @@
-"""Operation: what a plan asks of the log.
+"""Operation: the requests of a plan to the log.
 
-A plan is a generator, so the store and its asyncio twin share every decision and differ only in who
-waits. It yields a `Call` and is sent its answer (a stream's events as a list), or is thrown the
-error; it yields a `Pause` and is sent whether the store is being closed meanwhile.
+A plan is a generator, so the store and its asyncio twin share every decision and differ only in how
+they wait. It yields a `Call` and is sent the result (a stream's events as a list), or the error is
+thrown into it; it yields a `Pause` and is sent whether the store is being closed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PAUSE_S_MAX: Final = 0.2
 
 
 class Call(NamedTuple):
-    """One method of the log that is to be called.
+    """A call of one method of the log.
 
     Attributes:
         method: Its name.
-        arguments: By position.
-        options: By name.
+        arguments: Positional arguments.
+        options: Keyword arguments.
     """
 
     method: str
@@ -47,7 +47,7 @@ class Pause(NamedTuple):
     """A wait before the next attempt.
 
     Attributes:
-        seconds: How long at most.
+        seconds: Longest wait.
     """
 
     seconds: float
@@ -57,7 +57,7 @@ class Finished(NamedTuple):
     """The end of a plan.
 
     Attributes:
-        value: What it returns.
+        value: Its result.
     """
 
     value: Any

@@ -17,11 +17,11 @@ _PAUSE_S_MAX: Final = 0.05
 
 
 def waiting(token: Token, timeout_s: float) -> Plan[None]:
-    """Waits until every event up to a token's is readable, and none can come before it any more.
+    """Waits until every event up to a token is readable, and none can commit before it any more.
 
     Args:
         token: The position in the log.
-        timeout_s: How long at most, in seconds.
+        timeout_s: Longest wait, seconds.
 
     Raises:
         WaitTimeoutError: A transaction that began before it is still open.
