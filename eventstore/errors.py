@@ -25,7 +25,8 @@ EventStoreError
     ├── ContentionError          HW-E051  deadlocks or serialization failures beyond the bound
     ├── SchemaMissingError       HW-E052  the database has no event store, or an older one
     ├── ResultUnknownError       HW-E053  the connection broke while a commit was under way
-    └── PrimaryNeededError       HW-E054  a standby, or a session that may not read or write the log
+    ├── PrimaryNeededError       HW-E054  a standby, or a session that may not read or write the log
+    └── LoginRefusedError        HW-E055  the server refuses user, password or database
 """
 
 from __future__ import annotations
@@ -221,4 +222,11 @@ class PrimaryNeededError(StoreUnavailableError):
     """The server is a standby, or the session's settings forbid the log's reads or writes."""
 
     code = "HW-E054"
+    retriable = False
+
+
+class LoginRefusedError(StoreUnavailableError):
+    """The server refuses the user, the password or the database that the DSN names."""
+
+    code = "HW-E055"
     retriable = False

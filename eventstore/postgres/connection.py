@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import time
@@ -12,9 +13,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader, ByteaLoader
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
-from eventstore.errors import BatchRefusedError, StoreUnavailableError
+from eventstore.errors import BatchRefusedError
+from eventstore.postgres import login
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +28,6 @@ CONNECTIONS_MAX: Final = 10
 """A backend of Postgres takes some MiB; more writers than this wait for a connection."""
 
 CONNECTION_TIMEOUT_S: Final = 30.0
-_CONNECT_TIMEOUT_S: Final = 10
 APPLICATION_NAME: Final = "headwater eventstore"
 _BUSY_S: Final = 0.1  # who appended a moment ago need not look
 # Times as they are stored; and the isolation that the order of the log is proved for, whatever the
@@ -94,17 +95,11 @@ def check_address(dsn: str) -> None:
     """Connects once, so that an address that is wrong is named at once and not by a full pool.
 
     Raises:
-        StoreUnavailableError: There is no way in; `detail` has the server's words.
+        LoginRefusedError: The server refuses user, password or database.
+        StoreUnavailableError: There is no way in now; `detail` has the server's words.
     """
-    try:
-        psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S).close()
-    except psycopg.Error as error:
-        said = str(error).strip().splitlines()
-        raise StoreUnavailableError(
-            "cannot connect to the event store's database",
-            detail=said[-1][:200] if said else type(error).__name__,
-            hint="check host, port, database, user and password in the DSN",
-        ) from None
+    if (error := login.attempt(dsn)) is not None:
+        raise error
 
 
 def _still_there(connection: StoreConnection | AsyncStoreConnection) -> None:
@@ -116,6 +111,33 @@ def _still_there(connection: StoreConnection | AsyncStoreConnection) -> None:
     socket.register(connection.fileno(), select.POLLIN)
     if socket.poll(0):
         raise psycopg.OperationalError("the server has closed this connection")
+
+
+class _Pool(ConnectionPool[StoreConnection]):
+    """A pool that says why it has no connection, if that is not for being in use."""
+
+    def getconn(self, timeout: float | None = None) -> StoreConnection:
+        try:
+            return super().getconn(timeout)
+        except PoolTimeout:
+            if (error := login.attempt(str(self.conninfo))) is not None:
+                raise error from None
+            raise
+
+
+class _AsyncPool(AsyncConnectionPool[AsyncStoreConnection]):
+    """`_Pool` for asyncio."""
+
+    async def getconn(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109  # the parameter of the pool's method
+    ) -> AsyncStoreConnection:
+        try:
+            return await super().getconn(timeout)
+        except PoolTimeout:
+            if (error := await asyncio.to_thread(login.attempt, str(self.conninfo))) is not None:
+                raise error from None
+            raise
 
 
 def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]:
@@ -130,7 +152,7 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
             connection.execute(f"{_SESSION}; {NOTICED}")
         connection.writer = connection.cursor(binary=True)
 
-    return ConnectionPool(
+    return _Pool(
         dsn,
         connection_class=StoreConnection,
         kwargs=options(dsn),
@@ -159,7 +181,7 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
     async def check(connection: AsyncStoreConnection) -> None:
         _still_there(connection)
 
-    return AsyncConnectionPool(
+    return _AsyncPool(
         dsn,
         connection_class=AsyncStoreConnection,
         kwargs=options(dsn),

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
+from eventstore.errors import LoginRefusedError
 from eventstore.model.callables import check_result
+from eventstore.postgres import login
 from eventstore.postgres.connection import APPLICATION_NAME, lent, options, payloads_as_bytes
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from psycopg.pq import TransactionStatus
 
 T = TypeVar("T")
-
-_CONNECT_TIMEOUT_S: Final = 10
 
 
 def completed(work: Coroutine[Any, Any, T]) -> T:
@@ -200,6 +200,12 @@ class AsyncSession(RunnerSession):
         return function(*arguments)
 
 
+def _unopened(dsn: str, error: psycopg.OperationalError) -> Exception:
+    """What a runner ends with if its login is refused; else the driver's error: it retries that."""
+    found = login.failure(dsn, error)
+    return found if isinstance(found, LoginRefusedError) else error
+
+
 @asynccontextmanager
 async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncIterator[RunnerSession]:
     """Opens a blocking connection for a runner.
@@ -209,7 +215,11 @@ async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncItera
         name: What the server calls it.
     """
     given = options(dsn, name[:63])
-    with psycopg.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, **given) as connection:
+    try:
+        opened = psycopg.connect(dsn, connect_timeout=login.CONNECT_TIMEOUT_S, **given)
+    except psycopg.OperationalError as error:
+        raise _unopened(dsn, error) from None
+    with opened as connection:
         # the mark is of use to snapshots that are taken after it only
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         yield BlockingSession(connection)
@@ -227,7 +237,13 @@ async def async_session(
         in_threads: See `AsyncSession`.
     """
     given = options(dsn, name[:63])
-    connecting = psycopg.AsyncConnection.connect(dsn, connect_timeout=_CONNECT_TIMEOUT_S, **given)
-    async with await connecting as connection:
+    connecting = psycopg.AsyncConnection.connect(
+        dsn, connect_timeout=login.CONNECT_TIMEOUT_S, **given
+    )
+    try:
+        opened = await connecting
+    except psycopg.OperationalError as error:
+        raise _unopened(dsn, error) from None
+    async with opened as connection:
         await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         yield AsyncSession(connection, in_threads=in_threads)

@@ -1,0 +1,75 @@
+"""Why the server lets no connection in: for good, or only for now."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from eventstore.errors import LoginRefusedError, StoreUnavailableError
+
+CONNECT_TIMEOUT_S: Final = 10
+
+# A failed login has no SQLSTATE in the client library. The server's text is matched, and a server
+# that speaks another language is taken for one that is down: its runners retry and log its words.
+_REFUSED: Final = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry"
+    r'|role "[^"]*" (?:does not exist|is not permitted to log in)'
+    r'|FATAL: +database "[^"]*" does not exist'
+)
+_SEVERAL: Final = "Multiple connection attempts failed"
+_ATTEMPT: Final = re.compile(r"^- host: ", re.MULTILINE)
+
+
+def failure(dsn: str, error: psycopg.Error) -> StoreUnavailableError:
+    """Returns the store's error for a connection that could not be opened.
+
+    Of several hosts, each must have refused the login: one that is down may accept it later. A
+    single host can have several addresses; one refusal decides.
+
+    Args:
+        dsn: Where to; never shown.
+        error: What the driver raised.
+    """
+    text = str(error).strip()
+    attempts = [text]
+    if text.startswith(_SEVERAL) and not _single_host(dsn):
+        attempts = _ATTEMPT.split(text)[1:]
+    # the client library's own advice follows a reason, indented
+    reasons = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
+    detail = reasons[-1][:200] if reasons else type(error).__name__
+    if attempts and all(_REFUSED.search(attempt) for attempt in attempts):
+        refusal = next(line for line in reversed(text.splitlines()) if _REFUSED.search(line))
+        return LoginRefusedError(
+            "the event store's database does not accept this login",
+            detail=refusal.strip()[:200],
+            hint="check user, password and database in the DSN, and the server's pg_hba.conf",
+        )
+    return StoreUnavailableError(
+        "cannot connect to the event store's database",
+        detail=detail,
+        hint="check host, port, database, user and password in the DSN",
+    )
+
+
+def attempt(dsn: str) -> StoreUnavailableError | None:
+    """Connects once; returns what prevents it, None if nothing does.
+
+    A pool reports only that it had no connection in time, not why.
+
+    Args:
+        dsn: Where to.
+    """
+    try:
+        psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S).close()
+    except psycopg.Error as error:
+        return failure(dsn, error)
+    return None
+
+
+def _single_host(dsn: str) -> bool:
+    said = conninfo_to_dict(dsn)
+    hosts = str(said.get("host") or said.get("hostaddr") or "")
+    return bool(hosts) and "," not in hosts
