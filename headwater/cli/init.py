@@ -27,8 +27,8 @@ _SHOWN_MAX: Final = 24
 """Tables that are shown, the largest first; the preview shows all."""
 
 _NAMED_MAX: Final = 5
-_START_S: Final = 40
-"""How long servers and job take to start, about."""
+_START_S: Final = 23
+"""How long servers and job take to start, about; the tables' own share comes on top."""
 
 _ROUND_MIN: Final = 1.5
 """So much of a unit is told in it."""
@@ -232,7 +232,8 @@ def _show_load(found: DatabaseSurvey) -> None:
     disk = _size(sum(choice.disk_bytes for choice in found.mirrored))
     stderr.print(
         f"first load: {len(found.mirrored)} tables, about {rows:,} rows ({size}), about "
-        f"{_duration(_load_s(found))} on two cores, and {disk} of this machine's disk",
+        f"{_duration(_load_s(found))} on two cores (a rough estimate), "
+        f"and {disk} of this machine's disk",
         soft_wrap=True,
     )
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from cdc.snapshot.report import ReadReport
 from cdc.table import TableName
 from headwater.cli import init, services
-from headwater.project.survey import Choice
+from headwater.project.survey import Choice, DatabaseSurvey
 
-if TYPE_CHECKING:
-    import pytest
-
+MEASURED_S = {16: 26, 400: 100}  # docs/your-database.md: tables, seconds until all views are there
 REASON = "has no primary key"
 
 
@@ -41,6 +39,18 @@ def test_a_remedy_that_all_tables_share_is_printed_once(
     shown = capsys.readouterr().err
     assert 1 == shown.count("add a primary key")
     assert "more statements" not in shown
+
+
+@pytest.mark.parametrize("tables", MEASURED_S)
+def test_the_estimate_of_a_first_load_grows_with_the_tables_as_measured(
+    tables: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choices = tuple(Choice(TableName("public", f"t{each}"), 0, 8192) for each in range(tables))
+    found = DatabaseSurvey("shop", choices)
+    init._show_load(found)
+
+    assert MEASURED_S[tables] == pytest.approx(init._load_s(found), rel=0.1)
+    assert "a rough estimate" in capsys.readouterr().err
 
 
 def test_many_tables_that_are_read_by_one_look_are_one_line() -> None:
