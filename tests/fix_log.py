@@ -235,9 +235,9 @@ def sources(draw: Callable[..., Any], *, whole_rows: bool = False) -> Source:
 
 
 @st.composite
-def topics(draw: Any) -> list[Record]:
+def topics(draw: Any, *, whole_rows: bool = False) -> list[Record]:
     """Records of a source, read, lost and repeated in part; some that nobody can read."""
-    source = draw(sources())
+    source = draw(sources(whole_rows=whole_rows))
     order = draw(st.randoms(use_true_random=False))
     if draw(st.booleans()):
         source.lose(groups(draw), order)

@@ -1,9 +1,9 @@
 """Bulk: the part of a replay that an engine with many parallel tasks does.
 
 The engine does the two expensive steps of a mirror's replay: it finds the newest record of each
-key, and it decodes and writes these. The replay does the rest: it determines what the archive has
-and where to continue, and handles the keys that need more than one record and every record that the
-engine returns.
+key, and it decodes and writes these. A history it fills from all records of its topic. The replay
+does the rest: it determines what the archive has and where to continue, and handles the keys that
+need more than that and every record that the engine returns.
 """
 
 from __future__ import annotations
@@ -66,6 +66,27 @@ class BulkPart:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkHistory:
+    """A history to fill from all records of its topic.
+
+    Attributes:
+        topic: The topic.
+        taken: The filter of records.
+        records: How many records there are.
+        mark: Identifies the commits of this replay.
+        share: Greatest share of its time that each task takes.
+        held: Quarantined keys of the view.
+    """
+
+    topic: str
+    taken: RecordFilter
+    records: int
+    mark: str
+    share: float
+    held: Mapping[str, Held]
+
+
+@dataclass(frozen=True, slots=True)
 class Filled:
     """The result of writing a part.
 
@@ -74,11 +95,13 @@ class Filled:
         deleted: Deletes that were recorded.
         left: Numbers of the records that were not written, rising; the replay writes them one by
             one.
+        filtered: Records that say nothing to the view: tombstones, and what a snapshot replaces.
     """
 
     upserted: int
     deleted: int
     left: Integers
+    filtered: int = 0
 
 
 class BulkEngine(Protocol):
@@ -125,6 +148,21 @@ class BulkEngine(Protocol):
             scan: The archive.
             plan: The view.
             part: The records.
+            done: Receives the number of further records written, now and then; see `fold`.
+
+        Raises:
+            SinkUnavailableError: The tables cannot be read or written.
+        """
+
+    def history(self, scan: ArchiveScan, plan: ViewPlan, work: BulkHistory, done: Done) -> Filled:
+        """Writes a history, each of its commits once even if it is called repeatedly.
+
+        All records of a key are written, or all of them are returned.
+
+        Args:
+            scan: The archive.
+            plan: The history.
+            work: Its records.
             done: Receives the number of further records written, now and then; see `fold`.
 
         Raises:

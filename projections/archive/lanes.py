@@ -9,7 +9,7 @@ from cdc.table import ColumnKind
 from projections.changes.applier import TaskApplier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from projections.archive.bulk import BulkEngine
     from projections.archive.survey import FoldKey
@@ -76,7 +76,7 @@ class ReplayStep:
 
     Attributes:
         topic: The topic.
-        fold: The fold of mirrors; None where every record counts.
+        fold: The fold of mirrors; None where every record counts, as for a history.
         chains: Whether it is the pass over the keys that need more than one record.
         lanes: The lanes that read the records.
         bulk: Whether the lane's engine writes them.
@@ -90,7 +90,7 @@ class ReplayStep:
 
 
 def engine_of(lane: ReplayLane) -> BulkEngine | None:
-    """Returns the engine that fills a lane in bulk; None except for mirrors of one topic."""
+    """Returns the engine that fills a lane in bulk; None except for tables of one topic."""
     plan, *others = lane.plans
     return lane.target.bulk if not others and bulk_refusal(plan) is None else None
 
@@ -101,7 +101,10 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
     kinds = {plan.schema.by_name[name].kind for name in plan.schema.key} if plain else set()
     reasons = {
         "it is made from events, and every one of them counts": plan.events is not None,
-        "it is a history, and every change of a row counts": plan.history is not None,
+        "it is a history by a time of its rows": (
+            plan.history is not None and plan.history.sequence_by is not None
+        ),
+        "it is a history with times of its records": plan.history is not None and bool(plan.times),
         "its table has no key": plan.append_only,
         "its rows are checked against expectations": bool(plan.expectations),
         "it has the time of a row's first commit, which an older change says": bool(
@@ -130,6 +133,37 @@ _ONE_FORM: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.TEXT, Col
 """Kinds whose values have one written form only."""
 
 _MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
+
+
+def steps_of(lanes: Sequence[ReplayLane], *, in_bulk: bool) -> Iterator[ReplayStep]:
+    """Returns the passes over the topics of some lanes, in order.
+
+    Args:
+        lanes: The lanes.
+        in_bulk: Whether their engines write what they can.
+    """
+    for topic in in_turn(plan for lane in lanes for plan in lane.plans):
+        own = [lane for lane in lanes if lane.reads(topic)]
+        mirrors = [lane for lane in own if folded(lane.plans[0])]
+        for ahead in sorted({lane.plans[0].left_to_read for lane in mirrors}):
+            of_fold = [lane for lane in mirrors if lane.plans[0].left_to_read == ahead]
+            yield from _passes(topic, (topic, ahead), of_fold, in_bulk=in_bulk)
+            yield ReplayStep(topic, (topic, ahead), chains=True, lanes=tuple(of_fold))
+        others = [lane for lane in own if lane not in mirrors]
+        yield from _passes(topic, None, others, in_bulk=in_bulk)
+
+
+def _passes(
+    topic: str, fold: FoldKey | None, lanes: Sequence[ReplayLane], *, in_bulk: bool
+) -> Iterator[ReplayStep]:
+    """The passes of lanes with an engine, each its own, then one of all others together."""
+    engines = {lane: engine_of(lane) if in_bulk else None for lane in lanes}
+    for lane, engine in engines.items():
+        if engine is not None:
+            yield ReplayStep(topic, fold, False, (lane,), engine)
+    others = tuple(lane for lane in lanes if engines[lane] is None)
+    if others:
+        yield ReplayStep(topic, fold, chains=False, lanes=others)
 
 
 def in_turn(plans: Iterable[ViewPlan]) -> list[str]:

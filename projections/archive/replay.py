@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 
 from cdc.snapshot.reads import WholeRead
 from projections.archive import completeness
-from projections.archive.bulk import BulkPart
+from projections.archive.bulk import BulkHistory, BulkPart
 from projections.archive.lanes import (
     OpenedStore,
     ReplayLane,
     ReplayStep,
     engine_of,
     folded,
-    in_turn,
+    steps_of,
 )
 from projections.archive.ordered import OrderedRecords
 from projections.archive.progress import Meter, rest, stopped
@@ -51,11 +51,12 @@ from projections.common.throttle import Throttle
 from projections.errors import ArchiveMissingError, ReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from projections.archive.bulk import BulkEngine
     from projections.archive.fold import Flags, Fold, FoldedRows, Integers
+    from projections.archive.ordered import Choose
     from projections.archive.survey import FoldKey, TopicSurvey
     from projections.changes.task_outcome import UnappliedRecord, ViewCount
     from projections.common.offsets import Offsets
@@ -158,7 +159,7 @@ class _Run:
             # what is there is guarded by its versions, and done again record by record
             state = self._state = msgspec.structs.replace(state, step=0, part=0, bulk=False)
         self._mark = f"headwater.replay.{scan.mark.version}.{scan.mark.files[:32]}"
-        self._steps = list(self._made_steps())
+        self._steps = list(steps_of(self._lanes, in_bulk=self._in_bulk))
         self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
         self._meter = Meter(options.progress)
         through = options.through
@@ -169,6 +170,7 @@ class _Run:
             through, since=None if had is None else had.offsets
         )
         self._left_keys: dict[FoldKey, set[str]] = {}
+        self._left_rows: dict[ReplayStep, Integers] = {}
         self._aside: list[list[UnappliedRecord]] = [[] for _ in targets]
         self._truncated: list[dict[str, int]] = [{} for _ in targets]
 
@@ -239,6 +241,8 @@ class _Run:
 
     def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
         """Returns where a replay that ends now continues."""
+        if len(self._left_rows.get(step, ())):
+            return msgspec.structs.replace(at, part=0)  # they have to be found again
         if step.fold is None or not self._left_keys.get(step.fold):
             return msgspec.structs.replace(at, part=part)
         # which keys are left to their other records is not noted: they have to be found again
@@ -247,6 +251,10 @@ class _Run:
 
     def _parts(self, step: ReplayStep, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
         """Yields the parts of a step from one on, each a number of batches."""
+        if step.fold is None and step.bulk is not None:
+            if not first:  # else it was done, and nothing was left
+                yield from self._history(step, step.bulk)
+            return
         if step.fold is None or step.chains:
             ordered = self._ordered(step)
             for number, part in enumerate(ordered):
@@ -284,6 +292,28 @@ class _Run:
         self._meter.written = sum(each.written for each in self._lanes)
         return found.left
 
+    def _history(
+        self, step: ReplayStep, engine: BulkEngine
+    ) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
+        """Writes a history in bulk, then yields what is left of its topic, in its order."""
+        (lane,) = step.lanes
+        (plan,) = lane.plans
+        records, share = self._records_of(step), self._options.share
+        held, mark = lane.target.held, self._mark
+        work = BulkHistory(step.topic, self._taken, records, mark, share, held)
+        found = engine.history(self._scan, plan, work, self._delivered)
+        left = self._left_rows[step] = found.left
+        count = lane.delivery.counts[plan.name]
+        count.records += records - len(left)
+        count.filtered += found.filtered
+        count.applied += records - len(left) - found.filtered
+        count.changes += Applied(found.upserted, found.deleted)
+        self._meter.written = sum(each.written for each in self._lanes)
+        self._meter.to_deliver += len(left)
+        yield ()
+        if len(left):
+            yield from ([p] for p in self._in_order(step, lambda _, rows: np.isin(rows, left)))
+
     def _delivered(self, records: int) -> None:
         self._meter.delivered += records
         self._told()
@@ -317,18 +347,18 @@ class _Run:
             if not keys and not fold.loose_rows:
                 return
             choose = self._of_keys(step.topic, keys, fold)
-        survey = self._survey.topics[step.topic]
-        yield from OrderedRecords(
-            self._scan, step.topic, survey, choose, self._options.scratch, PART_RECORDS
-        ).parts()
+        yield from self._in_order(step, choose)
 
-    def _every(self, topic: str) -> Callable[[pa.RecordBatch, Integers], Flags]:
+    def _in_order(self, step: ReplayStep, choose: Choose) -> Iterator[pa.Table]:
+        survey, scratch = self._survey.topics[step.topic], self._options.scratch
+        chosen = OrderedRecords(self._scan, step.topic, survey, choose, scratch, PART_RECORDS)
+        yield from chosen.parts()
+
+    def _every(self, topic: str) -> Choose:
         taken = self._taken
         return lambda batch, _: taken.there(topic, batch)
 
-    def _of_keys(
-        self, topic: str, keys: set[str], fold: Fold | FoldedRows
-    ) -> Callable[[pa.RecordBatch, Integers], Flags]:
+    def _of_keys(self, topic: str, keys: set[str], fold: Fold | FoldedRows) -> Choose:
         taken = self._taken
         names = pa.array(sorted(keys), pa.string())
         loose = np.array(sorted(fold.loose_rows), np.int64)
@@ -387,25 +417,6 @@ class _Run:
                 groups.setdefault((alone, plan.left_to_read if alone else 0), []).append(plan)
             for group in groups.values():
                 yield ReplayLane(number, target, group, sink)
-
-    def _made_steps(self) -> Iterator[ReplayStep]:
-        for topic in in_turn(plan for lane in self._lanes for plan in lane.plans):
-            lanes = [lane for lane in self._lanes if lane.reads(topic)]
-            mirrors = [lane for lane in lanes if folded(lane.plans[0])]
-            for ahead in sorted({lane.plans[0].left_to_read for lane in mirrors}):
-                own = tuple(lane for lane in mirrors if lane.plans[0].left_to_read == ahead)
-                others = own
-                if self._in_bulk:
-                    others = tuple(lane for lane in own if engine_of(lane) is None)
-                    for lane in own:
-                        if (engine := engine_of(lane)) is not None:
-                            yield ReplayStep(topic, (topic, ahead), False, (lane,), engine)
-                if others:
-                    yield ReplayStep(topic, (topic, ahead), chains=False, lanes=others)
-                yield ReplayStep(topic, (topic, ahead), chains=True, lanes=own)
-            ordered = tuple(lane for lane in lanes if lane not in mirrors)
-            if ordered:
-                yield ReplayStep(topic, None, chains=False, lanes=ordered)
 
     def _goes_in_bulk(
         self,

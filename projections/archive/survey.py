@@ -245,14 +245,10 @@ class ArchiveSurvey:
     def _fold(
         fold: Fold, left_to_read: int, batch: pa.RecordBatch, rows: Integers, *, kept: bool
     ) -> None:
-        op, key = batch.column("op"), batch.column("key")
-        versions = versions_of(batch)
-        keyed = flags(pc.is_in(op, value_set=pa.array(_KEYED)))
-        keyed &= integers(batch.column("lsn")) < _LSN_END
-        named = flags(pc.and_(key.is_valid(), pc.not_equal(key, _NULL_KEY)))
-        truncates = flags(pc.equal(op, "t"))
+        key, versions = batch.column("key"), versions_of(batch)
+        keyed, truncates, tombstones, named = classified(batch)
         fold.add_truncates(versions[truncates], rows[truncates])
-        unread = ~keyed & ~truncates & ~_tombstones(batch)
+        unread = ~keyed & ~truncates & ~tombstones
         fold.unread_keys.update(key.filter(pa.array(unread & named)).to_pylist())
         fold.loose_rows += rows[(unread | keyed) & ~named].tolist()
         taken = keyed & named & (versions >= left_to_read)
@@ -301,6 +297,20 @@ def by_topic(batch: pa.RecordBatch, topics: Collection[str]) -> list[tuple[str, 
             own = codes == code
             found.append((names[code], None if own.all() else own))
     return found
+
+
+def classified(batch: pa.RecordBatch) -> tuple[Flags, Flags, Flags, Flags]:
+    """Returns which records are changes of rows, truncates and tombstones, and which have a key.
+
+    Args:
+        batch: Records with `op`, `lsn` and `key`; with `source` and `raw_value` unless all that
+            have no operation are tombstones.
+    """
+    op, key = batch.column("op"), batch.column("key")
+    keyed = flags(pc.is_in(op, value_set=pa.array(_KEYED)))
+    keyed &= integers(batch.column("lsn")) < _LSN_END
+    named = flags(pc.and_(key.is_valid(), pc.not_equal(key, _NULL_KEY)))
+    return keyed, flags(pc.equal(op, "t")), _tombstones(batch), named
 
 
 def versions_of(batch: pa.RecordBatch) -> Integers:

@@ -1,8 +1,9 @@
 """Requests of a rebuild to the job's Spark, as files beside the checkpoints.
 
 A command that fills a version asks for one piece of work at a time: to find the newest record of
-each key, or to write a part of these. The job does it and answers with files. If either process is
-killed, the piece is repeated with the same result; see `projections.job.rebuilding`.
+each key, to write a part of these, or to write a history. The job does it and answers with
+files. If either process is killed, the piece is repeated with the same result; see
+`projections.job.rebuilding`.
 
 A request counts while its file exists and the command that made it holds the lock of the version.
 The job checks that before it writes anything, with the table locked. Once a command has cancelled
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from foundation.atomic_file import write_atomically
+from projections.archive.bulk import BulkFold
 from projections.common.file_lock import WriterLock
 from projections.definition.views import Store
 from projections.errors import WriterLockedError
@@ -28,7 +30,7 @@ from projections.errors import WriterLockedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.archive.bulk import BulkFold, BulkPart
+    from projections.archive.bulk import BulkHistory, BulkPart
     from projections.archive.scan import ArchiveScan
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
@@ -51,11 +53,23 @@ class BulkFill:
 
 
 @dataclass(frozen=True, slots=True)
+class BulkHistoryFill:
+    """A history that is to be written."""
+
+    scan: ArchiveScan
+    plan: ViewPlan
+    history: BulkHistory
+
+
+BulkWork = BulkFold | BulkFill | BulkHistoryFill
+
+
+@dataclass(frozen=True, slots=True)
 class BulkRequest:
     """One piece of work."""
 
     id: str
-    work: BulkFold | BulkFill
+    work: BulkWork
 
 
 class BulkProgress(msgspec.Struct, frozen=True):
@@ -83,6 +97,7 @@ class BulkAnswer(msgspec.Struct, frozen=True):
         upserted: Rows that were written.
         deleted: Deletes that were recorded.
         left: Row numbers of the records not written, as 64-bit integers of this machine.
+        filtered: Records that say nothing to a history.
     """
 
     id: str
@@ -92,6 +107,7 @@ class BulkAnswer(msgspec.Struct, frozen=True):
     upserted: int = 0
     deleted: int = 0
     left: bytes = b""
+    filtered: int = 0
 
 
 class BulkServer(msgspec.Struct, frozen=True):
@@ -129,7 +145,7 @@ class BulkRequests:
         found: BulkServer | None = self._read(self._root / f".{_JOB}.json", BulkServer)
         return found
 
-    def ask(self, place: str, work: BulkFold | BulkFill) -> str:
+    def ask(self, place: str, work: BulkWork) -> str:
         """Makes a request; cancels the version's earlier one.
 
         Returns:

@@ -2,8 +2,8 @@
 
 The command controls the replay: which records the archive has, where to continue, and which records
 are left to single writes. The job finds the newest records of a mirror's keys and writes them to
-its table. If the job cannot, or is gone for a minute, the command continues alone, record by
-record; rows that exist already are guarded by their versions.
+its table, and it writes histories. If the job cannot, or is gone for a minute, the command
+continues alone, record by record; rows that exist already are guarded by their versions.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from projections.common.task_fence import TaskFence
 from projections.definition.views import Store
 from projections.errors import BulkLostError, RebuildSpaceError, ReplayError, WriterLockedError
 from projections.stores.delta.untouched import untouched
-from projections.versions.bulk_requests import BulkFill, BulkRequests
+from projections.versions.bulk_requests import BulkFill, BulkHistoryFill, BulkRequests
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkPart, Done
+    from projections.archive.bulk import BulkHistory, BulkPart, Done
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
-    from projections.versions.bulk_requests import BulkAnswer
+    from projections.versions.bulk_requests import BulkAnswer, BulkWork
     from projections.versions.fill import Filling
 
 GONE_S: Final = 60.0
@@ -93,11 +93,17 @@ class JobEngine:
         left = np.frombuffer(answer.left, np.int64)
         return Filled(answer.upserted, answer.deleted, left)
 
+    def history(self, scan: ArchiveScan, plan: ViewPlan, work: BulkHistory, done: Done) -> Filled:
+        """Writes a history; see `BulkEngine`."""
+        answer = self._answer(BulkHistoryFill(scan, plan, work), done, work.records)
+        left = np.frombuffer(answer.left, np.int64)
+        return Filled(answer.upserted, answer.deleted, left, answer.filtered)
+
     def _files(self, answer: BulkAnswer) -> list[Path]:
         folder = self._requests.folder(self._place, answer.id)
         return [folder / name for name in answer.files]
 
-    def _answer(self, work: BulkFold | BulkFill, done: Done, rows: int) -> BulkAnswer:
+    def _answer(self, work: BulkWork, done: Done, rows: int) -> BulkAnswer:
         """Makes a request and waits for the answer.
 
         Raises:

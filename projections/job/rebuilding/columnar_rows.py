@@ -1,4 +1,4 @@
-"""Columnar decoding: newest records of keys decoded a column at a time, where that is exact.
+"""Columnar decoding: records decoded a column at a time, where that is exact.
 
 The rows of many records are parsed at once. Then the text of each row is written again from its
 values, and compared with the record: where both are the same bytes, the row has exactly the table's
@@ -73,7 +73,7 @@ class ColumnarDecoder:
     """Decodes records of one view; see `decode`.
 
     Args:
-        plan: The view: a mirror, without expectations.
+        plan: The view: a mirror or a history, without expectations.
         topic: The topic.
     """
 
@@ -109,7 +109,7 @@ class ColumnarDecoder:
         """Decodes records.
 
         Args:
-            batch: Newest records of different keys.
+            batch: Records, in any order.
 
         Returns:
             Rows, deletes, and which of the records they were made from.

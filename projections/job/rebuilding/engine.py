@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
@@ -35,22 +36,25 @@ from projections.errors import (
 )
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
+from projections.job.rebuilding.history_fill import HistoryFill
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
 from projections.job.rebuilding.task_files import TaskFiles, disk_full, space_error
+from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, marks_of
 from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS
 from projections.stores.delta.untouched import untouched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.archive.bulk import BulkPart, Done
+    from projections.archive.bulk import BulkHistory, BulkPart, Done
     from projections.archive.fold import FoldedRows
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
+    from projections.job.rebuilding.history_fill import HistoryPart, HistoryTasks
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
@@ -59,7 +63,8 @@ if TYPE_CHECKING:
 ROWS_MIN: Final = 3_000_000
 """Rows of an archive below which Spark's tasks take longer to begin than they save. Once it has run
 in a session, a rebuild of a million changes takes 0.77 of a replay's processor time; the first one
-takes five seconds more, until code is compiled and workers have been started."""
+takes five seconds more, until code is compiled and workers have been started. Histories gain from
+fewer changes on, but they have the same setting."""
 
 POOL: Final = "rebuild"
 TASK_ROWS: Final = 100_000
@@ -142,7 +147,7 @@ class SparkEngine:
             RebuildSpaceError: A disk is full.
             SinkUnavailableError: Spark cannot do it.
         """
-        scan, groups = what.scan, _grouped(what.scan)
+        scan, groups = what.scan, grouped(what.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
         with _named_errors("its topic cannot be folded", folder):
             folded, files = TaskFiles.made(folder), TaskFiles.made(folder)
@@ -168,17 +173,57 @@ class SparkEngine:
 
     def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
         """Writes newest records; see `BulkEngine`."""
-        folder = self._root / f".{plan.name}{FILLING}"
         work = self._table_filled if Store.TABLE in plan.to else self._store_filled
+        with self._filling(plan, done) as folder:
+            files = TaskFiles.made(folder)
+            TaskFence(files.folder).open()
+            return work(scan, plan, part, files, done)
+
+    def history(self, scan: ArchiveScan, plan: ViewPlan, work: BulkHistory, done: Done) -> Filled:
+        """Writes a history; see `BulkEngine`."""
+
+        def results(tasks: HistoryTasks) -> pa.Table:
+            def run() -> pa.Table:
+                numbers = self._numbers(tasks.pieces, work.share)
+                return numbers.mapInArrow(tasks.run, tasks.says).toArrow()
+
+            so_far = partial(tasks.files.done, tasks.pieces)
+            return self._watched(run, so_far, done, tasks.records)
+
+        with self._filling(plan, done) as folder:
+            fill = HistoryFill(scan, plan, work, grouped(scan), folder)
+            return fill.run(results, partial(self._commit_history, plan, work, done))
+
+    def _commit_history(
+        self, plan: ViewPlan, work: BulkHistory, done: Done, part: HistoryPart
+    ) -> None:
+        """Commits changes, then their states, as the sink does; see `HistorySink`."""
+        done(0)  # raises if the request was withdrawn: nothing is written then
+        states = DeltaTable(str(self._root / plan.name))
+        marks = marks_of(states)
+        noted = {
+            VERSION_MARK: max(marks.version, part.version),
+            AT_MARK: max(marks.at_us, part.at_us),
+            COMMIT_MARK: part.number,
+        }
+        of_changes = {COMMIT_MARK: part.number}
+        for name, paths, numbers in (
+            (f"{plan.name}.changes", part.changes, of_changes),
+            (plan.name, part.states, noted),
+        ):
+            self._commit(name, paths, work.mark, part.number, numbers)
+
+    @contextmanager
+    def _filling(self, plan: ViewPlan, done: Done) -> Iterator[Path]:
+        """Gives the folder of the tasks that fill a version, with its tables locked."""
+        folder = self._root / f".{plan.name}{FILLING}"
         what = f"view {plan.name}: its version cannot be filled"
         with _named_errors(what, folder), WriterLock(self._root / f".{plan.name}.lock", wait=True):
             while not TaskFence.close_all(folder, _POLL_S):  # tasks of one that was killed
                 done(0)
             done(0)  # raises if it was stopped: nothing is begun then
-            files = TaskFiles.made(folder)
-            TaskFence(files.folder).open()
             try:
-                return work(scan, plan, part, files, done)
+                yield folder
             finally:
                 TaskFence.close_all(folder, _TASKS_END_S)
 
@@ -194,8 +239,8 @@ class SparkEngine:
             [files.folder / name for name in said.filter(pc.greater(said[of], 0))[file].to_pylist()]
             for file, of in (("deletes_file", "deleted"), ("rows_file", "upserted"))
         )
-        self._commit(f"{plan.name}.deleted", deletes, part)
-        self._commit(plan.name, rows, part)
+        self._commit(f"{plan.name}.deleted", deletes, part.mark, part.number)
+        self._commit(plan.name, rows, part.mark, part.number)
         return _filled(said)
 
     def _store_filled(
@@ -238,18 +283,27 @@ class SparkEngine:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _commit(self, name: str, paths: Sequence[Path], part: BulkPart) -> None:
+    def _commit(
+        self,
+        name: str,
+        paths: Sequence[Path],
+        mark: str,
+        number: int,
+        noted: Mapping[str, int] | None = None,
+    ) -> None:
         """Appends what tasks have put aside in one commit, unless that was done before."""
         table = DeltaTable(str(self._root / name))
-        if not paths or (table.transaction_version(part.mark) or 0) >= part.number:
+        if not paths or (table.transaction_version(mark) or 0) >= number:
             return
-        mark = Transaction(part.mark, part.number)
+        numbers = {mark: number, **(noted or {})}
         write_deltalake(
             table,
             _put_aside(paths),
             mode="append",
             target_file_size=COMPACTED_BYTES,
-            commit_properties=CommitProperties(app_transactions=[mark]),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(*each) for each in numbers.items()]
+            ),
             post_commithook_properties=HOOKS,
         )
 
@@ -380,7 +434,7 @@ def _put_aside(paths: Sequence[Path]) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _grouped(scan: ArchiveScan) -> tuple[tuple[int, int], ...]:
+def grouped(scan: ArchiveScan) -> tuple[tuple[int, int], ...]:
     """Blocks that a task folds: neighbours, of so many rows that they are worth one."""
     groups, first, rows = [], 0, 0
     for number, block in enumerate(scan.blocks):

@@ -228,7 +228,7 @@ class PlainChanges:
         if piece.column("raw_value").null_count < piece.num_rows:
             return None  # it is no envelope as the connector writes it
         made = _records(piece)
-        if self.planned_keys and not all(self._as_planned(record[0]) for record in made):
+        if self.planned_keys and not all(planned_key(self.plan, record[0]) for record in made):
             return None
         given = _Given()
         delivery = TaskApplier([self.plan], lambda: given, self.held, changes_per_write=1 << 62)
@@ -244,23 +244,24 @@ class PlainChanges:
             return None
         return given.changes
 
-    def _as_planned(self, key: bytes) -> bool:
-        """Whether no other key of this form names the same row.
 
-        A table whose key has changed has records of a row under keys of several forms. Each store
-        tells by their versions which of them is the newest, and a commit in bulk looks at none.
-        """
-        try:
-            fields = orjson.loads(key)
-        except orjson.JSONDecodeError:
-            return False
-        schema = self.plan.schema
-        return (
-            isinstance(fields, dict)
-            and tuple(fields) == schema.key
-            and all(type(v) is _FORMS[schema.by_name[name].kind] for name, v in fields.items())
-            and orjson.dumps(fields) == key
-        )
+def planned_key(plan: ViewPlan, key: bytes) -> bool:
+    """Tells whether no other key of this form names the same row.
+
+    A table whose key has changed has records of a row under keys of several forms. Each store
+    tells by their versions which of them is the newest, and a commit in bulk looks at none.
+    """
+    try:
+        fields = orjson.loads(key)
+    except orjson.JSONDecodeError:
+        return False
+    schema = plan.schema
+    return (
+        isinstance(fields, dict)
+        and tuple(fields) == schema.key
+        and all(type(v) is _FORMS[schema.by_name[name].kind] for name, v in fields.items())
+        and orjson.dumps(fields) == key
+    )
 
 
 class _Given:

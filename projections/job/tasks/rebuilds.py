@@ -23,6 +23,7 @@ from projections.job.rebuilding.engine import SparkEngine, remove_abandoned, slo
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
     BulkAnswer,
+    BulkFill,
     BulkProgress,
     BulkRequests,
     BulkServer,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.planning.job_config import JobConfig, StoreAddresses
-    from projections.versions.bulk_requests import BulkFill
+    from projections.versions.bulk_requests import BulkHistoryFill
 
 _TICK_S: Final = 0.25
 _TOLD_EVERY_S: Final = 0.5
@@ -155,10 +156,18 @@ class _Work:
         names = tuple(path.relative_to(folder).as_posix() for path in paths)
         return BulkAnswer(self._id, files=names)
 
-    def _filled(self, work: BulkFill) -> BulkAnswer:
-        filled = self._engine.fill(work.scan, work.plan, work.part, self._told)
-        left = np.asarray(filled.left, np.int64).tobytes()
-        return BulkAnswer(self._id, upserted=filled.upserted, deleted=filled.deleted, left=left)
+    def _filled(self, work: BulkFill | BulkHistoryFill) -> BulkAnswer:
+        if isinstance(work, BulkFill):
+            filled = self._engine.fill(work.scan, work.plan, work.part, self._told)
+        else:
+            filled = self._engine.history(work.scan, work.plan, work.history, self._told)
+        return BulkAnswer(
+            self._id,
+            upserted=filled.upserted,
+            deleted=filled.deleted,
+            left=np.asarray(filled.left, np.int64).tobytes(),
+            filtered=filled.filtered,
+        )
 
     def _told(self, rows: int) -> None:
         """Records the progress; stops the work if the job stops, or the request was cancelled.

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -23,6 +24,8 @@ from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
 from projections.job.tasks.rebuilds import RebuildServer
 from projections.planning.job_config import JobConfig
+from projections.planning.view_plan import HistoryPlan
+from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.factory import open_sink
 from projections.versions import fill_way, job_engine
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 VIEW = replace(PLAN, to=frozenset({Store.TABLE}))
+HISTORY = replace(VIEW, history=HistoryPlan(("note",)))
 RECORDS = 40
 
 
@@ -119,6 +123,30 @@ def test_the_job_fills_a_table_as_the_command_would(spark: SparkSession, config:
     assert expected(config) == rows(config.addresses.tables)
     assert commits_in_bulk(config) > 1
     assert [] == left_behind(config)
+
+
+def test_the_job_fills_a_history_as_the_command_would(
+    spark: SparkSession, config: JobConfig
+) -> None:
+    found = []
+    for by_job, root in ((True, config.addresses.tables), (False, config.home / "other")):
+        filling = Filling()
+        with server(spark, config), job_engine.fenced(config, HISTORY, filling.stopped):
+            assert fill_way.way_of(config, HISTORY, RECORDS).by_job
+            bulk = JobEngine(config, HISTORY, filling) if by_job else None
+            target = ReplayTarget((HISTORY,), partial(HistorySink, root), bulk=bulk)
+            replay.replay(config.archive, [target])
+        tables = (DeltaTable(str(root / each)) for each in ("things", "things.changes"))
+        found.append([sorted(map(repr, _rows_of(table))) for table in tables])
+
+    assert found[0] == found[1]
+    assert commits_in_bulk(config) > 0
+    assert [] == left_behind(config)
+
+
+def _rows_of(table: DeltaTable) -> list[dict[str, Any]]:
+    rows = table.to_pyarrow_table()
+    return rows.select([name for name in rows.column_names if name != "_commit"]).to_pylist()
 
 
 def test_the_job_fills_a_cache_as_the_command_would(

@@ -62,7 +62,7 @@ def names(batches: list[pa.RecordBatch]) -> list[str]:
 
 
 def test_the_records_of_a_task_are_bounded(scan: ArchiveScan) -> None:
-    groups = engine._grouped(scan)
+    groups = engine.grouped(scan)
     of_groups = [sum(block.rows for block in scan.blocks[a:b]) for a, b in groups]
     hot = np.arange(RECORDS - 900, RECORDS)  # newest records that all lie at the end
     for rows in (np.arange(RECORDS), np.arange(0, RECORDS, 7), hot):
@@ -77,7 +77,7 @@ def test_the_records_of_a_task_are_bounded(scan: ArchiveScan) -> None:
 def test_a_key_comes_once_from_each_task_however_often_it_has_changed(
     scan: ArchiveScan, tmp_path: Path
 ) -> None:
-    groups = engine._grouped(scan)
+    groups = engine.grouped(scan)
     folded, files = TaskFiles.made(tmp_path / "files"), TaskFiles.made(tmp_path / "files")
     blocks = FoldBlocks(scan, TOPIC, 0, RecordFilter(), groups, BUCKETS, folded)
     made = names(list(blocks.run(numbers(len(groups)))))

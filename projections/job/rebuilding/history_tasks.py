@@ -1,0 +1,258 @@
+"""Histories in tasks: all states of some keys, made from all their changes.
+
+A task takes all records of some keys, as `divide_tasks` has divided them, decodes them as live
+delivery does, and stores the changes and states of these keys for the commit.
+
+A key is left to the replay, with all its records, if the division has said so, if one of its
+records does not come to one whole change or waits in quarantine, or if it has more changes than a
+task holds at a time.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from projections.archive.survey import flags, integers
+from projections.changes.row_change import read
+from projections.common.throttle import Throttle
+from projections.definition.columns import VERSION_COLUMN
+from projections.job.rebuilding.columnar_rows import ColumnarDecoder
+from projections.job.rebuilding.divide_tasks import LEFT_KEY, PART, ROW
+from projections.job.rebuilding.fill_tasks import PlainChanges
+from projections.job.rebuilding.fold_tasks import pooled_memory
+from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
+from projections.stores.delta.history.batch import GivenChange
+from projections.stores.delta.history.columnar import known_changes, states_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from projections.archive.fold import Integers
+    from projections.changes.row_change import RowChange
+    from projections.changes.task_outcome import Held
+    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.planning.view_plan import ViewPlan
+
+HISTORIES: Final = pa.schema(
+    [
+        ("changes_file", pa.string()),
+        ("states_file", pa.string()),
+        ("upserted", pa.int64()),
+        ("deleted", pa.int64()),
+        ("version", pa.int64()),
+        ("at_us", pa.int64()),
+        ("left", pa.list_(pa.int64())),
+    ]
+)
+HISTORIES_DDL: Final = (
+    "changes_file string, states_file string, upserted bigint, deleted bigint, version bigint,"
+    " at_us bigint, left array<bigint>"
+)
+
+PORTION_ROWS: Final = 150_000
+"""Records that a task holds at a time; a key with more changes is left to the replay."""
+
+_DECODED_ROWS: Final = 32_768
+_REDUCED_ROWS: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class FillHistories:
+    """Makes the changes and states of the keys of some hashes.
+
+    Attributes:
+        plan: The view.
+        topic: The topic.
+        divided: Where `DivideRecords` has written its files.
+        names: How those are called.
+        buckets: Into how many parts keys are divided.
+        first: The part that the first task takes.
+        commit: Number of the commit of the changes.
+        files: Where rows are put aside.
+        held: What of the view waits already.
+        share: Of its time, how much the task takes at most.
+    """
+
+    plan: ViewPlan
+    topic: str
+    divided: TaskFiles
+    names: tuple[str, ...]
+    buckets: int
+    first: int
+    commit: int
+    files: TaskFiles
+    held: Mapping[str, Held]
+    share: float = 1.0
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Does the tasks named by number."""
+        with self.files.at_work(), pooled_memory():
+            yield from self.files.pieces(batches, HISTORIES, self._bucket)
+
+    def _bucket(self, number: int) -> dict[str, Any]:
+        bucket, throttle = self.first + number, Throttle(self.share)
+        form, left = HistoryForm(self.plan), list[int]()
+        portions, keys = self._portions(bucket, left)
+        throttle.step()
+        upserted = deleted = version = at_us = 0
+        with ExitStack() as stack:
+            schemas = form.changes_schema, form.states_schema
+            made = [stack.enter_context(self.files.writing(schema)) for schema in schemas]
+            for portion in range(int(portions.max(initial=-1)) + 1):
+                records = self._records(bucket, keys.filter(pa.array(portions == portion)))
+                changes, numbers = self._changes(form, records, left, throttle)
+                if not len(changes):
+                    continue
+                made[0][1].write_table(changes)
+                made[1][1].write_table(states_of(form, changes, numbers))
+                live = int(pc.sum(changes[LIVE]).as_py())
+                upserted, deleted = upserted + live, deleted + len(changes) - live
+                version = max(version, pc.max(changes[VERSION_COLUMN]).as_py())
+                at_us = max(at_us, pc.max(changes["_at"].cast(pa.int64())).as_py())
+                throttle.step()
+        names = [name for name, _ in made]
+        counts = [upserted, deleted, version, at_us]
+        return dict(zip(HISTORIES.names, [*names, *counts, left], strict=True))
+
+    def _portions(self, bucket: int, left: list[int]) -> tuple[Integers, pa.Array]:
+        """Divides keys into portions; returns the portion of each, and the keys."""
+        found = pa.concat_tables(
+            [pa.Table.from_batches([b]) for b in self._batches(bucket, (ROW, "key"))]
+            or [pa.table({ROW: pa.array([], pa.int64()), "key": pa.array([], pa.string())})]
+        )
+        rows = integers(found[ROW].combine_chunks())
+        coded = found["key"].combine_chunks().dictionary_encode()
+        codes, keys = integers(coded.indices), coded.dictionary
+        is_record = rows != LEFT_KEY
+        counts = np.bincount(codes[is_record], minlength=len(keys))
+        leaves = counts > PORTION_ROWS
+        leaves[codes[~is_record]] = True
+        if (held := self.held.get(self.plan.name)) is not None:
+            waits = pa.array(sorted({*held.keys, *held.given_up}), pa.string())
+            leaves |= flags(pc.is_in(keys, value_set=waits))
+        left += rows[is_record & leaves[codes]].tolist()
+        counts[leaves] = 0
+        portions = np.maximum(np.cumsum(counts) - 1, 0) // PORTION_ROWS
+        portions[leaves] = -1
+        return portions, keys
+
+    def _records(self, bucket: int, keys: pa.Array) -> pa.RecordBatch:
+        """The records of some keys in the order of their topic."""
+        parts = []
+        for batch in self._batches(bucket, None):
+            wanted = pc.is_in(batch.column("key"), value_set=keys)
+            wanted = pc.and_(wanted, pc.not_equal(batch.column(ROW), LEFT_KEY))
+            parts.append(batch.filter(wanted))
+        table = pa.Table.from_batches(parts, PART)
+        if not len(table):
+            return pa.RecordBatch.from_pylist([], PART)
+        order = [("partition", "ascending"), ("offset", "ascending")]
+        return table.sort_by(order).combine_chunks().to_batches()[0]
+
+    def _batches(self, bucket: int, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        fields = None if columns is None else [PART.get_field_index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        for name in self.names:
+            with pa.ipc.open_file(str(self.divided.folder / name), options=options) as file:
+                for number in range(bucket, file.num_record_batches, self.buckets):
+                    batch = file.get_batch(number)
+                    if batch.num_rows:
+                        yield batch
+
+    def _changes(
+        self, form: HistoryForm, records: pa.RecordBatch, left: list[int], throttle: Throttle
+    ) -> tuple[pa.Table, Integers]:
+        """Decodes the changes of keys; returns them in order, with their keys as numbers."""
+        coded = records.column("key").dictionary_encode()
+        codes = integers(coded.indices)
+        columnar = ColumnarDecoder.of(self.plan, self.topic, self.held)
+        parts, places = [form.changes_schema.empty_table()], [np.empty(0, np.int64)]
+        failed = list[int]()
+        for start in range(0, records.num_rows, _DECODED_ROWS):
+            piece = records.slice(start, _DECODED_ROWS)
+            own = np.arange(start, start + piece.num_rows)
+            for table, of in self._decoded(form, columnar, piece, own, failed):
+                parts.append(table)
+                places.append(of)
+            throttle.step()
+        table, place = pa.concat_tables(parts), np.concatenate(places)
+        fails = np.zeros(len(coded.dictionary), np.bool_)
+        fails[codes[failed]] = True
+        if failed:
+            left += integers(records.column(ROW))[fails[codes]].tolist()
+            whole = ~fails[codes[place]]
+            table, place = table.filter(pa.array(whole)), place[whole]
+        order = np.argsort(place, kind="stable")  # as in the topic
+        order = order[
+            known_changes(
+                codes[place[order]],
+                _column(table, VERSION_COLUMN)[order],
+                _column(table, "_at")[order],
+            )
+        ]
+        return table.take(pa.array(order)), codes[place[order]]
+
+    def _decoded(
+        self,
+        form: HistoryForm,
+        columnar: ColumnarDecoder | None,
+        piece: pa.RecordBatch,
+        places: Integers,
+        failed: list[int],
+    ) -> Iterator[tuple[pa.Table, Integers]]:
+        """Decodes records by columns where that is exact, and all others by the reducer."""
+        exact = np.zeros(piece.num_rows, np.bool_)
+        if columnar is not None:
+            upserts, deletes, exact = columnar.decode(piece)
+            gone = exact & flags(pc.equal(piece.column("op"), "d"))
+            for chosen, table in ((exact & ~gone, upserts), (gone, deletes)):
+                yield self._table(form, piece.filter(pa.array(chosen)), table), places[chosen]
+        rest, own = piece.filter(pa.array(~exact)), places[~exact]
+        reader = PlainChanges(self.plan, self.topic, self.held, planned_keys=True)
+        for start in range(0, rest.num_rows, _REDUCED_ROWS):
+            few = rest.slice(start, _REDUCED_ROWS)
+            numbers = own[start : start + few.num_rows]
+            yield from reader.taken(
+                few, numbers, failed, lambda changes: self._reduced(form, changes)
+            )
+
+    def _table(self, form: HistoryForm, batch: pa.RecordBatch, rows: pa.Table) -> pa.Table:
+        """Returns rows, or the keys of deletes, that were decoded by columns as changes."""
+        op, versions = batch.column("op"), rows[VERSION_COLUMN].to_pylist()
+        live = flags(pc.not_equal(op, "d"))
+        unknown = np.fromiter(map(read, versions), np.bool_, len(versions))
+        unknown = np.where(live, flags(pc.equal(op, "r")), unknown)  # see `GivenChange.made`
+        blank = {field.name: pa.nulls(len(rows), field.type) for field in form.changes_schema}
+        made = blank | {name: rows[name] for name in rows.column_names}
+        made |= {
+            "_at": batch.column("committed_at"),
+            LIVE: pa.array(live),
+            COMMIT: pa.repeat(pa.scalar(self.commit, pa.int64()), len(rows)),
+            INSERTED: pa.array(flags(pc.equal(op, "c")), mask=unknown),
+        }
+        arrays = [made[field.name] for field in form.changes_schema]
+        return pa.Table.from_arrays(arrays, schema=form.changes_schema)
+
+    def _reduced(self, form: HistoryForm, changes: list[RowChange]) -> pa.Table:
+        """Returns changes that the reducer made as rows.
+
+        Raises:
+            UnholdableValueError: A value has no exact form in a table.
+        """
+        places = form.places([change.key for change in changes])
+        made = []
+        for change, place in zip(changes, places, strict=True):
+            at_us = change.committed_at_us or change.read_at_us
+            given = GivenChange(change, place, None, at_us, None)
+            made.append((place, given.made(change.version, change.row)))
+        return form.changes_table(made, self.commit)
+
+
+def _column(table: pa.Table, name: str) -> Integers:
+    return integers(table[name].cast(pa.int64()).combine_chunks())

@@ -1,0 +1,332 @@
+"""A history filled by Spark's tasks has the same states and changes as one filled record by record.
+
+The replay without an engine is the oracle, over the same archive. Which later changes wait behind a
+quarantined one depends on where a batch of live delivery ends, for both sides alike. So everything
+is the same if all is delivered in one batch; otherwise all of the keys that do not wait.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from deltalake import DeltaTable
+from fix_archive import archived, compacted
+from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
+from fix_seeds import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.archive import replay
+from projections.archive.progress import ReplayProgress
+from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.record import Record
+from projections.changes.task_outcome import Held
+from projections.definition.views import Store
+from projections.job.rebuilding import engine, history_fill, history_tasks
+from projections.job.rebuilding.engine import SparkEngine
+from projections.planning.view_plan import HistoryPlan
+from projections.stores.delta.history.arrow import microseconds
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.delta.history.tables import marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from projections.changes.task_outcome import UnappliedRecord
+    from projections.planning.view_plan import ViewPlan
+
+TABLE = frozenset([Store.TABLE])
+NOTES = replace(PLAN, to=TABLE, history=HistoryPlan(("note",)))
+EVERY = replace(PLAN, to=TABLE, history=HistoryPlan(("id", "note", "big")))
+NARROW = replace(LEAN, to=TABLE, history=HistoryPlan(("note",)))
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PART_RECORDS", 3)
+    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+    monkeypatch.setattr(history_fill, "BUCKET_ROWS", 8)
+    monkeypatch.setattr(history_fill, "PART_ROWS", 16)
+
+
+def fill(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4)))
+    for start, end in zip([0, *ends], [*ends, len(records)], strict=True):
+        archived(folder, TOPIC, records[start:end])
+        if data.draw(st.integers(0, 3)) == 0 and end > 0:
+            compacted(folder)
+
+
+def drawn_records(data: st.DataObject) -> list[Record]:
+    """Records of a topic; rows that a snapshot read are recorded early, late, or both."""
+    records = data.draw(topics(whole_rows=data.draw(st.booleans())))
+    late = data.draw(st.lists(st.sampled_from([0, 0, -24, 40]), min_size=1, max_size=5))
+    return [_shifted(record, late[n % len(late)]) for n, record in enumerate(records)]
+
+
+def _shifted(record: Record, late_us: int) -> Record:
+    try:
+        fields = orjson.loads(record.value or b"null")
+    except orjson.JSONDecodeError:
+        return record
+    if not fields or fields["op"] != "r":
+        return record
+    fields["source"]["ts_us"] += late_us
+    return record._replace(value=orjson.dumps(fields))
+
+
+def _position(record: Record) -> Any:
+    """Where a record is in the log, or its value if that says nothing.
+
+    Of repeated copies in one batch, one is quarantined: which ones are depends on where batches of
+    live delivery end, and so it does here.
+    """
+    try:
+        fields = orjson.loads(record.value or b"null")
+        return record.epoch, fields["source"]["lsn"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return record.value
+
+
+class Tables:
+    """Where a replay writes, and what it leaves there."""
+
+    def __init__(
+        self,
+        root: Path,
+        plan: ViewPlan,
+        session: SparkSession | None = None,
+        held: Mapping[str, Held] | None = None,
+    ) -> None:
+        self._root = root
+        self._plan = plan
+        self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
+        self._held = held or {}
+        self.waits: set[tuple[str, Any]] = set()
+
+    def target(self, *, bulk: bool = True) -> ReplayTarget:
+        engine = self.engine if bulk else None
+        opened = HistorySink(self._root)
+        return ReplayTarget(
+            (self._plan,), lambda: opened, self.held(), self._set_aside, bulk=engine
+        )
+
+    def held(self) -> dict[str, Held]:
+        own = self._held.get(self._plan.name, Held())
+        waits = {key for key, _ in self.waits}
+        return {self._plan.name: Held(own.keys | waits, own.given_up)}
+
+    def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
+        self.waits |= {(each.key, _position(each.record)) for each in waiting}
+
+    def left(self, but: Collection[int] = ()) -> Any:
+        """States and changes without those of some keys, sweeps, and schemas."""
+        states, changes = (
+            DeltaTable(str(self._root / name))
+            for name in (self._plan.name, f"{self._plan.name}.changes")
+        )
+        rows, known = (
+            sorted(
+                repr({name: value for name, value in row.items() if name != "_commit"})
+                for row in table.to_pyarrow_table().to_pylist()
+                if row["id"] not in but
+            )
+            for table in (states, changes)
+        )
+        settings = {**states.metadata().configuration}
+        return rows, known, settings, [each.schema() for each in (states, changes)]
+
+    def marks_hold(self) -> bool:
+        """Whether no change that the states contain is beyond what their table notes.
+
+        Live delivery notes nothing with a batch that leaves no state, as one of deletes alone.
+        """
+        states, changes = (
+            DeltaTable(str(self._root / name))
+            for name in (self._plan.name, f"{self._plan.name}.changes")
+        )
+        marks = marks_of(states)
+        return all(
+            row["_version"] <= marks.version and microseconds(row["_at"]) <= marks.at_us
+            for row in changes.to_pyarrow_table().to_pylist()
+            if row["_commit"] <= marks.commit
+        )
+
+    def waiting(self) -> set[int]:
+        """The keys that wait."""
+        return {orjson.loads(key)["id"] for key, _ in self.waits if key.startswith("{")}
+
+    def of_bulk(self) -> int:
+        """Changes that were committed in bulk."""
+        table = DeltaTable(str(self._root / f"{self._plan.name}.changes"))
+        return table.to_pyarrow_table().num_rows
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(data=st.data())
+def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.DataObject) -> None:
+    plan = data.draw(st.sampled_from([NOTES, EVERY, NARROW]))
+    records = drawn_records(data)
+    keys = data.draw(st.sets(st.sampled_from([f'{{"id":{n}}}' for n in range(1, 5)]), max_size=1))
+    given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
+    held = {plan.name: Held(frozenset() if given_up else frozenset(keys), given_up)}
+    ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
+    plan = replace(plan, left_to_read=ahead)
+    whole = data.draw(st.booleans())
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        if whole:
+            patch.setattr(replay, "PART_RECORDS", 1_000)
+        archive = Path(place) / "shop"
+        fill(archive, records, data)
+        one = Tables(Path(place) / "one", plan, held=held)
+        other = Tables(Path(place) / "other", plan, spark, held)
+
+        expected = replay.replay(archive, [one.target()])
+        found = replay.replay(archive, [other.target()])
+
+        waiting = one.waiting() | other.waiting()
+        if whole:
+            assert one.left() == other.left()
+            assert one.waits == other.waits
+        assert one.left(waiting) == other.left(waiting)
+        assert other.marks_hold()
+        assert expected.ends == found.ends
+        counts, others = expected.counts[0][plan.name], found.counts[0][plan.name]
+        for count in (counts, others):
+            assert count.records == count.applied + count.quarantined + count.filtered
+        assert (counts.records, counts.filtered) == (others.records, others.filtered)
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(data=st.data())
+def test_a_history_that_is_killed_anywhere_goes_on_and_leaves_the_same(
+    spark: SparkSession, data: st.DataObject
+) -> None:
+    records = drawn_records(data)
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        archive = Path(place) / "shop"
+        fill(archive, records, data)
+        one = Tables(Path(place) / "one", NOTES)
+        other = Tables(Path(place) / "other", NOTES, spark)
+        replay.replay(archive, [one.target()])
+
+        noted: list[ReplayState] = []
+        killed = Kill(patch, noted)
+        for _ in range(4):
+            killed.after(data.draw(st.integers(1, 8)))
+            resume = ReplayState.from_json(noted[-1].to_json()) if noted else None
+            try:
+                bulk = data.draw(st.integers(0, 4)) > 0
+                options = ReplayOptions(note=killed.note, resume=resume)
+                replay.replay(archive, [other.target(bulk=bulk)], options)
+                break
+            except KilledError:
+                pass
+        else:
+            killed.after(1 << 30)
+            replay.replay(archive, [other.target()], ReplayOptions(resume=noted[-1]))
+
+        waiting = one.waiting() | other.waiting()
+        assert one.left(waiting) == other.left(waiting)
+        assert other.marks_hold()
+
+
+class Kill:
+    """Ends a replay at the n-th thing that it does to the world: a note, or a commit in bulk."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, noted: list[ReplayState]) -> None:
+        self._left = 0
+        self._noted = noted
+        commit = SparkEngine._commit
+
+        def committed(own: SparkEngine, *what: Any) -> None:
+            self._step()
+            commit(own, *what)
+            self._step()
+
+        patch.setattr(SparkEngine, "_commit", committed)
+
+    def after(self, steps: int) -> None:
+        self._left = steps
+
+    def note(self, state: ReplayState) -> None:
+        self._noted.append(state)
+        self._step()
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise KilledError
+
+
+def replayed_both(
+    spark: SparkSession, place: Path, plan: ViewPlan, records: Sequence[Record]
+) -> tuple[Tables, Tables]:
+    """The same records replayed record by record and by tasks."""
+    archived(place / "shop", TOPIC, records)
+    one, other = Tables(place / "one", plan), Tables(place / "other", plan, spark)
+    for tables in (one, other):
+        replay.replay(place / "shop", [tables.target()])
+    return one, other
+
+
+def test_tasks_write_all_records_that_stand_by_themselves(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = orders(60)
+    gone = Record(orjson.dumps({"id": 3}), envelope("d", 0x1000 + 8 * 60, None, key=3), "1", 0, 0)
+    records = numbered([*records, gone, gone._replace(value=None)])
+    told = list[ReplayProgress]()
+    archived(tmp_path / "shop", TOPIC, records)
+    one, other = Tables(tmp_path / "one", EVERY), Tables(tmp_path / "other", EVERY, spark)
+    replay.replay(tmp_path / "shop", [one.target()])
+    monkeypatch.setattr(HistorySink, "apply", None)  # no record is delivered by itself
+
+    replay.replay(tmp_path / "shop", [other.target()], ReplayOptions(progress=told.append))
+
+    assert one.left() == other.left()
+    assert 61 == other.of_bulk()
+    assert told[-1].delivered == told[-1].to_deliver
+
+
+def test_a_key_with_more_changes_than_a_task_holds_is_left(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_tasks, "PORTION_ROWS", 10)
+    hot = [
+        Record(
+            orjson.dumps({"id": 1}),
+            envelope("u", 0x9000 + 8 * n, {"id": 1, "note": f"h{n}", "big": "b"}),
+            "1",
+            0,
+            0,
+        )
+        for n in range(30)
+    ]
+
+    one, other = replayed_both(spark, tmp_path, EVERY, numbered([*orders(40), *hot]))
+
+    assert one.left() == other.left()
+    assert 70 == other.of_bulk()
+
+
+def test_another_form_of_a_key_leaves_the_row_to_the_replay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    records = orders(20)
+    spaced = [each._replace(key=(each.key or b"").replace(b":", b": ")) for each in records[14:16]]
+
+    one, other = replayed_both(spark, tmp_path, EVERY, [*records[:14], *spaced, *records[16:]])
+
+    assert one.left() == other.left()
