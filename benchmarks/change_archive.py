@@ -7,7 +7,7 @@ tombstone. What the table would have at the end is known of each row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.archive.table import SCHEMA, Archive, application
 from projections.definition.views import Store
-from projections.planning.view_plan import ViewPlan
+from projections.planning.view_plan import HistoryPlan, ViewPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +40,12 @@ TABLE: Final = TableSchema(
 SOURCE: Final = "shop"
 TOPIC: Final = TABLE.table.topic(SOURCE)
 PLAN: Final = ViewPlan("orders", SOURCE, TOPIC, TABLE, ("id",), frozenset(Store))
+HISTORY: Final = replace(
+    PLAN,
+    name="orders_history",
+    to=frozenset([Store.TABLE]),
+    history=HistoryPlan(("customer", "price", "status", "note")),
+)
 
 _STATES: Final = pa.array(["placed", "paid", "packed", "shipped"])
 _ROWS_PER_TRANSACTION: Final = 10

@@ -1,8 +1,9 @@
-"""A mirror rebuilt from the archive into its table: by Spark's tasks, and record by record.
+"""A mirror and a history rebuilt from the archive: by Spark's tasks, and record by record.
 
 Both sides replay the same archive, one after the other and in both orders, in one process. The
 session is started and has filled a small table before: in a job it is there. Tables are compared
-row by row, with the versions of the rows and what is remembered of deletes, before a figure counts.
+row by row, with the versions of the rows and what is remembered of deletes, or with every change
+of a history, before a figure counts. A history has fewer changes: record by record each takes long.
 Processor time and the greatest memory are those of this process, of Spark's JVM and of its workers.
 """
 
@@ -22,7 +23,7 @@ import psutil
 from deltalake import DeltaTable
 
 from benchmarks import change_archive
-from benchmarks.change_archive import PLAN
+from benchmarks.change_archive import HISTORY, PLAN
 from benchmarks.result import Report, at_most, rate
 from benchmarks.streaming import say
 from headwater.runtime.java.jars import ensure
@@ -31,6 +32,7 @@ from projections.archive.task import ReplayTarget
 from projections.job.rebuilding.engine import SparkEngine
 from projections.job.spark.session import start_session
 from projections.planning.job_config import JobConfig
+from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
@@ -40,11 +42,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from benchmarks.change_archive import ChangeArchive
+    from benchmarks.result import Measure
+    from projections.planning.view_plan import ViewPlan
 
 RATIO: Final = 1.2
 MEMORY_MIB: Final = 1_536.0
 _CHANGES: Final = 5_000_000
 _CHANGES_QUICK: Final = 1_000_000
+_CHANGES_HISTORY: Final = 1_000_000
+_CHANGES_HISTORY_QUICK: Final = 200_000
 _CHANGES_WARM: Final = 300_000
 _CHANGES_PER_KEY: Final = 5
 _ORDER: Final = ("replay", "spark", "spark", "replay")
@@ -71,26 +77,40 @@ def run(quick: bool) -> Report:
         small = change_archive.make(place / "small", _CHANGES_WARM, keys)
         session = _session(place)
         filled(small, place / "warm", session)
-        sides, right = _measured(made, place, session)
+        sides, right = _measured(made, place, session, PLAN)
+        shutil.rmtree(made.folder)
+        filled(small, place / "warm", session, HISTORY)
+        of_history = _CHANGES_HISTORY_QUICK if quick else _CHANGES_HISTORY
+        made = change_archive.make(place / "of_history", of_history, of_history // _CHANGES_PER_KEY)
+        histories, same = _measured(made, place, session, HISTORY)
         session.stop()
+    figures = _figures(f"{changes:,} changes of an archive to a table", changes, sides)
+    metric = f"{of_history:,} changes of an archive to a history"
+    figures += _figures(metric, of_history, histories)
+    by_cpu = rate(
+        f"{metric}, changes per second of processor time",
+        ours=of_history / statistics.median(histories["spark"].cpu_s),
+        peer=of_history / statistics.median(histories["replay"].cpu_s),
+        limit=None,
+        target=RATIO,
+    )
+    return Report("rebuild_spark", right and same, (*figures, by_cpu))
+
+
+def _figures(metric: str, changes: int, sides: dict[str, _Side]) -> tuple[Measure, ...]:
     ours, today = sides["spark"], sides["replay"]
-    metric = f"{changes:,} changes of an archive to a table"
-    return Report(
-        "rebuild_spark",
-        right,
-        (
-            rate(
-                f"{metric}, changes/s",
-                ours=changes / statistics.median(ours.seconds),
-                peer=changes / statistics.median(today.seconds),
-                limit=None,
-                target=RATIO,
-            ),
-            at_most(
-                f"{metric}, MiB of driver, JVM and workers",
-                ours=max(ours.memory_mib),
-                target=MEMORY_MIB,
-            ),
+    return (
+        rate(
+            f"{metric}, changes/s",
+            ours=changes / statistics.median(ours.seconds),
+            peer=changes / statistics.median(today.seconds),
+            limit=None,
+            target=RATIO,
+        ),
+        at_most(
+            f"{metric}, MiB of driver, JVM and workers",
+            ours=max(ours.memory_mib),
+            target=MEMORY_MIB,
         ),
     )
 
@@ -102,18 +122,20 @@ def _session(place: Path) -> SparkSession:
 
 
 def _measured(
-    made: ChangeArchive, place: Path, session: SparkSession
+    made: ChangeArchive, place: Path, session: SparkSession, plan: ViewPlan
 ) -> tuple[dict[str, _Side], bool]:
     sides = {name: _Side() for name in _ORDER}
     expected, right = made.expected(), True
+    names = [plan.name, f"{plan.name}.deleted" if plan.history is None else f"{plan.name}.changes"]
     kept: list[pa.Table] | None = None
     for name in _ORDER:
         side, root = sides[name], place / "tables"
         shutil.rmtree(root, ignore_errors=True)
         with _watched(side, tasks=name == "spark"):
-            filled(made, root, session if name == "spark" else None)
-        found = [rows_of(root / each) for each in (PLAN.name, f"{PLAN.name}.deleted")]
-        rows = found[0].drop(["_version"])
+            filled(made, root, session if name == "spark" else None, plan)
+        found = [rows_of(root / each) for each in names]
+        rows = found[0] if plan.history is None else found[0].filter(found[0]["is_current"])
+        rows = rows.select(expected.column_names)
         kept = kept or found
         right &= rows.equals(expected.cast(rows.schema)) and found == kept
         say(
@@ -123,15 +145,21 @@ def _measured(
     return sides, right
 
 
-def filled(made: ChangeArchive, root: Path, session: SparkSession | None) -> None:
-    """Fills a table below a folder; by tasks of a session, if there is one."""
+def filled(
+    made: ChangeArchive, root: Path, session: SparkSession | None, plan: ViewPlan = PLAN
+) -> None:
+    """Fills tables below a folder; by tasks of a session, if there is one."""
     bulk = None if session is None else SparkEngine(session, root, rows_min=0)
-    replay(made.folder, [ReplayTarget((PLAN,), lambda: TableSink(root), bulk=bulk)])
+    sink = TableSink if plan.history is None else HistorySink
+    replay(made.folder, [ReplayTarget((plan,), lambda: sink(root), bulk=bulk)])
 
 
 def rows_of(table: Path) -> pa.Table:
-    """The rows of a table by rising key."""
-    return DeltaTable(str(table)).to_pyarrow_table().sort_by("id").combine_chunks()
+    """The rows of a table by rising key and log position, without the number of their commit."""
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    rows = rows.drop([name for name in rows.column_names if name == "_commit"])
+    order = [("id", "ascending"), ("_version", "ascending")]
+    return rows.sort_by(order).combine_chunks()
 
 
 @contextmanager
