@@ -223,7 +223,13 @@ def of_source(connection: Connection[Any], source: str, epoch: int) -> list[Read
 
 def open_reads(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
     """Returns the reads that are not at their end, the oldest first."""
-    return [read for read in of_source(connection, source, epoch) if read.state in OPEN]
+    query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608
+    query += " AND state = ANY (%s) ORDER BY id"
+    rows = connection.execute(query.encode(), (source, epoch, list(OPEN))).fetchall()
+    if not rows:
+        return []
+    names = escaped_topics.names(connection, source)
+    return [_read(row, names) for row in rows]
 
 
 def find(connection: Connection[Any], source: str, number: int) -> Read | None:

@@ -13,6 +13,7 @@ from cdc.table import TableName
 from headwater.runtime.java import jars
 from headwater.runtime.java.java import find_java
 from headwater.runtime.servers.connect import secrets_folder
+from headwater.runtime.servers.opensearch import HEAP_MB as SEARCH_HEAP_MIB
 from headwater.runtime.spec import (
     CommandSpec,
     External,
@@ -22,7 +23,7 @@ from headwater.runtime.spec import (
     Spawned,
 )
 from projections.definition.alert import Webhook
-from projections.definition.views import OUTBOX, EventsView
+from projections.definition.views import OUTBOX, EventsView, Store
 from projections.planning.job_config import JobConfig, run_folder
 from projections.planning.job_spec import JobSpec
 
@@ -52,6 +53,11 @@ _EXECUTOR_OPTIONS = (
 )
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
+_INDEXES_AT_FIRST = 100
+_INDEXES_PER_STEP = 150
+_HEAP_STEP_MIB = 256
+"""Heap of OpenSearch: with 512 MiB and 400 indexes, it collects garbage most of the time."""
+
 _COMMAND_START_S = 300.0
 _TABLE_START_S = 2.0
 """What a table may add to that: its snapshot, its index in search and its files. A job that is
@@ -95,7 +101,7 @@ def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSp
     wanted: dict[ServiceName, External | Spawned] = {
         ServiceName.KAFKA: _service(services.kafka),
         ServiceName.CONNECT: _service(services.connect),
-        ServiceName.SEARCH: _service(services.search),
+        ServiceName.SEARCH: _service(services.search, _search_heap_mib(project)),
         ServiceName.CACHE: _service(services.cache),
     }
     if not sources_are_external:
@@ -298,10 +304,21 @@ def _views(project: Project) -> list[View]:
     return list(project.declarations.views.values())
 
 
-def _service(settings: ServiceSettings) -> External | Spawned:
+def _service(settings: ServiceSettings, memory_mib: int | None = None) -> External | Spawned:
     if settings.address is not None:
         return External(settings.address.get_secret_value())
-    return Spawned(settings.port, settings.memory_mib)
+    return Spawned(settings.port, settings.memory_mib or memory_mib)
+
+
+def _search_heap_mib(project: Project) -> int | None:
+    """The heap that a source of many views needs; None for the default, which suits most.
+
+    OpenSearch keeps more than a mebibyte for each index. The steps are wide, because a server that
+    runs has to be stopped before it gets another heap.
+    """
+    indexes = sum(Store.SEARCH in view.to for part in project.parts for view in _views(part))
+    steps = -(-max(0, indexes - _INDEXES_AT_FIRST) // _INDEXES_PER_STEP)
+    return SEARCH_HEAP_MIB + steps * _HEAP_STEP_MIB if steps else None
 
 
 def _cluster(settings: SparkSettings) -> SparkCluster | None:

@@ -19,7 +19,7 @@ from projections.changes.row_change import ReadSpan
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import psycopg
 
@@ -74,16 +74,27 @@ def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
         plan: The view.
         whole: The newest whole-table snapshot that is done, by topic.
     """
-    topics = [plan.topic] if plan.events is None else list(plan.topics)
-    if not all(topic in whole for topic in topics):
+    topics = _topics(plan)
+    below_version = _below_version(topics, whole)
+    if below_version is None:
         return None
-    versions = [ChangePosition.of_read(whole[t].epoch, whole[t].read_lsn).version for t in topics]
     ends = {
         (topic, partition): end
         for topic in topics
         for partition, end in whole[topic].end_offsets.items()
     }
-    return Sweep(min(versions), ends)
+    return Sweep(below_version, ends)
+
+
+def _topics(plan: ViewPlan) -> list[str]:
+    return [plan.topic] if plan.events is None else list(plan.topics)
+
+
+def _below_version(topics: Iterable[str], whole: Mapping[str, WholeRead]) -> int | None:
+    if not all(topic in whole for topic in topics):
+        return None
+    of_topics = (whole[topic] for topic in topics)
+    return min(ChangePosition.of_read(read.epoch, read.read_lsn).version for read in of_topics)
 
 
 def pending(
@@ -101,10 +112,10 @@ def pending(
         done: The version up to which each view was swept, by view and store.
     """
     # where rows of a new shape wait, what a read has sent is not in the view
-    sweep = None if plan.behind else due(plan, whole)
-    if sweep is None or done.get((plan.name, store), 0) >= sweep.below_version:
-        return None
-    return sweep
+    below_version = None if plan.behind else _below_version(_topics(plan), whole)
+    if below_version is None or done.get((plan.name, store), 0) >= below_version:
+        return None  # nearly always: asked for each view and store, several times a second
+    return due(plan, whole)
 
 
 def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan, ...]:

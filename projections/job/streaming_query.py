@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -111,9 +112,10 @@ _CONSUMER: Final = {
     "kafka.default.api.timeout.ms": "20000",
     "kafka.request.timeout.ms": "10000",
     "kafkaConsumer.pollTimeoutMs": "20000",
-    # Spark asks for the offsets of a partition after each of its reads, and the broker answers a
-    # connection in order: behind a fetch that waits for data it would wait as long.
-    "kafka.fetch.max.wait.ms": "10",
+    # After each read of a partition, Spark asks twice for its offsets. The broker answers a
+    # connection in order, so each question waits for the fetch before it, as long as that waits
+    # for data: with hundreds of topics in a batch, for seconds.
+    "kafka.fetch.max.wait.ms": "1",
 }
 
 
@@ -328,7 +330,7 @@ def _records(
 ) -> DataFrame:
     # a pattern, because a subscription by name fails while one of the topics does not exist yet
     reader = (
-        of_topics(session.readStream.format("kafka"), spec.config, query)
+        of_topics(session.readStream.format("kafka"), spec.config)
         .option("subscribePattern", pattern)
         .option("startingOffsets", starting)
         .option("maxOffsetsPerTrigger", pace(spec, query).offsets_max)
@@ -337,13 +339,14 @@ def _records(
     return records
 
 
-def of_topics(reader: Any, config: JobConfig, query: str) -> Any:
+def of_topics(reader: Any, config: JobConfig) -> Any:
     """Configures a Spark reader, streaming or batch, to read topics as a query does."""
     reader = (
         reader.option("kafka.bootstrap.servers", config.bootstrap)
         .option("failOnDataLoss", "true")
         .option("includeHeaders", "true")
-        .option("groupIdPrefix", f"headwater-{config.source}-{query}")
+        # no offset is committed to the group; of one group, the queries share their connections
+        .option("kafka.group.id", f"headwater-{config.source}")
     )
     for name, value in _CONSUMER.items():
         reader = reader.option(name, value)
@@ -363,4 +366,7 @@ def _started(session: SparkSession, spec: JobSpec, query: str, stream: Any) -> S
 
 
 def _exactly(names: list[str]) -> str:
-    return "|".join(re.escape(name) for name in names)
+    """A pattern of these names: what they begin with is compared once, not for each of hundreds."""
+    prefix = os.path.commonprefix(names)  # noqa: RUF071  # of characters
+    rest = "|".join(re.escape(name.removeprefix(prefix)) for name in names)
+    return f"{re.escape(prefix)}(?:{rest})"

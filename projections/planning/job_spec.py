@@ -72,6 +72,9 @@ class JobSpec:
     mark: str | None = None
     driver_token: DriverToken | None = None
     cross_reads: CrossReads = NO_CROSS_READS
+    _by_store: dict[Store, tuple[ViewPlan, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def writing(self) -> AbstractContextManager[None]:
         """Keeps other drivers out while something is written; see `DriverToken.writing`."""
@@ -79,6 +82,11 @@ class JobSpec:
 
     def plans_in(self, store: Store) -> tuple[ViewPlan, ...]:
         """Returns the views in a store."""
+        if store not in self._by_store:  # asked for several times a second
+            self._by_store[store] = self._found_in(store)
+        return self._by_store[store]
+
+    def _found_in(self, store: Store) -> tuple[ViewPlan, ...]:
         read = self.cross_reads.fed.union(*(view.inputs for view in self.derived))
         return tuple(
             replace(plan.in_store(store), feeds=store is Store.TABLE and plan.view in read)

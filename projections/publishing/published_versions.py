@@ -17,6 +17,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -486,6 +487,13 @@ class Published:
 
 
 def _read(path: Path) -> PublishedVersion:
+    """Reads a version; one of hundreds of views is read for each of them when it is new."""
+    stat = path.stat()
+    return _decoded(path, stat.st_ino, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _decoded(path: Path, inode: int, changed_at_ns: int) -> PublishedVersion:  # noqa: ARG001
     return msgspec.json.decode(path.read_bytes(), type=PublishedVersion)
 
 

@@ -154,7 +154,7 @@ def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
 
     A view that is declared again must be filled first.
     """
-    moving = [v for v in registry.read(connection, config.source) if v.switching]
+    moving = [v for v in registry.moving(connection, config.source) if v.switching]
     if not moving:
         return []
     there = {(p.view, p.store) for p in positions.read(connection)}

@@ -116,7 +116,7 @@ def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
 
     Positions that the last batches of a dropped version left behind are deleted.
     """
-    versions = registry.read(connection, spec.config.source)
+    versions = registry.moving(connection, spec.config.source)
     coming = {each.place for each in versions if each.state is VersionState.JOINING}
     dropped = {each.place for each in versions if each.state is VersionState.DROPPED}
     if not coming and not dropped:

@@ -55,6 +55,10 @@ _READY: Final = "SELECT to_regclass('headwater.view_versions') IS NOT NULL"
 _READ: Final = f"""
 SELECT {_COLUMNS} FROM headwater.view_versions WHERE source = %s ORDER BY view, version
 """  # noqa: S608  # the columns are a constant
+_MOVING: Final = f"""
+SELECT {_COLUMNS} FROM headwater.view_versions
+ WHERE source = %s AND (switching OR state IN ('joining', 'dropped')) ORDER BY view, version
+"""  # noqa: S608
 _ADD: Final = """
 INSERT INTO headwater.view_versions (source, view, version, place, state, definition, reasons,
                                      bounds)
@@ -119,6 +123,13 @@ def read(connection: Connection, source: str) -> list[ViewVersion]:
     if not ready(connection):
         return []
     return [_version(*row) for row in connection.execute(_READ, (source,)).fetchall()]
+
+
+def moving(connection: Connection, source: str) -> list[ViewVersion]:
+    """Returns the versions that are joining, being switched to, or dropped, by view and number."""
+    if not ready(connection):
+        return []
+    return [_version(*row) for row in connection.execute(_MOVING, (source,)).fetchall()]
 
 
 def of_view(connection: Connection, source: str, view: str) -> list[ViewVersion]:

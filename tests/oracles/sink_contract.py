@@ -93,7 +93,7 @@ def delete(version: int, number: int = 1, part: str = "a") -> RowChange:
     return RowChange((number, part), _FIRST + version, None, 1)
 
 
-_changes = st.lists(
+drawn_changes = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from("ab:"), st.integers(1, 12), st.booleans()),
     max_size=14,
     # one change of a key has one version, as in the source's log
@@ -403,7 +403,7 @@ class SinkContract:
             HealthCheck.differing_executors,  # each subclass is another store
         ],
     )
-    @given(drawn=_changes, data=st.data())
+    @given(drawn=drawn_changes, data=st.data())
     def test_any_order_duplication_and_batching_ends_in_the_same_state(
         self, sink: Sink, drawn: list[tuple[int, str, int, bool]], data: st.DataObject
     ) -> None:

@@ -32,11 +32,7 @@ def look(bootstrap: str, names: Iterable[str]) -> dict[str, Incarnation]:
         BrokerUnreachableError: No broker answers.
     """
     ids = identities(bootstrap, sorted(set(names)))
-    ends = end_offsets(bootstrap, ids)
-    return {
-        name: Incarnation(
-            topic_id,
-            tuple(end for (topic, _), end in sorted(ends.items()) if topic == name),
-        )
-        for name, topic_id in ids.items()
-    }
+    of_topic: dict[str, list[int]] = {name: [] for name in ids}
+    for (topic, _), end in sorted(end_offsets(bootstrap, ids).items()):
+        of_topic[topic].append(end)
+    return {name: Incarnation(topic_id, tuple(of_topic[name])) for name, topic_id in ids.items()}

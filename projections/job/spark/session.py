@@ -46,6 +46,7 @@ _REPEATING: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _JVM_END_S: Final = 60.0
 
 _LOOPBACK = "127.0.0.1"
+_KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _PYTHON = "spark.pyspark.python"
 
 JAVA_OPTIONS: Final = (
@@ -136,8 +137,20 @@ def start_session(config: JobConfig) -> SparkSession:
     for name, value in settings(config).items():
         builder = builder.config(name, value)
     session = _started(builder, config)
+    _silence(session)
     java_classes.remember(session)
     return session
+
+
+def _silence(session: SparkSession) -> None:
+    """Turns off a warning at each start of a query: that queries share a consumer group.
+
+    Spark's readers name their partitions and offsets themselves: none joins the group, none commits
+    to it, and the driver asks for offsets by an admin client.
+    """
+    jvm: Any = session._jvm  # noqa: SLF001
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(_KAFKA_SOURCE, log4j.Level.ERROR)
 
 
 def session_beside(config: JobConfig) -> SparkSession:

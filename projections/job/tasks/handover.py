@@ -285,7 +285,7 @@ class _JoiningVersion:
             places[topic].append(partition)
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._store))
         records = (
-            of_topics(self._session.read.format("kafka"), self._spec.config, self._store)
+            of_topics(self._session.read.format("kafka"), self._spec.config)
             .option("assign", orjson.dumps(places).decode())
             .option("startingOffsets", _as_spark_reads(begin))
             .option("endingOffsets", _as_spark_reads(lacking))

@@ -30,6 +30,7 @@ from projections.stores.delta.arrow import (
 )
 from projections.stores.delta.duplicate_rows import delete_duplicates
 from projections.stores.delta.schema_migration import reshape
+from projections.stores.delta.small_table import BYTES_MAX, merged, small_rows
 from projections.stores.delta.table_format import (
     FEED,
     FLOOR,
@@ -56,7 +57,15 @@ class TableSink(ViewTables):
     the batch is replayed and finds its own deletes there. The table property `headwater.floor`
     stores the version of the last sweep. A commit is on disk when `apply` returns. Each view is
     written under a lock that every writer on this machine respects.
+
+    Args:
+        root: Folder of the tables.
+        small_bytes: Size below which a table is written whole; see `small_table`.
     """
+
+    def __init__(self, root: Path, *, small_bytes: int = BYTES_MAX) -> None:
+        super().__init__(root)
+        self._small_bytes = small_bytes
 
     def prepare(self, plan: ViewPlan) -> None:
         """Creates the view's two tables if missing, and migrates them to the view's columns."""
@@ -265,7 +274,10 @@ class TableSink(ViewTables):
         return [*others, *first_commit.known(asked, of_asked)]
 
     def _remember(self, plan: ViewPlan, gone: pa.Table) -> int:
-        table = self._table(f"{plan.name}.deleted", deletes_schema(plan))
+        name, schema = f"{plan.name}.deleted", deletes_schema(plan)
+        table = self._table(name, schema)
+        if (current := small_rows(plan, table, schema, self._small_bytes)) is not None:
+            return self._overwritten(plan, name, current, gone, None)
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
         merger = self._merger(table, plan, gone)
         merger = (
@@ -274,7 +286,7 @@ class TableSink(ViewTables):
             else merger.when_matched_update_all(newer)
         )
         metrics = merger.when_not_matched_insert_all().execute()
-        maintain(table, self._root, f"{plan.name}.deleted")
+        maintain(table, self._root, name)
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
     def _without_deleted(self, plan: ViewPlan, rows: pa.Table) -> pa.Table:
@@ -289,10 +301,14 @@ class TableSink(ViewTables):
 
     def _merge(self, plan: ViewPlan, rows: pa.Table, gone: pa.Table | None) -> tuple[int, int]:
         """Upserts rows and removes deleted ones; returns rows written and bytes merged."""
-        table = self._table(plan.name, table_schema(plan))
+        schema = table_schema(plan)
+        table = self._table(plan.name, schema)
         if gone is None and table.version() == 0:
             write_deltalake(table, rows, mode="append", post_commithook_properties=HOOKS)
             return rows.num_rows, rows.nbytes
+        if (current := small_rows(plan, table, schema, self._small_bytes)) is not None:
+            written = self._overwritten(plan, plan.name, current, rows, gone)
+            return written, rows.nbytes + (0 if gone is None else gone.nbytes)
         marked = rows.append_column(_DELETED, pa.array([False] * rows.num_rows, pa.bool_()))
         if gone is not None:
             gone = first_commit.as_rows(plan, gone) if plan.inserted_at else gone
@@ -311,6 +327,17 @@ class TableSink(ViewTables):
         maintain(table, self._root, plan.name)
         written = metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"]
         return int(written), marked.nbytes
+
+    def _overwritten(
+        self, plan: ViewPlan, name: str, current: pa.Table, rows: pa.Table, gone: pa.Table | None
+    ) -> int:
+        """Writes a small table whole; returns how many of the rows are new in it."""
+        whole, written = merged(plan, current, rows, gone)
+        if whole is not None:
+            table = self._tables[name]
+            write_deltalake(table, whole, mode="overwrite", post_commithook_properties=HOOKS)
+            maintain(table, self._root, name)
+        return written
 
     def _complete(
         self, plan: ViewPlan, upserts: Sequence[RowChange]

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from deltalake import DeltaTable
+from fix_seeds import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from projections.changes.row_change import Applied
 from projections.definition.cache_options import CacheOptions
@@ -23,7 +27,15 @@ from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey import client as valkey_client
 from projections.stores.valkey import row as valkey_row
 from projections.stores.valkey.sink import CacheSink
-from tests.oracles.sink_contract import SinkContract, delete, make_plan, make_row, upsert
+from tests.oracles.sink_contract import (
+    SinkContract,
+    delete,
+    drawn_changes,
+    latest,
+    make_plan,
+    make_row,
+    upsert,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +220,7 @@ class TestTable(SinkContract):
         sink.close()
 
     def test_compaction_loses_nothing(self, tmp_path: Path) -> None:
-        sink = TableSink(tmp_path)
+        sink = TableSink(tmp_path, small_bytes=0)  # one that is written whole is one file
         plan = make_plan()
         sink.prepare(plan)
 
@@ -217,3 +229,36 @@ class TestTable(SinkContract):
 
         assert len(list(sink.documents(plan))) == 7
         sink.close()
+
+
+class TestTableThatIsMerged(SinkContract):
+    """Delta merges every change, as in a table that is not small."""
+
+    @pytest.fixture
+    def open_sink(self, tmp_path: Path) -> Callable[[], Sink]:
+        return lambda: TableSink(tmp_path, small_bytes=0)
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@given(batches=st.lists(drawn_changes, max_size=4))
+def test_a_small_table_is_written_as_delta_merges_it(
+    batches: list[list[tuple[int, str, int, bool]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plan, folder = make_plan(), tmp_path_factory.mktemp("tables")
+    whole, merging = TableSink(folder / "whole"), TableSink(folder / "merged", small_bytes=0)
+    for batch in batches:
+        changes = latest(
+            upsert(version, make_row(number, part)) if live else delete(version, number, part)
+            for number, part, version, live in batch
+        )
+        if changes:
+            ours, deltas = (sink.apply(plan, changes) for sink in (whole, merging))
+            assert replace(deltas, size_bytes=ours.size_bytes) == ours
+
+    shown = [sorted(map(repr, sink.versioned(plan))) for sink in (whole, merging)]
+    assert shown[0] == shown[1]
+    operations = [
+        {said["operation"] for said in DeltaTable(str(folder / each / plan.name)).history()}
+        for each in ("whole", "merged")
+    ]
+    assert "MERGE" not in operations[0]
