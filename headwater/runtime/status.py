@@ -20,7 +20,7 @@ class ServiceState(StrEnum):
     ready        answered in its protocol                    restarting, stopped
     restarting   died and is within its restart budget       ready, failed
     failed       spent its budget, or cannot be started      only a new ``up`` helps
-    stopped      was asked to, or a command ended well       only a new ``up`` helps
+    stopped      was asked to                                only a new ``up`` helps
     ===========  ==========================================  ==========================
     """
 
@@ -61,9 +61,8 @@ class ServiceStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether it answers; a command that ended well counts."""
-        ended_well = self.kind == "command" and self.state is ServiceState.STOPPED
-        return self.state is ServiceState.READY or ended_well
+        """Whether it answers."""
+        return self.state is ServiceState.READY
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class RuntimeStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether every service answers, and every command is ready or ended well."""
+        """Whether every service answers, and every command is ready."""
         return self.running and all(service.ready for service in self.services)
 
     @property

@@ -281,10 +281,7 @@ class Unit:
         code = self.process.poll() if self.process is not None else None
         if code is None:
             return False
-        if self.program.kind == "command" and code == 0:
-            self._phase = _Phase.ENDED
-            self._enter(ServiceState.STOPPED)
-        elif code in self.program.final_exit_codes:
+        if code in self.program.final_exit_codes:
             self._fail(_how(code))
         else:
             self._died(_how(code))

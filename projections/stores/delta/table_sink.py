@@ -42,6 +42,7 @@ from projections.stores.delta.view_tables import ViewTables, having, keys_of, qu
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from projections.changes.row_change import ReadSpan
     from projections.planning.view_plan import ViewPlan

@@ -231,14 +231,22 @@ def test_a_command_with_a_wrong_setting_is_not_restarted(home: Path) -> None:
     assert "ended with exit code 2" == failed.last_error
 
 
-def test_a_command_that_ends_well_is_done(home: Path) -> None:
-    job = _command("job", "pass")
+def test_a_command_that_someone_else_stops_is_restarted(home: Path) -> None:
+    ready = home.with_name("ready")
+    code = (
+        "import pathlib, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n{SLEEP}"
+    )
+    job = _command("job", code, ready_file=ready)
     runtime.up(RuntimeSpec(home, CACHE, commands=(job,)))
+    stopped = _wait_for(home, "job", lambda s: s.ready)
+    os.kill(stopped.pid or 0, signal.SIGTERM)
 
-    done = _wait_for(home, "job", lambda s: s.state is ServiceState.STOPPED)
+    again = _wait_for(home, "job", lambda s: s.ready and s.restarts == 1)
 
-    assert 0 == done.restarts
-    assert done.last_error is None
+    assert stopped.pid != again.pid
+    assert "ended with exit code 0" == again.last_error
 
 
 def test_a_log_never_grows_far_beyond_its_cap(home: Path) -> None:
