@@ -330,3 +330,32 @@ def test_another_form_of_a_key_leaves_the_row_to_the_replay(
     one, other = replayed_both(spark, tmp_path, EVERY, [*records[:14], *spaced, *records[16:]])
 
     assert one.left() == other.left()
+
+
+def test_a_replay_that_is_killed_amid_the_keys_that_tasks_left_delivers_them_all(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = orders(20)
+    spaced = [each._replace(key=(each.key or b"").replace(b":", b": ")) for each in records[8:16]]
+    archived(tmp_path / "shop", TOPIC, [*records[:8], *spaced, *records[16:]])
+    one = Tables(tmp_path / "one", EVERY)
+    replay.replay(tmp_path / "shop", [one.target()])
+    left, steps = [], 0
+    while not left or left[-1]:  # killed after one more step each time, until it ends before that
+        steps += 1
+        other = Tables(tmp_path / f"killed-{steps}", EVERY, spark)
+        noted: list[ReplayState] = []
+        with monkeypatch.context() as patch:
+            killed = Kill(patch, noted)
+            killed.after(steps)
+            try:
+                replay.replay(tmp_path / "shop", [other.target()], ReplayOptions(note=killed.note))
+                left.append(0)
+            except KilledError:
+                left.append(len(one.left()[1]) - other.of_bulk())
+        if left[-1] and noted:
+            state = ReplayState.from_json(noted[-1].to_json())
+            replay.replay(tmp_path / "shop", [other.target()], ReplayOptions(resume=state))
+            assert one.left() == other.left()
+
+    assert len(set(left)) > 2  # some kills were amid the keys that tasks left
