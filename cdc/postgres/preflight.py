@@ -90,7 +90,7 @@ def checks(  # noqa: PLR0913  # what it looks at
         slot: Name of the replication slot.
         publication: Name of the publication.
         reader: A session with the capture role, if that is another role.
-        columns: Tables of which only these columns are read.
+        columns: Tables with only these columns read.
         insert_only: Tables for which Postgres may refuse UPDATE and DELETE.
     """
     reader = reader or connection

@@ -439,9 +439,8 @@ class Published:
     def beyond(self) -> Beyond:
         """Returns the records beyond the newest boundary."""
         path = self._folder / _BEYOND
-        return (
-            msgspec.msgpack.decode(path.read_bytes(), type=Beyond) if path.is_file() else Beyond()
-        )
+        found = path.read_bytes() if path.is_file() else None
+        return Beyond() if found is None else msgspec.msgpack.decode(found, type=Beyond)
 
     def waiting_from(self) -> Offsets:
         """Returns the offset of the first waiting record of each partition."""
@@ -487,7 +486,7 @@ class Published:
 
 
 def _read(path: Path) -> PublishedVersion:
-    """Reads a version; one of hundreds of views is read for each of them when it is new."""
+    """Reads a version, which is asked for once for each of its views, of hundreds perhaps."""
     stat = path.stat()
     return _decoded(path, stat.st_ino, stat.st_mtime_ns)
 

@@ -178,7 +178,7 @@ class BulkRequests:
         Raises:
             Exception: It was cancelled, written by another release, or damaged.
         """
-        # whoever can write this folder can also write the checkpoints and the stored functions
+        # a process that can write this folder can write the checkpoints and stored functions, too
         found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
         return found
 

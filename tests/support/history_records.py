@@ -28,7 +28,7 @@ COLUMNS = ("id", "note", "big")
 
 
 def things(tracked: tuple[str, ...]) -> ViewPlan:
-    """A history of the table of `fix_log`, under a name that nobody has used."""
+    """A history of the table of `fix_log`, under an unused name."""
     name, kept = f"things_{secrets.token_hex(5)}", HistoryPlan(tracked)
     return replace(PLAN, name=name, to=frozenset([Store.TABLE]), history=kept)
 

@@ -428,7 +428,7 @@ def _names(nodes: Iterable[ast.AST]) -> frozenset[str]:
 
 
 def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Returns names of which a part is bound or deleted."""
+    """Returns names that are bound or deleted in part."""
     for node in nodes:
         found: ast.expr | None = None
         if isinstance(node, ast.Attribute | ast.Subscript):

@@ -101,7 +101,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Queries of which all, or at least one, must hold."""
+    """Queries that must all hold, or at least one of them."""
 
     parts: tuple[Query, ...]
     every: bool

@@ -46,7 +46,7 @@ def test_what_nobody_takes_is_sent_again_in_order_under_the_same_id(
     got: list[Message] = []
     channels = (*alert_spec.alerts[0].to, Handler(got.append))
     alert_spec = of(alert_spec, to=channels)
-    alert_receiver.status = 307  # and nobody is sent elsewhere
+    alert_receiver.status = 307  # and no request goes elsewhere
     alert_view.publish({"id": 2, "amount": 500})
     looked(alert_spec, alert_connection)
     brought(alert_spec, alert_connection)

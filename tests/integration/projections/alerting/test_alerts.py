@@ -42,7 +42,7 @@ def asked(alert_view: View, alert_spec: AlertSpec, *key: str) -> None:
 def test_a_row_is_told_once_and_once_that_it_has_recovered(
     alert_spec: AlertSpec, alert_view: View, alert_connection: Connection, alert_receiver: Receiver
 ) -> None:
-    looked(alert_spec, alert_connection)  # there is no table yet, and nobody fails
+    looked(alert_spec, alert_connection)  # there is no table yet, and nothing fails
     alert_view.publish({"id": 1, "amount": 50}, {"id": 2, "amount": 500})
     for _ in range(3):
         looked(alert_spec, alert_connection)
@@ -135,7 +135,7 @@ def test_rows_that_only_grow_are_told_as_they_come_however_many_stand(
         alert_view.publish(*rows[:count])
         looked(alert_spec, alert_connection)
         assert count == len(list(alerting_tables.standing(alert_connection, SOURCE)))
-    alert_view.publish(*rows)  # three at once are too many, and nobody is told of two of them
+    alert_view.publish(*rows)  # three at once are too many: two are not reported
     looked(alert_spec, alert_connection)
     assert 6 == len(list(alerting_tables.standing(alert_connection, SOURCE)))
     codes = [each.code for each in alerting_tables.waiting(alert_connection, SOURCE)]
@@ -271,7 +271,7 @@ def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
         why,
     )
     alerting_tables.retire(alert_connection, SOURCE, alert_spec.alerts)
-    brought(alert_spec, alert_connection)  # and nobody is sent it
+    brought(alert_spec, alert_connection)  # and it is sent to no address
     assert alerting_tables.CONDITION in {
         each.channel for each in alerting_tables.waiting(alert_connection, SOURCE)
     }
