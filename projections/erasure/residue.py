@@ -58,6 +58,8 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
         OSError: A file cannot be removed.
     """
     opened = DeltaTable(str(table))
+    # a table that was created again has none of the versions that its predecessor published
+    kept = [number for number in kept if number <= opened.version()]
     unpublished = range(max(kept, default=opened.version()), opened.version() + 1)
     oldest = min([*kept, opened.version()])
     at_oldest = opened

@@ -26,6 +26,7 @@ from projections.job.spark.session import session_of_batches
 from projections.job.status import QueryProgress
 from projections.job.streaming_query import (
     ARCHIVE,
+    CHANGED,
     BatchContext,
     committed_offsets,
     prepare_store,
@@ -193,6 +194,10 @@ class Generation:
             if store is Store.TABLE:
                 load_new(self.spec, self._ending.is_set)
             identity.check(self.spec, store)
+        with self._guards[store].writing():
+            # a version that was dropped after its plan was bound is not created again
+            if self._tables.look():
+                raise CHANGED
             prepare_store(self._session, self.spec, store)
             self._mark(store)
         self._retry_first(store)

@@ -106,7 +106,7 @@ _TABLES_MS: Final = 250
 
 _TABLES_MS_MAX: Final = 3_000
 
-_CHANGED: Final = UnknownShapeError("tables have changed: the job binds the views again")
+CHANGED: Final = UnknownShapeError("tables have changed: the job binds the views again")
 
 _CONSUMER: Final = {
     "kafka.default.api.timeout.ms": "20000",
@@ -163,7 +163,7 @@ def start_query(
                 # the batch's records are fixed by now, so every earlier change of a table is
                 # visible, and no version is dropped before the batch is written
                 if context.tables.look():
-                    raise FaultError(_CHANGED)
+                    raise FaultError(CHANGED)
                 ends = spark_checkpoint.batch_end(spec.config.checkpoint(store), batch_id)
                 writing = replace(writer, plans=context.active_plans.sent)
                 if store is Store.TABLE:

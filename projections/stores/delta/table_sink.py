@@ -72,8 +72,8 @@ class TableSink(ViewTables):
         """Creates the view's two tables if missing, and migrates them to the view's columns."""
         with self._locked(plan):
             for name, schema in self._both(plan):
-                reshape(self._table(name, schema), schema, plan.older_names)
-            self._feed(plan, self._table(plan.name, table_schema(plan)))
+                reshape(self._create(name, schema), schema, plan.older_names)
+            self._feed(plan, self._table(plan.name))
 
     @staticmethod
     def _feed(plan: ViewPlan, table: DeltaTable) -> None:
@@ -155,13 +155,12 @@ class TableSink(ViewTables):
     ) -> int:
         if self._floor(plan) < below_version:
             # first: later writers must refuse older changes
-            self._table(plan.name, table_schema(plan)).alter.set_table_properties(
+            self._table(plan.name).alter.set_table_properties(
                 {FLOOR: str(below_version)}, raise_if_not_exists=False
             )
         swept = []
-        for name, schema in self._both(plan):
-            table = self._table(name, schema)
-            metrics = table.delete(
+        for name, _ in self._both(plan):
+            metrics = self._table(name).delete(
                 f'"{VERSION_COLUMN}" < {below_version}', post_commithook_properties=HOOKS
             )
             swept.append(int(metrics["num_deleted_rows"]))
@@ -177,7 +176,7 @@ class TableSink(ViewTables):
         """
         return self._committed(
             plan,
-            lambda: delete_duplicates(self._table(plan.name, table_schema(plan)), plan, keys),
+            lambda: delete_duplicates(self._table(plan.name), plan, keys),
         )
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
@@ -264,7 +263,7 @@ class TableSink(ViewTables):
             return list(deletes)
         wanted = keys_table(plan, asked)
         names = [*plan.keys, VERSION_COLUMN, BEGUN_COLUMN, plan.inserted_at[0]]
-        table = self._table(plan.name, table_schema(plan))
+        table = self._table(plan.name)
         stored: dict[tuple[object, ...], first_commit.KeyState] = {}
         for batch in table.to_pyarrow_dataset().to_batches(columns=names):
             found = having(pa.Table.from_batches([batch]), plan, wanted)
@@ -276,7 +275,7 @@ class TableSink(ViewTables):
 
     def _remember(self, plan: ViewPlan, gone: pa.Table) -> int:
         name, schema = f"{plan.name}.deleted", deletes_schema(plan)
-        table = self._table(name, schema)
+        table = self._table(name)
         if (current := small_rows(plan, table, schema, self._small_bytes)) is not None:
             return self._overwritten(plan, name, current, gone, None)
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
@@ -303,7 +302,7 @@ class TableSink(ViewTables):
     def _merge(self, plan: ViewPlan, rows: pa.Table, gone: pa.Table | None) -> tuple[int, int]:
         """Upserts rows and removes deleted ones; returns rows written and bytes merged."""
         schema = table_schema(plan)
-        table = self._table(plan.name, schema)
+        table = self._table(plan.name)
         if gone is None and table.version() == 0:
             write_deltalake(table, rows, mode="append", post_commithook_properties=HOOKS)
             return rows.num_rows, rows.nbytes

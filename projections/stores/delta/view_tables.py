@@ -46,7 +46,7 @@ class ViewTables:
         Raises:
             SinkUnavailableError: It cannot be read.
         """
-        return self._committed(plan, lambda: self._table(plan.name, table_schema(plan)).version())
+        return self._committed(plan, lambda: self._table(plan.name).version())
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row of the newest version; see `Sink.documents`."""
@@ -55,7 +55,7 @@ class ViewTables:
     def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
         """Reads every live row of the newest version; see `Sink.parts`."""
         try:
-            dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
+            dataset = self._table(plan.name).to_pyarrow_dataset()
             names = shown(plan)
             for batch in dataset.to_batches(columns=list(names), batch_size=ROWS_AT_ONCE):
                 yield row_part(plan, pa.Table.from_batches([batch]), names)
@@ -69,7 +69,7 @@ class ViewTables:
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads every live row of the newest version, with its version; see `Sink.versioned`."""
         try:
-            dataset = self._table(plan.name, table_schema(plan)).to_pyarrow_dataset()
+            dataset = self._table(plan.name).to_pyarrow_dataset()
             names = tuple(column.name for column in plan.schema.columns)
             for batch in dataset.to_batches(columns=[*names, VERSION_COLUMN]):
                 versions = batch.column(VERSION_COLUMN).to_pylist()
@@ -102,7 +102,7 @@ class ViewTables:
         raise AssertionError  # the loop returns or raises
 
     def _number(self, plan: ViewPlan, name: str) -> int:
-        table = self._table(plan.name, table_schema(plan))
+        table = self._table(plan.name)
         return int(table.metadata().configuration.get(name, "0"))
 
     def _floor(self, plan: ViewPlan) -> int:
@@ -116,7 +116,7 @@ class ViewTables:
 
     def _every_delete(self, plan: ViewPlan) -> pa.Table:
         name = f"{plan.name}.deleted"
-        table = self._table(name, deletes_schema(plan))
+        table = self._table(name)
         known = self._deletes.get(name)
         if known is None or known[0] != table.version():
             known = table.version(), table.to_pyarrow_dataset().to_table()
@@ -133,7 +133,7 @@ class ViewTables:
         self, plan: ViewPlan, wanted: pa.Table
     ) -> Iterator[tuple[tuple[object, ...], int, dict[str, object]]]:
         """Yields key, version and values of the stored rows of these keys."""
-        table = self._table(plan.name, table_schema(plan))
+        table = self._table(plan.name)
         # filtered after the read: pyarrow fails on the statistics of texts
         for batch in table.to_pyarrow_dataset().to_batches():
             found = having(pa.Table.from_batches([batch]), plan, wanted)
@@ -142,15 +142,23 @@ class ViewTables:
                 rows = decoded_rows(plan, found)
                 yield from zip(keys_of(plan, found), versions, rows, strict=True)
 
-    def _table(self, name: str, schema: pa.Schema) -> DeltaTable:
+    def _create(
+        self, name: str, schema: pa.Schema, partition_by: list[str] | None = None
+    ) -> DeltaTable:
+        """Opens a table, and creates it if it is missing."""
+        path = str(self._root / name)
+        if name not in self._tables and not DeltaTable.is_deltatable(path):
+            properties = dict(CONFIGURATION)
+            DeltaTable.create(path, schema, partition_by=partition_by, configuration=properties)
+        return self._table(name)
+
+    def _table(self, name: str) -> DeltaTable:
+        """Opens a table; a missing one is an error: its version of the view may be dropped."""
+        if not (self._root / name).is_dir():
+            self._tables.pop(name, None)
         table = self._tables.get(name)
         if table is None:
-            path = str(self._root / name)
-            if DeltaTable.is_deltatable(path):
-                table = DeltaTable(path)
-            else:
-                table = DeltaTable.create(path, schema, configuration=dict(CONFIGURATION))
-            self._tables[name] = table
+            table = self._tables[name] = DeltaTable(str(self._root / name))
         elif self._later(name, table).is_file():
             table.update_incremental()
         return table

@@ -36,7 +36,7 @@ from projections.stores.delta.history.tables import (
     transaction,
 )
 from projections.stores.delta.schema_migration import loses, reshape
-from projections.stores.delta.table_format import CONFIGURATION, HOOKS, maintain
+from projections.stores.delta.table_format import HOOKS, maintain
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.delta.view_tables import quoted, unavailable
 
@@ -72,11 +72,12 @@ class HistorySink(TableSink):
         """
         form = HistoryForm(plan)
         with self._locked(plan):
-            states = self._states(form)
+            states = self._create(plan.name, form.states_schema, [CURRENT])
+            changes = self._create(f"{plan.name}.changes", form.changes_schema)
             if loses(states, form.states_schema, plan.older_names):
                 _set(states, {ANEW: "true"})  # until it is done, by any process
             reshape(states, form.states_schema, plan.older_names)
-            reshape(self._changes(form), form.changes_schema, plan.older_names)
+            reshape(changes, form.changes_schema, plan.older_names)
             if made_anew(self._states(form)):
                 for places in HistoryCheck(self._root, plan).unsettled():
                     self._make_anew(form, places)
@@ -425,18 +426,10 @@ class HistorySink(TableSink):
                 yield change.row
 
     def _states(self, form: HistoryForm) -> DeltaTable:
-        return self._made(form.plan.name, form.states_schema, [CURRENT])
+        return self._table(form.plan.name)
 
     def _changes(self, form: HistoryForm) -> DeltaTable:
-        return self._made(f"{form.plan.name}.changes", form.changes_schema)
-
-    def _made(self, name: str, schema: pa.Schema, parted_by: list[str] | None = None) -> DeltaTable:
-        path = str(self._root / name)
-        if name not in self._tables and not DeltaTable.is_deltatable(path):
-            DeltaTable.create(
-                path, schema, partition_by=parted_by, configuration=dict(CONFIGURATION)
-            )
-        return self._table(name, schema)
+        return self._table(f"{form.plan.name}.changes")
 
 
 def _set(table: DeltaTable, properties: dict[str, str]) -> None:

@@ -79,6 +79,17 @@ def test_a_table_keeps_nothing_of_its_past(tmp_path: Path) -> None:
     assert {"nobody", "bob", "eve", "ann"} == names_in(DeltaTable(tmp_path / "people"))
 
 
+def test_a_table_that_was_created_again_keeps_nothing_either(tmp_path: Path) -> None:
+    """Versions of its predecessor are published still, with numbers that it has not reached."""
+    table = table_of(tmp_path / "people")
+    put(table, 1, "nobody")
+
+    forget_past(tmp_path / "people", [table.version() + 19])
+
+    assert [] == search_files(tmp_path, [CANARY]).found
+    assert {"nobody", "bob", "eve"} == names_in(DeltaTable(tmp_path / "people"))
+
+
 def test_versions_that_may_be_published_next_stay_readable(tmp_path: Path) -> None:
     table = table_of(tmp_path / "people")
     put(table, 1, "nobody")
