@@ -246,6 +246,8 @@ def test_a_small_table_is_written_as_delta_merges_it(
 ) -> None:
     plan, folder = make_plan(), tmp_path_factory.mktemp("tables")
     whole, merging = TableSink(folder / "whole"), TableSink(folder / "merged", small_bytes=0)
+    for sink in (whole, merging):
+        sink.prepare(plan)
     for batch in batches:
         changes = latest(
             upsert(version, make_row(number, part)) if live else delete(version, number, part)

@@ -106,6 +106,7 @@ def fill(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
 
 def live(plan: ViewPlan, records: Sequence[Record], sink: MemorySink) -> set[str]:
     """Takes records as the job does, all in one batch; returns the keys that wait."""
+    sink.prepare(plan)
     delivery = TaskApplier([plan], lambda: sink)
     with closing(delivery):
         delivery.take(TOPIC, records)
