@@ -29,13 +29,13 @@ from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PostgresError, PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.schema_change import check as renamed
-from cdc.schema_change import noting, trigger
+from cdc.schema_change import trigger, trigger_check
 from cdc.snapshot import reads
-from cdc.upkeep import compaction, hiding, reconcile, sight, traces
+from cdc.upkeep import capture_sample, compaction, hiding, reconcile, traces
 from cdc.upkeep.difference import Difference, Part
 from cdc.upkeep.flow import Flow, FlowState
 from cdc.upkeep.reconcile import topic_specs
-from cdc.upkeep.traces import TracePart
+from cdc.upkeep.traces import RemnantKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -71,7 +71,7 @@ __all__ = [
 
 _GONE: Final = "MISSING"
 _SLOT_CHECKS: Final = frozenset({"slot", "slots"})
-_OF_STREAM: Final = (TracePart.SLOT, TracePart.PUBLICATION)
+_OF_STREAM: Final = (RemnantKind.SLOT, RemnantKind.PUBLICATION)
 _SILENT: Final = "UNREACHABLE"
 _WORKER_S: Final = 4.0
 """A worker that does not answer a look within this time is as good as silent."""
@@ -210,7 +210,7 @@ def status(spec: CaptureSpec) -> SourceStatus:
         closing(ConnectRest(spec.connect_url, retry_s=0.0, timeout_s=_WORKER_S)) as rest,
     ):
         found_slot = slot.status(connection, spec.slot)
-        flow, seen = sight.observe(connection, rest, spec)
+        flow, seen = capture_sample.observe(connection, rest, spec)
         state = seen.worker
         drift = []
         lost = _loss(connection, rest, spec)
@@ -379,7 +379,7 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
             *found,
             address.check(connection, spec.dsn, spec.connector_dsn or spec.reader_dsn),
             *renamed.checks(connection, spec.tables),
-            *noting.checks(connection, spec.tables),
+            *trigger_check.checks(connection, spec.tables),
             *hiding.checks(connection, spec),
             *escaped_topics.checks(connection, spec.topics, spec.tables),
             *compaction.checks(connection, spec),

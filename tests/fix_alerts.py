@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdc.postgres import own_schema
-from projections.alerting.channels import Post
-from projections.alerting.dispatcher import Messenger
+from projections.alerting.channels import ChannelSender
+from projections.alerting.dispatcher import MessageDispatcher
 from projections.alerting.signature import verify
-from projections.alerting.watcher import AlertSpec, Lookout
+from projections.alerting.watcher import AlertSpec, AlertWatcher
 from projections.definition.alert import Alert, Webhook
 from projections.publishing.published_versions import Published
 
@@ -140,19 +140,19 @@ def of(spec: AlertSpec, **said: Any) -> AlertSpec:
 
 def looked(spec: AlertSpec, connection: Connection) -> None:
     """One look by a process that knows nothing but what was noted."""
-    Lookout(spec, threading.Event()).look(connection)
+    AlertWatcher(spec, threading.Event()).evaluate(connection)
 
 
 @contextmanager
-def messenger(spec: AlertSpec) -> Iterator[tuple[Messenger, Post]]:
+def messenger(spec: AlertSpec) -> Iterator[tuple[MessageDispatcher, ChannelSender]]:
     with (
-        closing(Post(spec.bootstrap, spec.secrets)) as post,
-        closing(Messenger(spec.source, spec.alerts, post, threading.Event())) as found,
+        closing(ChannelSender(spec.bootstrap, spec.secrets)) as post,
+        closing(MessageDispatcher(spec.source, spec.alerts, post, threading.Event())) as found,
     ):
         yield found, post
 
 
 def brought(spec: AlertSpec, connection: Connection) -> None:
     with messenger(spec) as (messages, _):
-        while messages.tell(connection) or messages.busy:
+        while messages.dispatch(connection) or messages.busy:
             pass

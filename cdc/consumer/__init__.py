@@ -16,11 +16,11 @@ from cdc.consumer.errors import (
     TopicRecreatedError,
 )
 from cdc.consumer.opening import changes
+from cdc.consumer.parked_topic import ParkedKey
 from cdc.consumer.pausing import GroupStatus, groups, pause, paused_at, resume
 from cdc.consumer.reading import ChangeDecoder, read_changes
 from cdc.consumer.retry import ConsumerRetryPolicy
 from cdc.consumer.retry import ConsumerRetryPolicy as RetryPolicy
-from cdc.consumer.shelf import ParkedKey
 from cdc.consumer.spec import ConsumerSpec
 from cdc.consumer.start import GroupStart
 from cdc.consumer.start import GroupStart as Start

@@ -26,13 +26,13 @@ from cdc.broker.reading.tail import epoch_of
 from cdc.change_event import ChangeEvent
 from cdc.consumer import control
 from cdc.consumer.change import Change, instant
-from cdc.consumer.desk import Desk
+from cdc.consumer.dispatcher import Dispatcher
 from cdc.consumer.errors import TableUndescribedError, TooManyParkedError
 from cdc.consumer.feed import Feed
+from cdc.consumer.parked_topic import ParkedTopic
 from cdc.consumer.parking import parked_note
-from cdc.consumer.place_queue import Fetch, Hand, Shelve
+from cdc.consumer.partition_queue import FetchStep, HandleStep, ParkStep
 from cdc.consumer.retry import ChangeFailure
-from cdc.consumer.shelf import Shelf
 from cdc.errors import EnvelopeError
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from cdc.consumer.change import Acknowledger
     from cdc.consumer.control import PartitionLag
-    from cdc.consumer.desk import DispatchedWork
-    from cdc.consumer.place_queue import QueuedRecord
+    from cdc.consumer.dispatcher import DispatchedWork
+    from cdc.consumer.parked_topic import ParkedKey
+    from cdc.consumer.partition_queue import QueuedRecord
     from cdc.consumer.rows import RowDecoder
-    from cdc.consumer.shelf import ParkedKey
     from cdc.consumer.spec import ConsumerSpec
     from cdc.table import TableName
 
@@ -76,12 +76,12 @@ class Changes:
     def __init__(self, spec: ConsumerSpec, rows: RowDecoder) -> None:
         self.spec = spec
         self._rows = rows
-        self._desk = Desk(spec)
-        self._shelf = Shelf(spec.kafka_bootstrap, spec.parked_topic, self._desk.fail)
+        self._dispatcher = Dispatcher(spec)
+        self._shelf = ParkedTopic(spec.kafka_bootstrap, spec.parked_topic, self._dispatcher.fail)
         self._closed = False
         self._before_sigterm: Any = None
         try:
-            self._feed = Feed(spec, self._desk, self._shelf)
+            self._feed = Feed(spec, self._dispatcher, self._shelf)
         except BaseException:
             self._shelf.close()
             raise
@@ -116,7 +116,7 @@ class Changes:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            taken = self._desk.take(left_s)
+            taken = self._dispatcher.take(left_s)
             if taken is None:
                 return None
             change = self._perform(taken)
@@ -160,12 +160,12 @@ class Changes:
     @property
     def stopping(self) -> bool:
         """Returns whether it was stopped, by `stop` or SIGTERM; `take` then returns None."""
-        return self._desk.stopping
+        return self._dispatcher.stopping
 
     @property
     def paused(self) -> bool:
         """Returns whether an operator has paused the group; `take` waits meanwhile."""
-        return self._desk.paused
+        return self._dispatcher.paused
 
     def lag(self) -> list[PartitionLag]:
         """Returns how far the whole group is behind, by partition."""
@@ -200,14 +200,14 @@ class Changes:
 
         Its partitions stay with it until `close`, so that what is in hand still counts.
         """
-        self._desk.stop()
+        self._dispatcher.stop()
 
     def close(self) -> None:
         """Commits what was acknowledged, leaves the group and gives back the connections."""
         if self._closed:
             return
         self._closed = True
-        self._desk.close()
+        self._dispatcher.close()
         self._feed.end()
         self._shelf.close()
         if self._before_sigterm is not None:
@@ -233,14 +233,14 @@ class Changes:
 
     def _perform(self, taken: DispatchedWork) -> Change | None:
         step = taken.step
-        if isinstance(step, Shelve):
+        if isinstance(step, ParkStep):
             self._write(taken, step)
             return None
-        if isinstance(step, Fetch):
+        if isinstance(step, FetchStep):
             record = self._shelf.read(step.entry.at or 0)
-            item = self._desk.taken_off(taken, step, record)
+            item = self._dispatcher.taken_off(taken, step, record)
             return None if item is None else self._change(taken, item)
-        return self._change(taken, step.item) if isinstance(step, Hand) else None
+        return self._change(taken, step.item) if isinstance(step, HandleStep) else None
 
     def _change(self, taken: DispatchedWork, item: QueuedRecord) -> Change | None:
         """Decodes a record; if that fails, has it retried or parked."""
@@ -260,7 +260,7 @@ class Changes:
 
     def acked(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
         """Takes an acknowledgement; see `Change.ack`."""
-        return self._desk.acked(taken, item)
+        return self._dispatcher.acked(taken, item)
 
     def failed(self, taken: DispatchedWork, item: QueuedRecord, error: BaseException) -> bool:
         """Takes a failure; see `Change.fail`."""
@@ -276,23 +276,23 @@ class Changes:
             error_code=failure.error_code,
             attempts=failure.attempts,
         )
-        return self._desk.failed(taken, item, wait_s)
+        return self._dispatcher.failed(taken, item, wait_s)
 
     def put_back(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
         """Takes a change back; see `Change.put_back`."""
-        return self._desk.put_back(taken, item)
+        return self._dispatcher.put_back(taken, item)
 
     def park(self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure) -> bool:
         """Parks a change's key; see `Change.park`."""
-        if not item.shelved and self._desk.parked_keys() >= self.spec.parked_keys_max:
+        if not item.shelved and self._dispatcher.parked_keys() >= self.spec.parked_keys_max:
             refusal = TooManyParkedError(
                 f"group {self.spec.group} would park more than {self.spec.parked_keys_max} keys",
                 detail=f"last: {failure.error_type}",
                 hint="correct the handler; unacknowledged changes are delivered again",
             )
-            self._desk.fail(refusal)
+            self._dispatcher.fail(refusal)
             raise refusal
-        step = self._desk.park(taken, item, failure)
+        step = self._dispatcher.park(taken, item, failure)
         if step is None:
             return False
         _log.warning(
@@ -306,10 +306,10 @@ class Changes:
         self._write(taken, step)
         return True
 
-    def _write(self, taken: DispatchedWork, step: Shelve) -> None:
+    def _write(self, taken: DispatchedWork, step: ParkStep) -> None:
         step.entry.parked_at_ms = step.entry.parked_at_ms or time.time_ns() // 1_000_000
         note = parked_note(step.item.record, step.entry)
-        self._shelf.write(note, lambda at: self._desk.stored(taken, step, at))
+        self._shelf.write(note, lambda at: self._dispatcher.stored(taken, step, at))
 
     def _heed_sigterm(self) -> None:
         if threading.current_thread() is not threading.main_thread():

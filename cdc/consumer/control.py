@@ -6,13 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cdc.broker.group.key_value_topic import Notebook
+from cdc.broker.group.key_value_topic import KeyValueTopic
 from cdc.broker.group.lag import backlogs, set_commits
 from cdc.broker.group.member import Committed, topic_ids
 from cdc.broker.group.position_search import SearchedPartition, searching
 from cdc.consumer.errors import GroupActiveError
+from cdc.consumer.parked_topic import parked_keys
 from cdc.consumer.parking import Request, request_note
-from cdc.consumer.shelf import parked_keys
 from cdc.consumer.spec import parked_topic
 from cdc.consumer.start import locate
 from cdc.table import TableName
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cdc.broker.errors import RecordRefusedError
-    from cdc.consumer.shelf import ParkedKey
+    from cdc.consumer.parked_topic import ParkedKey
     from cdc.consumer.start import GroupStart
 
 
@@ -182,7 +182,7 @@ def _ask(
     refused: list[RecordRefusedError] = []
     place = (parked_key.topic, parked_key.partition)
     request = Request(parked_key.raw_key, drop, everything, parked_key.offset)
-    notebook = Notebook(kafka_bootstrap, topic)
+    notebook = KeyValueTopic(kafka_bootstrap, topic)
     try:
         notebook.write(*request_note(place, request), lambda _: None, refused.append)
         notebook.flush()

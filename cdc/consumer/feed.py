@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cdc.broker.group.member import Place
-    from cdc.consumer.desk import Desk
+    from cdc.consumer.dispatcher import Dispatcher
+    from cdc.consumer.parked_topic import ParkedTopic
     from cdc.consumer.parking import Request
-    from cdc.consumer.place_queue import Key
-    from cdc.consumer.shelf import Shelf
+    from cdc.consumer.partition_queue import Key
     from cdc.consumer.spec import ConsumerSpec
 
 COMMIT_S: Final = 1.0
@@ -46,7 +46,7 @@ class Feed:
 
     Args:
         spec: What to read.
-        desk: Who gets it.
+        dispatcher: Who gets it.
         shelf: Where the group's parked records are.
 
     Raises:
@@ -54,16 +54,16 @@ class Feed:
         TopicMissingError: A table has no topic.
     """
 
-    def __init__(self, spec: ConsumerSpec, desk: Desk, shelf: Shelf) -> None:
+    def __init__(self, spec: ConsumerSpec, dispatcher: Dispatcher, shelf: ParkedTopic) -> None:
         self._spec = spec
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._shelf = shelf
         self._topic_ids = topic_ids(spec.kafka_bootstrap, list(spec.topics))
         self._member = GroupMember(
             spec.kafka_bootstrap,
             spec.group,
             list(spec.topics),
-            desk,
+            dispatcher,
             session_timeout_s=spec.session_timeout_s,
             handover_s=spec.handover_s,
         )
@@ -85,13 +85,13 @@ class Feed:
         try:
             try:
                 # to the very end: what is in hand when it is stopped may still be acknowledged
-                while not self._desk.closed:
+                while not self._dispatcher.closed:
                     self._turn()
                 self._finish()
             finally:
                 self._member.close()
         except BaseException as error:  # noqa: BLE001  # raised again where changes are taken
-            self._desk.fail(error)
+            self._dispatcher.fail(error)
 
     def _turn(self) -> None:
         try:
@@ -110,19 +110,19 @@ class Feed:
             self._commit()
 
     def _read(self) -> None:
-        full = self._desk.overfull()
+        full = self._dispatcher.overfull()
         self._member.pause(full)
         polled = self._member.poll(_POLL_FULL_S if full else _POLL_S)
         if polled.out_of_range:
             self._refuse_gap(polled.out_of_range)
         for place, records in polled.records.items():
-            self._desk.add(place, records)
-        fresh = self._desk.take_fresh()
+            self._dispatcher.add(place, records)
+        fresh = self._dispatcher.take_fresh()
         try:
             if fresh:
                 self._open(fresh)
         except CdcError:
-            self._desk.assigned(fresh)  # opened at the next turn
+            self._dispatcher.assigned(fresh)  # opened at the next turn
             raise
 
     def _open(self, fresh: set[Place]) -> None:
@@ -137,7 +137,7 @@ class Feed:
         self._follow_pause()  # before anything of them is handed out
         for place, start in {**kept, **new}.items():
             if self._member.place_at(place, start):
-                self._desk.open(place, start.offset, self._shelf.of(place))
+                self._dispatcher.open(place, start.offset, self._shelf.of(place))
         for place in fresh:
             self._committed.pop(place, None)
         self._committed |= {place: start.offset for place, start in kept.items()}
@@ -167,7 +167,7 @@ class Feed:
 
     def _commit(self) -> bool:
         self._commit_at = time.monotonic() + COMMIT_S
-        wanted = self._desk.committable()
+        wanted = self._dispatcher.committable()
         changed = {p: at for p, at in wanted.items() if self._committed.get(p) != at}
         done = self._member.commit(changed)
         if done:
@@ -184,7 +184,7 @@ class Feed:
 
     def _begin_requests(self) -> None:
         """Passes on what operators ask for; each request once."""
-        mine = self._desk.places()
+        mine = self._dispatcher.places()
         asked = {(place, request.key): request for place in mine for request in self._asked(place)}
         self._under_way = {
             what: at
@@ -197,16 +197,16 @@ class Feed:
             place, key = what
             if request.drop:
                 everything = request.everything
-                done = self._desk.drop(place, key, request.offset, everything=everything)
+                done = self._dispatcher.drop(place, key, request.offset, everything=everything)
             else:
-                done = self._desk.retry(place, key)
+                done = self._dispatcher.retry(place, key)
             if done:
                 self._under_way[what] = request.at
 
     def _follow_pause(self) -> None:
         """Hands out nothing while the group is paused, and notes which partitions are idle."""
         pause = self._shelf.pause()
-        idle = self._desk.pause(paused=pause is not None)
+        idle = self._dispatcher.pause(paused=pause is not None)
         if pause is None:
             return
         for place in idle:
@@ -219,7 +219,7 @@ class Feed:
 
     def _end_requests(self) -> None:
         """Forgets records that have left the shelf, and requests that are done."""
-        for place, gone, settled in self._desk.outcomes():
+        for place, gone, settled in self._dispatcher.outcomes():
             for offset in gone:
                 self._shelf.write(forgotten_note(place, offset))
             for key in settled:

@@ -132,7 +132,7 @@ def _rows(
         return RowDecoder(schemas or {})
     known = dsn
 
-    def look_again(table: TableName, lsn: Lsn) -> tuple[TableSchema | None, Lsn]:
+    def describe_table(table: TableName, lsn: Lsn) -> tuple[TableSchema | None, Lsn]:
         try:
             found, reached = _described(known, [table], rules, lsn)
         except CdcError as error:
@@ -152,7 +152,7 @@ def _rows(
             detail=", ".join(missing) if len(missing) > 1 else None,
             hint="check the name and its schema",
         )
-    return RowDecoder(found, look_again)
+    return RowDecoder(found, describe_table)
 
 
 def _described(

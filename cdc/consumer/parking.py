@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
 
-from cdc.consumer.place_queue import Key, ParkedRecord
+from cdc.consumer.partition_queue import Key, ParkedRecord
 from cdc.consumer.retry import ChangeFailure
 
 if TYPE_CHECKING:

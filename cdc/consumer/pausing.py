@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.broker.client.admin import admin, consumer
-from cdc.broker.group.key_value_topic import Notebook, notes_of
+from cdc.broker.group.key_value_topic import KeyValueTopic, read_all
 from cdc.broker.group.lag import commits
 from cdc.consumer.change import instant
 from cdc.consumer.errors import GroupUnknownError, PauseTimeoutError
+from cdc.consumer.parked_topic import parked_keys
 from cdc.consumer.parking import ParkedNotes, pause_note
-from cdc.consumer.shelf import parked_keys
 from cdc.consumer.spec import parked_topic
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def pause(
     _check(kafka_bootstrap, source, group)
     deadline = time.monotonic() + timeout_s
     notes = ParkedNotes()
-    with closing(Notebook(kafka_bootstrap, parked_topic(source, group))) as notebook:
+    with closing(KeyValueTopic(kafka_bootstrap, parked_topic(source, group))) as notebook:
         _take(notes, notebook)
         if notes.pause is None:
             _write(notebook, pause_note(time.time_ns() // 1_000_000))
@@ -93,14 +93,14 @@ def resume(kafka_bootstrap: str, *, source: str, group: str) -> None:
         RecordRefusedError: Kafka does not take the note.
     """
     _check(kafka_bootstrap, source, group)
-    with closing(Notebook(kafka_bootstrap, parked_topic(source, group))) as notebook:
+    with closing(KeyValueTopic(kafka_bootstrap, parked_topic(source, group))) as notebook:
         _write(notebook, pause_note(None))
 
 
 def paused_at(kafka_bootstrap: str, *, source: str, group: str) -> datetime | None:
     """Returns since when a group is paused; None if it is not."""
     notes = ParkedNotes()
-    for note in notes_of(kafka_bootstrap, parked_topic(source, group)):
+    for note in read_all(kafka_bootstrap, parked_topic(source, group)):
         notes.take(note)
     return None if notes.pause is None else instant(notes.pause.paused_at_ms * 1_000)
 
@@ -176,12 +176,12 @@ def _check(kafka_bootstrap: str, source: str, group: str) -> None:
         )
 
 
-def _take(notes: ParkedNotes, notebook: Notebook) -> None:
+def _take(notes: ParkedNotes, notebook: KeyValueTopic) -> None:
     for note in notebook.catch_up():
         notes.take(note)
 
 
-def _write(notebook: Notebook, note: Note) -> None:
+def _write(notebook: KeyValueTopic, note: Note) -> None:
     refused: list[RecordRefusedError] = []
     key, value, headers = note
     notebook.write(key, value, headers, lambda _: None, refused.append)

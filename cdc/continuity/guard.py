@@ -19,8 +19,8 @@ from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect import supervision
 from cdc.connect.errors import ConnectorNotRunningError
 from cdc.continuity import errors
-from cdc.continuity.beating import follow
 from cdc.continuity.evidence import Loss, gather, judge, noted, shorter
+from cdc.continuity.heartbeat_sequence import follow
 from cdc.continuity.start import admit, mark
 from cdc.postgres import captures, slot
 from foundation.waiting import looks

@@ -109,13 +109,13 @@ def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
     if captures.intended(connection, spec.name, spec.slot):
         slot.drop(connection, spec.slot)
     elif slot.status(connection, spec.slot) is not None:
-        raise _another_made(spec)
+        raise _foreign_slot_error(spec)
     captures.intend(connection, spec.name, spec.slot)
     try:
-        record_anew(connection, spec, admit=True)
+        record_new_slot(connection, spec, admit=True)
     except SlotExistsError:
         captures.withdraw(connection, spec.name)
-        raise _another_made(spec) from None
+        raise _foreign_slot_error(spec) from None
     except SlotError:
         if slot.status(connection, spec.slot) is None:
             captures.withdraw(connection, spec.name)
@@ -123,7 +123,7 @@ def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
     return [f"made slot {spec.slot}"]
 
 
-def _another_made(spec: CaptureSpec) -> SlotError:
+def _foreign_slot_error(spec: CaptureSpec) -> SlotError:
     return SlotError(
         f"slot {spec.slot} was not created by Headwater",
         detail="no recorded capture of this database uses it",
@@ -131,7 +131,7 @@ def _another_made(spec: CaptureSpec) -> SlotError:
     )
 
 
-def record_anew(connection: Connection[Any], spec: CaptureSpec, *, admit: bool) -> None:
+def record_new_slot(connection: Connection[Any], spec: CaptureSpec, *, admit: bool) -> None:
     """Makes a slot that is not there and notes it, with the topics as they are."""
     here = server.identify(connection)
     made_at = slot.make(connection, spec.slot, spec.deadline_s)
@@ -179,7 +179,7 @@ def repair(
     publication.ensure(connection, spec.publication, spec.captured)
     if slot.drop(connection, spec.slot):
         yield f"dropped slot {spec.slot}"
-    record_anew(connection, spec, admit=False)
+    record_new_slot(connection, spec, admit=False)
     yield f"made slot {spec.slot}; epoch is {spec.epoch}"
     # the slot has every change from now on, so whatever is read from now on is followed by them
     for table in reads.ask_initial(connection, spec.name, spec.epoch, spec.tables):

@@ -133,7 +133,12 @@ def connect(
         ) from None
     conninfo = make_conninfo(
         dsn,
-        **{"connect_timeout": timeout_s, **LIVENESS, **_said(place), **_primary_of(place)},
+        **{
+            "connect_timeout": timeout_s,
+            **LIVENESS,
+            **_liveness_settings(place),
+            **_primary_of(place),
+        },
         application_name=_LOG_NAME,
         client_encoding="UTF8",  # a server without an encoding would answer in bytes
     )
@@ -224,7 +229,7 @@ def _reached(error: psycopg.OperationalError) -> str | None:
     return f"{host}:{port}/{database}"
 
 
-def _said(place: Mapping[str, Any]) -> dict[str, Any]:
+def _liveness_settings(place: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the address's own settings for a silent server."""
     return {name: place[name] for name in ("connect_timeout", *LIVENESS) if place.get(name)}
 

@@ -138,7 +138,7 @@ def try_migration(
     with session.connect(dsn) as connection, session.connect(dsn) as holder:
         with connection.transaction(force_rollback=True):
             wanted = _wanted(connection, set(tables), migration)
-            with _held(holder, wanted), _told(migration):
+            with _held(holder, wanted), _translating_errors(migration):
                 copies = _Copies(connection, wanted)
                 before = {table: copies.state(table) for table in tables if table in wanted}
                 copies.run(migration)
@@ -181,7 +181,7 @@ def _held(holder: Connection, tables: Iterable[TableName]) -> Iterator[None]:
 
 
 @contextmanager
-def _told(migration: str) -> Iterator[None]:
+def _translating_errors(migration: str) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.LockNotAvailable:

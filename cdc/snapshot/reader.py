@@ -171,7 +171,7 @@ class _Reader:
             if reading.point.reached():
                 reading.stage = SnapshotStage.PLACED
             elif time.monotonic() > reading.not_before + _SAY_WAITING_S:
-                self._say_waiting(reading)
+                self._log_waiting(reading)
 
     def _place(self, reading: SnapshotRun, table: TableFacts) -> None:
         reading.not_before = 0.0
@@ -194,7 +194,7 @@ class _Reader:
                 hint="the source was restored or failed over; run headwater source repair",
             )
 
-    def _say_waiting(self, reading: SnapshotRun) -> None:
+    def _log_waiting(self, reading: SnapshotRun) -> None:
         assert reading.point is not None  # noqa: S101  # of this stage
         text = failure.text(failure.writers(reading.read.table, reading.point.in_the_way()))
         reads.fail(self._connection, reading.read.id, text, final=False)
@@ -269,7 +269,7 @@ class _Reader:
             kept = False
         else:
             reading.read, found = result
-            reading.go_on([found.part])
+            reading.resume([found.part])
             assert reading.read.read_lsn is not None  # noqa: S101  # it has begun
             reads.count(self._connection, reading.read.id, reading.read.read_lsn, found.rows)
         reading.failures = 0
@@ -281,7 +281,7 @@ class _Reader:
         assert point is not None  # noqa: S101  # of this stage
         assert table is not None  # noqa: S101
         if (start.facts.identity, start.facts.shape) != (table.identity, table.shape):
-            reading.anew()  # the position is from before that
+            reading.restart()  # the position is from before that
             return True
         progress = SnapshotProgress(table.identity, table.shape, start.ranges)
         expected = start.rows_expected
@@ -291,7 +291,7 @@ class _Reader:
         if begun is None:
             return False
         reading.read = begun
-        reading.go_on(list(start.ranges))
+        reading.resume(list(start.ranges))
         return True
 
     def _advanced(self, reading: SnapshotRun, number: int, found: Chunk) -> bool:
@@ -314,7 +314,7 @@ class _Reader:
         if isinstance(error, TableChangedError):
             # a second worker may still tell the same of the table before
             if reading.stage is SnapshotStage.READING:
-                reading.anew()
+                reading.restart()
             return
         reads.fail(self._connection, read.id, failure.text(error), final=not error.retriable)
         _log.warning(
@@ -325,7 +325,7 @@ class _Reader:
             self._failure = self._failure or error
             self._drop(reading)
         elif reading.stage in (SnapshotStage.PLACING, SnapshotStage.PLACED):
-            reading.anew()
+            reading.restart()
 
     def _give_up(self) -> None:
         for reading in self._readings.values():

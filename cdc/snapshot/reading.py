@@ -60,9 +60,9 @@ class SnapshotRun:
     def __post_init__(self) -> None:
         progress = self.read.progress
         if self.read.read_lsn is not None and progress is not None:
-            self.go_on(list(progress.ranges))
+            self.resume(list(progress.ranges))
 
-    def go_on(self, parts: list[KeyRange]) -> None:
+    def resume(self, parts: list[KeyRange]) -> None:
         """Goes on with these ranges."""
         self.parts = parts
         self.last.clear()
@@ -70,7 +70,7 @@ class SnapshotRun:
             SnapshotStage.READ if all(part.done for part in parts) else SnapshotStage.READING
         )
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """Begins again, with a new position."""
         self.stage, self.point, self.table, self.parts = SnapshotStage.ASKED, None, None, []
         self.last.clear()

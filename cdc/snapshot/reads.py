@@ -256,7 +256,7 @@ def ask_initial(
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SnapshotRequest:
     """A request: the whole table, some keys, or the rows of a condition.
 
     Attributes:
@@ -274,7 +274,7 @@ def ask(
     connection: Connection[Any],
     source: str,
     epoch: int,
-    wish: Wish,
+    request: SnapshotRequest,
     rows_expected: int | None = None,
 ) -> tuple[int, bool]:
     """Asks for a read; `cdc.snapshot.request` looks at the wish first.
@@ -285,10 +285,10 @@ def ask(
     wanted = {
         "source": source,
         "epoch": epoch,
-        "schema": wish.table.schema,
-        "name": wish.table.name,
-        "predicate": wish.predicate,
-        "keys": None if wish.keys is None else Jsonb(sorted(set(wish.keys))),
+        "schema": request.table.schema,
+        "name": request.table.name,
+        "predicate": request.predicate,
+        "keys": None if request.keys is None else Jsonb(sorted(set(request.keys))),
         "expected": rows_expected,
     }
     with connection.transaction():

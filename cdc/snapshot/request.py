@@ -10,7 +10,7 @@ from psycopg import DataError, Error, OperationalError, sql
 from cdc.postgres import catalog, own_schema, publication, session
 from cdc.snapshot import chunk, ranges, reads
 from cdc.snapshot.errors import ReadRefusedError, ReadUnknownError, SnapshotError
-from cdc.snapshot.reads import Wish
+from cdc.snapshot.reads import SnapshotRequest
 from cdc.snapshot.table_facts import look
 from foundation.waiting import looks
 
@@ -32,7 +32,7 @@ _POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOutcome:
     """What became of a request.
 
     Attributes:
@@ -52,7 +52,7 @@ def ask(
     *,
     keys: Sequence[object] | None = None,
     where: str | None = None,
-) -> Asked:
+) -> RequestOutcome:
     """Asks for a read of a captured table: the whole of it unless keys or a condition are given.
 
     Rows come into the table's topic at the position at which the read begins, beside the stream of
@@ -92,9 +92,9 @@ def ask(
             )
         changes = _publish(state, spec, table) if keys is None and where is None else []
         spec = replace(spec, epoch=reads.epoch_of(state, spec.name, spec.epoch))
-        wish, expected = _checked(spec, Wish(table, None, where), keys)
-        number, new = reads.ask(state, spec.name, spec.epoch, wish, expected)
-        return Asked(_found(state, spec, number), new, tuple(changes))
+        request, expected = _checked(spec, SnapshotRequest(table, None, where), keys)
+        number, new = reads.ask(state, spec.name, spec.epoch, request, expected)
+        return RequestOutcome(_found(state, spec, number), new, tuple(changes))
 
 
 def cancel(spec: CaptureSpec, number: int) -> Read:
@@ -171,25 +171,25 @@ def _publish(state: Connection[Any], spec: CaptureSpec, table: TableName) -> lis
 
 
 def _checked(
-    spec: CaptureSpec, wish: Wish, keys: Sequence[object] | None
-) -> tuple[Wish, int | None]:
+    spec: CaptureSpec, request: SnapshotRequest, keys: Sequence[object] | None
+) -> tuple[SnapshotRequest, int | None]:
     with session.connect(spec.reader_dsn, options=session.UNFILTERED) as connection:
         connection.execute(chunk.SESSION.encode())
         try:
-            facts = look(connection, wish.table, spec.publication, spec.columns)
-            if not facts.key and (keys is not None or wish.predicate is not None):
+            facts = look(connection, request.table, spec.publication, spec.columns)
+            if not facts.key and (keys is not None or request.predicate is not None):
                 raise ReadRefusedError(
-                    f"table {wish.table} has no key, so single rows cannot be selected",
+                    f"table {request.table} has no key, so single rows cannot be selected",
                     hint="request a snapshot of the whole table, or add a primary key",
                 )
             if keys is not None:
                 canonical = _keys(connection, facts, keys)
-                return replace(wish, keys=canonical), len(canonical)
-            return wish, ranges.rows_expected(connection, facts, wish.predicate)
+                return replace(request, keys=canonical), len(canonical)
+            return request, ranges.rows_expected(connection, facts, request.predicate)
         except OperationalError:
             raise
         except Error as error:
-            conditional = wish.predicate is not None
+            conditional = request.predicate is not None
             raise ReadRefusedError(
                 f"the {'condition' if conditional else 'table'} cannot be read",
                 detail=error.diag.message_primary,

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cdc.broker.reading.arrival import Arrival
+    from cdc.broker.reading.arrival import ArrivalSample
     from cdc.connect.rest import ConnectorState
     from cdc.postgres.delivery import DeliverySample
 
@@ -41,7 +41,7 @@ class FlowState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class CaptureSample:
     """The state of both ends of a capture at one moment.
 
     Attributes:
@@ -54,7 +54,7 @@ class Sight:
     worker: ConnectorState | None
     answers: bool
     delivery: DeliverySample | None
-    arrival: Arrival | None = None
+    arrival: ArrivalSample | None = None
 
     @property
     def halted(self) -> bool:
@@ -69,7 +69,7 @@ class Sight:
         microseconds = self.arrival.beat.committed_at_us
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
 
-    def moved_since(self, before: Sight) -> bool:
+    def moved_since(self, before: CaptureSample) -> bool:
         """Returns whether anything has arrived or was confirmed since an earlier sample."""
         if self.arrival and before.arrival and self.arrival.records != before.arrival.records:
             return True
@@ -78,7 +78,7 @@ class Sight:
             return now is not then
         return now.confirmed_flush_lsn != then.confirmed_flush_lsn
 
-    def reads_since(self, before: Sight, limit_s: float) -> bool:
+    def reads_since(self, before: CaptureSample, limit_s: float) -> bool:
         """Returns whether the sender continues to read for a connector that is alive.
 
         Args:
@@ -138,30 +138,30 @@ def stall_limit_s(heartbeat_interval_ms: int) -> float:
     return GRACE_S + BEATS_MISSED * heartbeat_interval_ms / 1000
 
 
-def judge(first: Sight, last: Sight, limit_s: float) -> Flow:
-    """Judges by two sights, the second some seconds after the first, or the same.
+def judge(first: CaptureSample, last: CaptureSample, limit_s: float) -> Flow:
+    """Judges by two samples, the second some seconds after the first, or the same.
 
     Args:
-        first: The earlier sight.
+        first: The earlier sample.
         last: The later one.
         limit_s: See `stall_limit_s`.
     """
     return Flow(_state(first, last, limit_s), last.beat_at, last.facts())
 
 
-def settled(sight: Sight, limit_s: float) -> bool:
+def settled(sample: CaptureSample, limit_s: float) -> bool:
     """Returns whether one sample suffices, because a second one could not change the result."""
-    return _said(sight) is not None or age_s(sight) <= limit_s
+    return _said(sample) is not None or age_s(sample) <= limit_s
 
 
-def age_s(sight: Sight) -> float:
+def age_s(sample: CaptureSample) -> float:
     """Returns how old the newest heartbeat that has arrived is, seconds; infinite without one."""
-    if sight.delivery is None or sight.beat_at is None:
+    if sample.delivery is None or sample.beat_at is None:
         return float("inf")
-    return (sight.delivery.at - sight.beat_at).total_seconds()
+    return (sample.delivery.at - sample.beat_at).total_seconds()
 
 
-def _state(first: Sight, last: Sight, limit_s: float) -> FlowState:
+def _state(first: CaptureSample, last: CaptureSample, limit_s: float) -> FlowState:
     said = _said(last)
     if said is not None:
         return said
@@ -175,15 +175,15 @@ def _state(first: Sight, last: Sight, limit_s: float) -> FlowState:
     return FlowState.BEHIND if reads and age_s(last) <= READING_MAX_S else FlowState.STALLED
 
 
-def _said(sight: Sight) -> FlowState | None:
+def _said(sample: CaptureSample) -> FlowState | None:
     """Returns the state if the sample determines it; None if movement must be observed."""
-    if sight.answers and sight.worker is None:
+    if sample.answers and sample.worker is None:
         return FlowState.MISSING
-    if sight.halted:
+    if sample.halted:
         return FlowState.PAUSED
-    if sight.worker is not None and sight.worker.failed:
+    if sample.worker is not None and sample.worker.failed:
         return FlowState.FAILED
-    if sight.delivery is None or sight.delivery.confirmed_flush_lsn is None:
+    if sample.delivery is None or sample.delivery.confirmed_flush_lsn is None:
         return FlowState.FAILED  # a connector without a slot
     return None
 
@@ -197,12 +197,12 @@ def _reads_on(now: DeliverySample, then: DeliverySample) -> bool:
     return now.wait_event in _AT_WORK or not now.visible
 
 
-def _worker(sight: Sight) -> str:
-    if not sight.answers:
+def _worker(sample: CaptureSample) -> str:
+    if not sample.answers:
         return "Connect does not answer"
-    if sight.worker is None:
+    if sample.worker is None:
         return "Connect knows no such connector"
-    return "Connect says " + "/".join(part.state for part in sight.worker.parts)
+    return "Connect says " + "/".join(part.state for part in sample.worker.parts)
 
 
 def _time(moment: datetime) -> str:

@@ -17,8 +17,8 @@ from cdc.connect.supervision import Watch
 from cdc.continuity import Guard
 from cdc.postgres import publication, session
 from cdc.postgres.errors import PostgresError, PublicationDriftError
-from cdc.upkeep import reconcile, sight
-from cdc.upkeep.flow import Sight, stall_limit_s
+from cdc.upkeep import capture_sample, reconcile
+from cdc.upkeep.flow import CaptureSample, stall_limit_s
 from cdc.upkeep.stall import StallWatch
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _WORKER_S: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Keeper:
+class CaptureSupervisor:
     """Restarts what failed and what stalled, with growing pauses; logs what drifts.
 
     Args:
@@ -50,7 +50,7 @@ class Keeper:
         self._watch = Watch(self._rest, spec.connector, clock)
         limit_s = stall_limit_s(spec.heartbeat_interval_ms)
         self._stall = StallWatch(
-            spec.connector, self._sight, self._restart, limit_s=limit_s, clock=clock
+            spec.connector, self._sample, self._restart, limit_s=limit_s, clock=clock
         )
         self._drift: tuple[Difference, ...] = ()
         self._drift_due_at = 0.0
@@ -100,8 +100,8 @@ class Keeper:
             self._disconnect()
             return False
 
-    def _sight(self, arrivals: bool) -> Sight:
-        return sight.look(self._connected(), self._rest, self._spec, arrivals=arrivals)
+    def _sample(self, arrivals: bool) -> CaptureSample:
+        return capture_sample.look(self._connected(), self._rest, self._spec, arrivals=arrivals)
 
     def _restart(self) -> None:
         try:
@@ -150,9 +150,9 @@ def keep(spec: CaptureSpec, every_s: float, *, begun: Callable[[], None] = lambd
         begun: Called once it looks.
 
     Raises:
-        CdcError: See `Keeper.look`.
+        CdcError: See `CaptureSupervisor.look`.
     """
-    with closing(Keeper(spec)) as keeper:
+    with closing(CaptureSupervisor(spec)) as keeper:
         begun()
         while True:
             keeper.look()

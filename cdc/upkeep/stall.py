@@ -13,7 +13,7 @@ from cdc.upkeep.flow import READING_MAX_S
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc.upkeep.flow import Sight
+    from cdc.upkeep.flow import CaptureSample
 
 RESTARTS_MAX: Final = 5
 """Restarts in a row that have not helped, after which it is given up: about ten minutes."""
@@ -37,7 +37,7 @@ class StallWatch:
     def __init__(
         self,
         name: str,
-        look: Callable[[bool], Sight],
+        look: Callable[[bool], CaptureSample],
         restart: Callable[[], None],
         *,
         limit_s: float,
@@ -48,7 +48,7 @@ class StallWatch:
         self._restart = restart
         self._limit_s = limit_s
         self._clock = clock
-        self._last: Sight | None = None
+        self._last: CaptureSample | None = None
         self._moved_at = self._arrived_at = clock()
         self._due_at = 0.0
         self._pause_s = PAUSE_FIRST_S
@@ -60,7 +60,7 @@ class StallWatch:
         still_s = self._clock() - self._moved_at
         return still_s if still_s >= self._limit_s else 0.0
 
-    def look(self) -> Sight:
+    def look(self) -> CaptureSample:
         """Looks once; restarts what is stalled unless the last restart was just now.
 
         Raises:
@@ -68,42 +68,42 @@ class StallWatch:
         """
         # Postgres alone tells while all is well; records that arrive are asked for in doubt
         doubt = self._clock() - self._moved_at > self._limit_s / 2
-        sight = self._look(doubt)
-        self._note(sight)
+        sample = self._look(doubt)
+        self._note(sample)
         if self.stalled_s and self._clock() >= self._due_at:
-            self._act(sight)
-        return sight
+            self._act(sample)
+        return sample
 
-    def _note(self, sight: Sight) -> None:
-        before, self._last = self._last, sight
+    def _note(self, sample: CaptureSample) -> None:
+        before, self._last = self._last, sample
         now = self._clock()
-        if before is None or sight.halted or sight.moved_since(before):
+        if before is None or sample.halted or sample.moved_since(before):
             if self.restarts:
                 _log.info("capture moves again", connector=self._name, restarts=self.restarts)
             self._moved_at = self._arrived_at = now
             self._pause_s, self._due_at, self.restarts = PAUSE_FIRST_S, 0.0, 0
-        elif _failed(sight) or (
-            now - self._arrived_at < READING_MAX_S and sight.reads_since(before, self._limit_s)
+        elif _failed(sample) or (
+            now - self._arrived_at < READING_MAX_S and sample.reads_since(before, self._limit_s)
         ):
             self._moved_at = now
 
-    def _act(self, sight: Sight) -> None:
+    def _act(self, sample: CaptureSample) -> None:
         still_s = round(self.stalled_s)
         if self.restarts >= RESTARTS_MAX:
             raise CaptureStalledError(
                 f"capture by {self._name} is stalled: no progress for {still_s} s",
-                detail=sight.facts(),
+                detail=sample.facts(),
                 hint="see headwater logs connect; headwater down and headwater up restart it",
             )
-        _log.warning("capture is stalled", connector=self._name, for_s=still_s, seen=sight.facts())
+        _log.warning("capture is stalled", connector=self._name, for_s=still_s, seen=sample.facts())
         self._restart()
         self.restarts += 1
         self._due_at = self._clock() + self._pause_s
         self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
 
 
-def _failed(sight: Sight) -> bool:
+def _failed(sample: CaptureSample) -> bool:
     """Whether another watch has something to do: a failure, or a connector that is gone."""
-    if sight.worker is None:
-        return sight.answers
-    return bool(sight.worker.failed)
+    if sample.worker is None:
+        return sample.answers
+    return bool(sample.worker.failed)

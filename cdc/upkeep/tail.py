@@ -21,7 +21,7 @@ WINDOW_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class TopicWatch:
     """The topics of a source: what they keep, and who reads them.
 
     Attributes:
@@ -44,7 +44,7 @@ def look(
     spec: CaptureSpec,
     queries: Mapping[str, Mapping[Place, int]],
     window_s: float = WINDOW_S,
-) -> Tail:
+) -> TopicWatch:
     """Samples every topic of a source twice, to measure its growth; changes nothing.
 
     Args:
@@ -77,7 +77,7 @@ def look(
         if place in kept
     ]
     total = sum(at.bytes_per_second for at in kept.values())
-    return Tail(total, tuple(kept.values()), tuple(readers))
+    return TopicWatch(total, tuple(kept.values()), tuple(readers))
 
 
 def _kept(  # noqa: PLR0913, PLR0917  # the parts of one line

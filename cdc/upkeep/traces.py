@@ -56,7 +56,7 @@ SELECT substr(pubname, %(after)s), false FROM pg_publication WHERE starts_with(p
 """
 
 
-class TracePart(StrEnum):
+class RemnantKind(StrEnum):
     """Which part of a capture a trace is; in the order in which they go."""
 
     SLOT = "slot"
@@ -78,7 +78,7 @@ class CaptureRemnant:
         held_bytes: Size of the source's log that it retains.
     """
 
-    part: TracePart
+    part: RemnantKind
     name: str
     removable: bool
     why: str
@@ -141,13 +141,13 @@ def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> lis
 
 def _drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> list[str]:
     match trace.part:
-        case TracePart.SLOT:
+        case RemnantKind.SLOT:
             gone = slot.drop(connection, trace.name)
-        case TracePart.PUBLICATION:
+        case RemnantKind.PUBLICATION:
             gone = publication.drop(connection, trace.name)
-        case TracePart.TRIGGERS:
+        case RemnantKind.TRIGGERS:
             gone = trigger.drop_all(connection)
-        case TracePart.SCHEMA:
+        case RemnantKind.SCHEMA:
             return _drop_schema(connection, source)
     return [f"dropped {trace.part} {trace.name}"] if gone else []
 
@@ -189,11 +189,11 @@ def _slot(connection: Connection[Any], source: str, *, known: bool) -> Iterator[
     ours = bool(noted and noted[0]) and found.decodes(connection.info.dbname)
     if not ours:
         why = "no capture of this database is noted with it: it may be another's"
-        yield CaptureRemnant(TracePart.SLOT, name, False, why, statement, found.retained_bytes)
+        yield CaptureRemnant(RemnantKind.SLOT, name, False, why, statement, found.retained_bytes)
         return
     read = f"read by {found.holder or 'a process'}" if found.active else "no reader"
     why = f"{read}, holds {found.retained_bytes / 1024 / 1024:.1f} MiB of the source's log"
-    yield CaptureRemnant(TracePart.SLOT, name, True, why, statement, found.retained_bytes)
+    yield CaptureRemnant(RemnantKind.SLOT, name, True, why, statement, found.retained_bytes)
 
 
 def _publication(connection: Connection[Any], source: str) -> Iterator[CaptureRemnant]:
@@ -208,9 +208,9 @@ def _publication(connection: Connection[Any], source: str) -> Iterator[CaptureRe
         why = "another role made it"
     else:
         why = f"publishes {len(found.tables)} tables"
-        yield CaptureRemnant(TracePart.PUBLICATION, name, True, why, statement)
+        yield CaptureRemnant(RemnantKind.PUBLICATION, name, True, why, statement)
         return
-    yield CaptureRemnant(TracePart.PUBLICATION, name, False, why, statement)
+    yield CaptureRemnant(RemnantKind.PUBLICATION, name, False, why, statement)
 
 
 def _triggers(
@@ -228,7 +228,7 @@ def _triggers(
     elif not trigger.superuser(connection):
         why = _SUPERUSER
     removable = known and not others and why is not _SUPERUSER
-    yield CaptureRemnant(TracePart.TRIGGERS, ", ".join(names), removable, why, statement)
+    yield CaptureRemnant(RemnantKind.TRIGGERS, ", ".join(names), removable, why, statement)
 
 
 def _schema(
@@ -240,22 +240,22 @@ def _schema(
     statement = "DROP SCHEMA headwater CASCADE;  -- after a look at what it has"
     if not known:
         why = "does not have Headwater's tables: another made it, or it was emptied by hand"
-        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, False, why, statement)
+        yield CaptureRemnant(RemnantKind.SCHEMA, SCHEMA, False, why, statement)
     elif others:
         noted = connection.execute(
             "SELECT EXISTS (SELECT FROM headwater.captures WHERE source = %s)", (source,)
         ).fetchone()
         if noted and noted[0]:
             why = f"what is noted of {source}; the rest is needed by {', '.join(others)}"
-            yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, True, why, statement)
+            yield CaptureRemnant(RemnantKind.SCHEMA, SCHEMA, True, why, statement)
     elif not owned[0]:
-        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, False, "another role made it", statement)
+        yield CaptureRemnant(RemnantKind.SCHEMA, SCHEMA, False, "another role made it", statement)
     elif trigger.existing(connection) and not trigger.superuser(connection):
         why = "event triggers call its functions, and only a superuser may drop those"
-        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, False, why, statement)
+        yield CaptureRemnant(RemnantKind.SCHEMA, SCHEMA, False, why, statement)
     else:
         why = f"{len(own_schema.TABLES)} tables: what is captured, how far views have come"
-        yield CaptureRemnant(TracePart.SCHEMA, SCHEMA, True, why, statement)
+        yield CaptureRemnant(RemnantKind.SCHEMA, SCHEMA, True, why, statement)
 
 
 def _others(connection: Connection[Any], source: str) -> list[str]:

@@ -20,7 +20,7 @@ from headwater.platform.platform import Platform
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from projections.alerting.tables import PendingMessages, Standing
+    from projections.alerting.tables import AlertRowState, PendingMessages
     from projections.definition.alert import Alert
 
 app = Commands(help="Alerts on rows that meet a condition.", no_args_is_help=True)
@@ -43,10 +43,10 @@ def list_alerts(
             return []
         platform.require_captured()
         with session.connect(platform.source_dsn) as connection:
-            standing = list(alerting_tables.standing(connection, source))
-            waiting = alerting_tables.waiting(connection, source)
+            row_states = list(alerting_tables.row_states(connection, source))
+            pending_messages = alerting_tables.pending_messages(connection, source)
         return [
-            _row(alert, standing, waiting)
+            _row(alert, row_states, pending_messages)
             for alert in platform.project.declarations.alerts.values()
         ]
 
@@ -57,10 +57,10 @@ def list_alerts(
 
 
 def _row(
-    alert: Alert, standing: Sequence[Standing], waiting: Sequence[PendingMessages]
+    alert: Alert, row_states: Sequence[AlertRowState], pending_messages: Sequence[PendingMessages]
 ) -> dict[str, Any]:
-    states = [str(each.state) for each in standing if each.alert == alert.name]
-    left = [each for each in waiting if each.alert == alert.name]
+    states = [str(each.state) for each in row_states if each.alert == alert.name]
+    left = [each for each in pending_messages if each.alert == alert.name]
     return {
         "alert": alert.name,
         "view": alert.view,
@@ -86,7 +86,7 @@ def show(
     alert = _alert(platform, name)
     platform.require_captured()
     with session.connect(platform.source_dsn) as connection:
-        found = list(alerting_tables.standing(connection, platform.project.source.name))
+        found = list(alerting_tables.row_states(connection, platform.project.source.name))
     rows = [
         {"key": each.key, "state": str(each.state), "since": each.since.isoformat()}
         for each in found
@@ -108,7 +108,7 @@ def check(
     platform = _platform(options, name)
     alert, spec = _alert(platform, name), platform.alert_spec()
     key = spec.keys().get(alert.view, ())
-    met = evaluator.met(spec.tables, spec.source, alert, key, datetime.now(UTC))
+    met = evaluator.matching_rows(spec.tables, spec.source, alert, key, datetime.now(UTC))
     if met is None:
         hint = "headwater view status"
         raise UsageError(f"view {alert.view} has no published rows yet", hint=hint)
@@ -129,12 +129,12 @@ def send_test(
 ) -> None:
     """Send a test message to each channel of an alert. Exits 3 if a channel does not accept it."""
     from projections.alerting import channels  # noqa: PLC0415
-    from projections.alerting.channels import Post  # noqa: PLC0415
+    from projections.alerting.channels import ChannelSender  # noqa: PLC0415
 
     platform = _platform(options, name)
     alert, spec = _alert(platform, name), platform.alert_spec()
-    with closing(Post(spec.bootstrap, spec.secrets)) as post:
-        tried = channels.run(post, spec.source, alert)
+    with closing(ChannelSender(spec.bootstrap, spec.secrets)) as sender:
+        tried = channels.run(sender, spec.source, alert)
     rows = [{"channel": each.channel, "taken": each.why is None, "why": each.why} for each in tried]
     print_rows(rows, as_json=as_json, title="", empty="")
     if any(each.why is not None for each in tried):

@@ -120,14 +120,14 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
-        code = _told(error, as_json="--json" in words)
+        code = _printed_error(error, as_json="--json" in words)
         if code is None:
             raise
         return code
     return result if isinstance(result, int) else 0
 
 
-def _told(error: Exception, *, as_json: bool) -> int | None:
+def _printed_error(error: Exception, *, as_json: bool) -> int | None:
     """Prints an error and returns its exit code; None if only Headwater uses it."""
     if type(error).__module__.startswith(("click", "typer")):
         return _usage(error)

@@ -26,7 +26,7 @@ class WorkloadName(StrEnum):
     PGBENCH = "pgbench"
 
 
-class Victim(StrEnum):
+class ChaosTarget(StrEnum):
     """What `--chaos` can kill."""
 
     KAFKA = "kafka"
@@ -64,7 +64,7 @@ def demo(
         ),
     ] = 1.0,
     chaos: Annotated[
-        list[Victim] | None,
+        list[ChaosTarget] | None,
         typer.Option("--chaos", help="Kill this service with SIGKILL during traffic; repeatable."),
     ] = None,
     rebuild: Annotated[

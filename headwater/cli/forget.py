@@ -60,10 +60,10 @@ def forget(
             hint="add --yes to confirm",
         )
     # many of the platform's parts, which the other commands need not load
-    from headwater.operations.erase_rows import Forgetting  # noqa: PLC0415
+    from headwater.operations.erase_rows import RowErasure  # noqa: PLC0415
 
     platform = options.platform()
-    forgetting = Forgetting(
+    forgetting = RowErasure(
         platform, TableName.parse(table), lambda step: stderr.print(escape(step), soft_wrap=True)
     )
     certificate, path = forgetting.forget([key_of(text) for text in key], row_stays=row_stays)

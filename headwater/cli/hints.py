@@ -27,13 +27,13 @@ def read_commands(tree: Callable[[], Any]) -> None:
     _tree = tree
 
 
-def work_on(source: str | None) -> None:
+def set_source(source: str | None) -> None:
     """Says on which source the command works from now on; None if its project has only one."""
     _source.set(source)
 
 
 @contextmanager
-def working_on(source: str) -> Iterator[None]:
+def using_source(source: str) -> Iterator[None]:
     """Says so for as long as the block runs."""
     token = _source.set(source)
     try:

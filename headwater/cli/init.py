@@ -142,7 +142,7 @@ def _add(  # what a person may say of a database
     from headwater.project.project import open_project  # noqa: PLC0415
 
     config = folder / DEFAULT_FILE
-    _begin_again(folder, dry_run=dry_run)
+    _remove_unfinished(folder, dry_run=dry_run)
     project = open_project(config)
     made, draft = added(project, config, name, dsn, wanted)
     refuse_captured(project, name, draft.dsn)
@@ -162,7 +162,7 @@ def _add(  # what a person may say of a database
     stderr.print("next: headwater doctor && headwater down && headwater up")
 
 
-def _begin_again(folder: Path, *, dry_run: bool) -> None:
+def _remove_unfinished(folder: Path, *, dry_run: bool) -> None:
     """Takes away what an earlier command was adding when it was killed."""
     from headwater.project import added_text  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from headwater.cli.hints import work_on
+from headwater.cli.hints import set_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,7 +79,7 @@ class ProjectOptions:
             part = project.part_of(view)
         else:
             part = project.part(self.chosen or project.source.name)
-        work_on(part.source.name if part.shares_home else None)
+        set_source(part.source.name if part.shares_home else None)
         return part
 
     def platform(self, view: str | None = None) -> Platform:

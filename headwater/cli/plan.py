@@ -83,14 +83,14 @@ def plan(
         for source, (found, warnings, building) in done.found.items():
             done.heading(source)
             show(found, done.about(source))
-            tell_building(building)
+            print_building(building)
             for check in warnings:
                 _warn(check)
     different = any(found for found, *_ in done.found.values())
     done.end(EXIT_UNHEALTHY if different else 0)
 
 
-def tell_building(places: Sequence[tuple[str, Store]]) -> None:
+def print_building(places: Sequence[tuple[str, Store]]) -> None:
     """Prints which views the job is filling for the first time.
 
     Args:

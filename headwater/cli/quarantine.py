@@ -17,14 +17,14 @@ from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from projections.changes.quarantine import admin as quarantine_admin
-from projections.changes.quarantine.admin import Picked
+from projections.changes.quarantine.admin import KeySelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from psycopg import Connection
 
-    from projections.changes.quarantine.admin import WaitingKey
+    from projections.changes.quarantine.admin import QuarantinedKey
 
 app = Commands(help="Quarantined records.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def list_keys(
     as_json: Json = False,
 ) -> None:
     """List quarantined keys, each with the cause of its first record."""
-    picked = Picked(view, store, key, code)
+    picked = KeySelection(view, store, key, code)
     done = for_each(_platforms(options, view), lambda each: _keys(each, picked))
     rows = [
         {**done.named(source), **_shown(asdict(each), as_json=as_json)}
@@ -78,7 +78,7 @@ def show(
 ) -> None:
     """Show each quarantined record: its log position, its cause and, on request, its content."""
     with _opened(options, view) as (connection, source, _):
-        found = quarantine_admin.records(connection, source, Picked(view, store, key, code))
+        found = quarantine_admin.records(connection, source, KeySelection(view, store, key, code))
     rows = [_record(asdict(each), values=values) for each in found]
     if as_json or not rows:
         print_rows(rows, as_json=as_json, title="", empty="nothing waits")
@@ -100,7 +100,7 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Let the job retry quarantined keys, and report the result. Exits 3 if some remain."""
-    picked = _narrowed(Picked(view, store, key, code), everything=everything)
+    picked = _narrowed(KeySelection(view, store, key, code), everything=everything)
     with _opened(options, view) as (connection, source, platform):
         places = quarantine_admin.retry(connection, source, picked)
         runs = platform.job_runs()
@@ -138,7 +138,7 @@ def drop(
     The view then differs from its source until the next change of the key, or until its row is read
     again.
     """
-    picked = _narrowed(Picked(view, store, key, code), everything=everything)
+    picked = _narrowed(KeySelection(view, store, key, code), everything=everything)
     if not yes:
         raise UsageError(
             "the view will differ from its source",
@@ -152,7 +152,7 @@ def drop(
         stderr.print(f"{dropped:,} records given up, {released:,} behind them are to be applied")
 
 
-def _keys(platform: Platform, picked: Picked) -> Sequence[WaitingKey]:
+def _keys(platform: Platform, picked: KeySelection) -> Sequence[QuarantinedKey]:
     with session.connect(platform.source_dsn) as connection:
         return quarantine_admin.keys(connection, platform.project.source.name, picked)
 
@@ -170,7 +170,7 @@ def _opened(
         yield connection, platform.project.source.name, platform
 
 
-def _narrowed(picked: Picked, *, everything: bool) -> Picked:
+def _narrowed(picked: KeySelection, *, everything: bool) -> KeySelection:
     if picked.everything and not everything:
         raise UsageError("no keys are selected", hint="use --view, --store, --key, --code or --all")
     return picked

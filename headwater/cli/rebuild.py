@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from headwater.operations.versions import Origin, Switched, Versions
     from projections.archive.progress import ReplayProgress
-    from projections.versions.fill import Filling
+    from projections.versions.fill import FillOptions
     from projections.versions.fill_way import FillWay
     from projections.versions.rebuild import RebuildPlan
     from projections.versions.version import ViewVersion
@@ -91,29 +91,31 @@ def rebuild(
     with _filling(name, share, as_json=as_json) as filling:
         version = versions.rebuild(name, origin, filling, held_too=cutover is not None)
     if cutover is None:
-        _tell_held(version, as_json=as_json)
+        _print_held(version, as_json=as_json)
     else:
-        _tell_cutover(versions, version, as_json=as_json)
+        _cut_over_held(versions, version, as_json=as_json)
 
 
 @contextmanager
-def _filling(name: str, share: float, *, as_json: bool) -> Iterator[Filling]:
+def _filling(name: str, share: float, *, as_json: bool) -> Iterator[FillOptions]:
     """How it is filled: with a line that says how far it is, and an end at Ctrl-C."""
     from projections.versions import fill as filling  # noqa: PLC0415  # half a second of import
 
     with _interrupted() as stopped, _bar(name, shown=not as_json) as told:
         try:
-            yield filling.Filling(share, stopped, told, (lambda _: None) if as_json else _tell)
+            yield filling.FillOptions(
+                share, stopped, told, (lambda _: None) if as_json else _print_progress
+            )
         except RebuildStoppedError as error:
             print_error(error, as_json=as_json)
             raise typer.Exit(EXIT_INTERRUPTED if stopped.is_set() else 1) from None
 
 
-def _tell(waits: str) -> None:
+def _print_progress(waits: str) -> None:
     stderr.print(f"[dim]{escape(waits)}[/]", soft_wrap=True)
 
 
-def _tell_held(version: ViewVersion, *, as_json: bool) -> None:
+def _print_held(version: ViewVersion, *, as_json: bool) -> None:
     if as_json:
         print_json(document(version))
         return
@@ -126,7 +128,7 @@ def _tell_held(version: ViewVersion, *, as_json: bool) -> None:
     )
 
 
-def _tell_cutover(versions: Versions, version: ViewVersion, *, as_json: bool) -> None:
+def _cut_over_held(versions: Versions, version: ViewVersion, *, as_json: bool) -> None:
     """Moves readers to a version that is held, if the rule lets it."""
     switched = versions.cutover_when_explained(version.view, version.number)
     if as_json:
@@ -136,12 +138,12 @@ def _tell_cutover(versions: Versions, version: ViewVersion, *, as_json: bool) ->
         still = dict(switched.stand_still)
         print_json({**document(version), "state": state, "difference": said, "stand_still": still})
     else:
-        _say_cutover(switched)
+        _print_cutover(switched)
     if not switched.moved:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _say_cutover(switched: Switched) -> None:
+def _print_cutover(switched: Switched) -> None:
     if switched.difference is not None:
         show_difference(switched.difference)
     name, number = switched.view, switched.number

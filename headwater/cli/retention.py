@@ -15,7 +15,7 @@ from headwater.cli.output import print_error, print_json, print_rows, stderr, st
 from projections.common.spark_checkpoint import positions
 
 if TYPE_CHECKING:
-    from cdc.upkeep.tail import Tail
+    from cdc.upkeep.tail import TopicWatch
 
 _HOUR_S = 3600
 _MIB = 1024 * 1024
@@ -64,13 +64,15 @@ def retention(
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _look(options: SourceOptions, window_s: float) -> Tail:
+def _look(options: SourceOptions, window_s: float) -> TopicWatch:
     platform = options.platform()
     spec = platform.capture_spec()
     return look(spec, positions(platform.project.settings.home, spec.name), window_s)
 
 
-def _print(tail: Tail | None, rate: float, disk_bytes: float | None, seconds: float | None) -> None:
+def _print(
+    tail: TopicWatch | None, rate: float, disk_bytes: float | None, seconds: float | None
+) -> None:
     if disk_bytes is not None:
         lasts = f"last {_hours(seconds)} hours" if seconds is not None else "last: nothing is added"
         stdout().print(f"{disk_bytes / 1e12:g} TB at {rate / 1e6:g} MB/s {lasts}")

@@ -207,7 +207,7 @@ def _await_views(platform: Platform, say: Callable[[str], None]) -> None:
         text = f"first change event: {what} of {escape(str(first.table))}"
         say(f"[cyan]captured[/] {_of(platform)}{text}")
     tables = len(platform.project.source.tables)
-    teller = progress_teller(say, tables)
+    teller = progress_printer(say, tables)
     platform.await_job(_JOB_READY_S + _TABLE_READY_S * tables, teller)
     say(f"[green]views are being kept[/]; {_of(platform)}headwater view status shows how far")
 
@@ -218,12 +218,12 @@ def _of(platform: Platform) -> str:
     return f"{project.source.name}: " if project.shares_home else ""
 
 
-def progress_teller(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
+def progress_printer(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
     """Returns what shows how far so many tables have been read: each of few, a count of many."""
-    return _teller(say) if tables <= _TABLES_SHOWN_MAX else _counter(say, tables)
+    return _progress_printer(say) if tables <= _TABLES_SHOWN_MAX else _counter(say, tables)
 
 
-def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
+def _progress_printer(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
     """Says how far tables have been read, whenever that has changed."""
     said: dict[str, str] = {}
     complete: set[str] = set()
@@ -250,7 +250,7 @@ def _teller(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
 
 def _counter(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
     """Says how many tables have been read; names those that take long, and those that fail."""
-    tell = _teller(say)
+    tell = _progress_printer(say)
     said = ""
 
     def count(found: list[ReadReport]) -> None:

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from foundation.errors import PlatformError
-from headwater.cli.hints import working_on
+from headwater.cli.hints import using_source
 from headwater.cli.output import print_error, stderr
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def for_each(platforms: Sequence[Platform], work: Callable[[Platform], T]) -> Pe
     for platform in platforms:
         source = platform.project.source.name
         try:
-            with working_on(source) if done.several else nullcontext():
+            with using_source(source) if done.several else nullcontext():
                 done.found[source] = work(platform)
         except PlatformError as error:
             if not done.several:
                 raise
             done.failed[source] = error
             stderr.print(f"[bold]source {escape(source)}[/]")
-            with working_on(source):
+            with using_source(source):
                 print_error(error, as_json=False)
     return done

@@ -12,7 +12,7 @@ from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 
 if TYPE_CHECKING:
-    from projections.verification.trace import Sighting, StoredRow, Trace
+    from projections.verification.trace import LoggedChange, StoredRow, Trace
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def _lacking(found: Trace) -> bool:
     return bool(found.changes) and any(each.state != "has it" for each in found.stores)
 
 
-def _change(change: Sighting) -> dict[str, Any]:
+def _change(change: LoggedChange) -> dict[str, Any]:
     return {
         "committed_at": _time(change.committed_at_us),
         "position": str(change.position),

@@ -30,7 +30,7 @@ from headwater.platform.database import find_home
 from headwater.project.settings import HOME_FOLDER
 
 if TYPE_CHECKING:
-    from headwater.operations.erase_person import Shredded
+    from headwater.operations.erase_person import ShreddedKey
 
 HeadFile = Annotated[
     Path | None,
@@ -204,7 +204,7 @@ def _home(options: ProjectOptions) -> Path:
         return Path(HOME_FOLDER)
 
 
-def _print_shredded(done: Shredded) -> None:
+def _print_shredded(done: ShreddedKey) -> None:
     certificate, found = done.certificate, done.certificate.found_in
     typer.echo("the key is destroyed" if done.had_key else "there was no key; none will be made")
     for each in certificate.erased:

@@ -134,7 +134,7 @@ def present(found: VerificationReport, *, as_json: bool) -> None:
         Exit: The same told to a program, or a view is paused: with the code of what is unhealthy.
     """
     _print(found.reports, as_json=as_json, left_out=found.left_out)
-    _tell_left_out(found.left_out)
+    _print_left_out(found.left_out)
     if not all(report.equal for report in found.reports):
         if as_json:
             raise typer.Exit(EXIT_UNHEALTHY)
@@ -142,7 +142,7 @@ def present(found: VerificationReport, *, as_json: bool) -> None:
         view = next(report.view for report in found.reports if not report.equal)
         hint = f"headwater view repair {view} says what a repair would do"
         raise UnhealthyError("views differ from their source", hint=hint)
-    tell_paused(found.paused)
+    print_paused(found.paused)
     if found.left_out and not as_json:
         raise UnhealthyError(
             "some views could not be compared",
@@ -198,7 +198,7 @@ def present_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def tell_paused(faults: Iterable[Fault]) -> None:
+def print_paused(faults: Iterable[Fault]) -> None:
     """Prints why views are paused, and how to resume them."""
     for fault in faults:
         stderr.print(f"{fault.message}: {escape(fault.detail or fault.code)}")
@@ -243,7 +243,7 @@ def refuse_paused(paused: Iterable[PausedView], names: Sequence[str]) -> list[Fa
     return [fault for view, fault in faults.items() if not names or view in names]
 
 
-def _tell_left_out(left_out: Iterable[Uncompared]) -> None:
+def _print_left_out(left_out: Iterable[Uncompared]) -> None:
     """Says of stores in which a view was not compared why."""
     for each in left_out:
         why = f"{each.fault.code} {each.fault.message}"

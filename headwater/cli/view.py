@@ -99,8 +99,8 @@ def status(
         rows = [{**columns, **row, "unexpected": _counts(row["unexpected"])} for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
     for _, paused, building in done.found.values():
-        verification.tell_paused(paused)
-        plan.tell_building(building)
+        verification.print_paused(paused)
+        plan.print_building(building)
     done.end()
 
 

@@ -10,8 +10,8 @@ import redis
 
 from cdc.table import TableName
 from headwater.demo.errors import AftermathError
-from headwater.demo.result import Forgotten, Mended
-from headwater.operations.erase_rows import Forgetting
+from headwater.demo.result import ErasureResult, RepairedDamage
+from headwater.operations.erase_rows import RowErasure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _APPLIED_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Aftermath:
+class PostTrafficChecks:
     """What is done to a person's row after the traffic.
 
     Attributes:
@@ -40,7 +40,7 @@ class Aftermath:
     places: ViewEndpoints
     say: Callable[[str], None]
 
-    def mend(self) -> Mended:
+    def mend(self) -> RepairedDamage:
         """Flips a byte in the cache, has it found, repairs it, and looks once more.
 
         Raises:
@@ -58,9 +58,9 @@ class Aftermath:
         self.platform.views.repair(wrong, lambda _: None)
         left = sum(not report.equal for report in self.platform.views.verify([view]))
         self.say("[yellow]mended[/]   found by its key and column, read again, and equal again")
-        return Mended(view, "cache", len(wrong[0].findings), left)
+        return RepairedDamage(view, "cache", len(wrong[0].findings), left)
 
-    def forget(self) -> Forgotten:
+    def forget(self) -> ErasureResult:
         """Overwrites a person's row in the source and has forgotten what it was.
 
         Raises:
@@ -72,9 +72,9 @@ class Aftermath:
             connection.execute(person.overwrite.encode(), [key])
         self.say(f"[yellow]forget[/]   a person of {person.table}, whose row is overwritten")
         self.platform.await_applied(self.platform.current_lsn(), _APPLIED_S)
-        forgetting = Forgetting(self.platform, TableName.parse(person.table))
+        forgetting = RowErasure(self.platform, TableName.parse(person.table))
         certificate, _ = forgetting.forget([str(key)], row_stays=True)
-        found = Forgotten(
+        found = ErasureResult(
             person.table,
             sum(each.count for each in certificate.erased if each.place == "archive"),
             certificate.files_searched,

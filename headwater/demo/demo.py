@@ -7,8 +7,8 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from headwater.demo.drive import Drive
-from headwater.demo.home import is_own, make_anew
+from headwater.demo.drive import TrafficRun
+from headwater.demo.home import is_own, recreate_folder
 from headwater.demo.report import save_screen
 from headwater.demo.result import DemoResult, StoreComparison
 from headwater.demo.screen import Screen
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headwater.demo.options import DemoOptions
     from headwater.demo.reader import ViewEndpoints
-    from headwater.demo.result import Forgotten, Mended
+    from headwater.demo.result import ErasureResult, RepairedDamage
     from headwater.demo.workload import Workload
     from headwater.platform.platform import Platform
     from projections.verification.report import ViewReport
@@ -54,12 +54,12 @@ def run_demo(
         stack = _stack(workload, options)
         if is_own(options.home):
             stack.stop()
-        make_anew(options.home, options.workload)
+        recreate_folder(options.home, options.workload)
         cleanup.callback(_stop, stack, screen)
         startup = DemoStart(stack, workload, options.scale, screen).run()
         places = _places(stack)
-        driven = Drive(stack, workload, options, places, screen).run()
-        mended, forgotten = _aftermath(stack, workload, options, places, screen)
+        driven = TrafficRun(stack, workload, options, places, screen).run()
+        mended, forgotten = _post_traffic_checks(stack, workload, options, places, screen)
         if before_comparison is not None:
             before_comparison(stack, places)
         with screen.waiting("every row of every view is compared with the source"):
@@ -101,14 +101,14 @@ def _stack(workload: Workload, options: DemoOptions) -> Platform:
     return Platform(project, workload.settings_file, lifeline=not options.keep)
 
 
-def _aftermath(
+def _post_traffic_checks(
     stack: Platform, workload: Workload, options: DemoOptions, places: ViewEndpoints, screen: Screen
-) -> tuple[Mended | None, Forgotten | None]:
+) -> tuple[RepairedDamage | None, ErasureResult | None]:
     if not options.rebuild or workload.person is None:
         return None, None
-    from headwater.demo.aftermath import Aftermath  # noqa: PLC0415  # loads every driver
+    from headwater.demo.aftermath import PostTrafficChecks  # noqa: PLC0415  # loads every driver
 
-    after = Aftermath(stack, workload.person, places, screen.say)
+    after = PostTrafficChecks(stack, workload.person, places, screen.say)
     with screen.waiting("what was damaged is looked for"):
         mended = after.mend()
     with screen.waiting("a person is forgotten"):

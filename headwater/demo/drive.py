@@ -13,7 +13,7 @@ from headwater.demo.chaos import Chaos
 from headwater.demo.errors import ChaosError, RebuildError, TrafficError
 from headwater.demo.freshness import FreshnessMeter
 from headwater.demo.memory import everything_mib
-from headwater.demo.screen import Moving
+from headwater.demo.screen import TrafficProgress
 from headwater.demo.task import Task
 from headwater.demo.traffic import Written
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwater.demo.options import DemoOptions
     from headwater.demo.reader import ViewEndpoints
     from headwater.demo.rebuild import Rebuilding
-    from headwater.demo.result import Freshness, RebuildShown, Recovery
+    from headwater.demo.result import Freshness, RebuildResult, Recovery
     from headwater.demo.screen import Screen
     from headwater.demo.traffic import Traffic
     from headwater.demo.workload import Workload
@@ -38,7 +38,7 @@ _STRIKES_WITHIN: Final = 0.6
 
 
 @dataclass(slots=True)
-class Driven:
+class TrafficMeasurements:
     """What was measured while traffic ran; the fields are those of `DemoResult`."""
 
     written: Written = field(default_factory=Written)
@@ -46,12 +46,12 @@ class Driven:
     freshness: dict[str, Freshness] = field(default_factory=dict)
     memory_mib: int = 0
     recoveries: tuple[Recovery, ...] = ()
-    rebuilt: RebuildShown | None = None
+    rebuilt: RebuildResult | None = None
     position: str = ""
     caught_up_s: float = 0.0
 
 
-class Drive:
+class TrafficRun:
     """Runs traffic and watches it.
 
     Args:
@@ -75,13 +75,13 @@ class Drive:
         self._options = options
         self._places = places
         self._screen = screen
-        self._found = Driven()
+        self._found = TrafficMeasurements()
         self._memory: Task[int] | None = None
         self._striking: list[Task[Recovery]] = []
         self._rebuilding: Rebuilding | None = None
-        self._rebuilt: Task[RebuildShown] | None = None
+        self._rebuilt: Task[RebuildResult] | None = None
 
-    def run(self) -> Driven:
+    def run(self) -> TrafficMeasurements:
         """Returns once every view holds all that was committed.
 
         Raises:
@@ -160,7 +160,7 @@ class Drive:
                     memory_due = elapsed_s + _MEMORY_EVERY_S
                     self._weigh()
                 self._screen.update(
-                    Moving(
+                    TrafficProgress(
                         written.seconds,
                         seconds,
                         written,

@@ -20,7 +20,7 @@ def is_own(home: Path) -> bool:
     return (home / MARKER).is_file()
 
 
-def make_anew(home: Path, workload: str) -> None:
+def recreate_folder(home: Path, workload: str) -> None:
     """Empties the demo's folder, or makes it.
 
     Nothing may run there any more.

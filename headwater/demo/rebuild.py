@@ -21,7 +21,7 @@ from headwater.demo.changed import without_column
 from headwater.demo.chaos import Chaos
 from headwater.demo.command import ViewCommand
 from headwater.demo.errors import RebuildError
-from headwater.demo.result import RebuildShown
+from headwater.demo.result import RebuildResult
 from headwater.demo.task import Task
 from headwater.demo.watcher import watchers
 from headwater.operations.versions import Versions
@@ -92,7 +92,7 @@ class Rebuilding:
             watcher.start()
         self._watched_since_s = time.monotonic()
 
-    def run(self) -> RebuildShown:
+    def run(self) -> RebuildResult:
         """Rebuilds, compares, shows and takes back; returns what readers saw since `watch`.
 
         Raises:
@@ -122,7 +122,7 @@ class Rebuilding:
         job_killed = self._switch_without_job(versions)
         seen = {store: watcher.stop() for store, watcher in self._watchers.items()}
         self.say(f"[yellow]switched[/] {self._switches} times, {killed} who did it killed amid it")
-        return RebuildShown(
+        return RebuildResult(
             view=name,
             version=version.number,
             changes=replayed.records,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from headwater.demo.result import DemoResult, Freshness, RebuildShown, StoreComparison
+    from headwater.demo.result import DemoResult, Freshness, RebuildResult, StoreComparison
 
 STORE_NAMES: Final = {"table": "Delta", "search": "OpenSearch", "cache": "Valkey"}
 SCREEN_WIDTH: Final = 84
@@ -191,12 +191,12 @@ def _facts(result: DemoResult) -> Table:
     if result.rebuilt is not None:
         for what, said in _rebuilt(result.rebuilt):
             table.add_row(what, said)
-    for what, said in _aftermath(result):
+    for what, said in _post_traffic_checks(result):
         table.add_row(what, said)
     return table
 
 
-def _rebuilt(rebuilt: RebuildShown) -> Iterable[tuple[str, str]]:
+def _rebuilt(rebuilt: RebuildResult) -> Iterable[tuple[str, str]]:
     seen = list(rebuilt.watched.values())
     counts = {
         "reads": sum(each.reads for each in seen),
@@ -225,7 +225,7 @@ def _rebuilt(rebuilt: RebuildShown) -> Iterable[tuple[str, str]]:
             yield f"p99 {STORE_NAMES[store]}", f"{said}, {moving}"
 
 
-def _aftermath(result: DemoResult) -> Iterable[tuple[str, str]]:
+def _post_traffic_checks(result: DemoResult) -> Iterable[tuple[str, str]]:
     if result.mended is not None:
         place = STORE_NAMES[result.mended.store]
         after = "not repaired" if result.mended.left else "found alone, and repaired"

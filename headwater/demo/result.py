@@ -142,7 +142,7 @@ class ReaderObservations:
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildShown:
+class RebuildResult:
     """A view that was rebuilt while traffic ran.
 
     Attributes:
@@ -182,7 +182,7 @@ class RebuildShown:
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class RepairedDamage:
     """Damage that was done on purpose.
 
     Attributes:
@@ -199,7 +199,7 @@ class Mended:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class ErasureResult:
     """A person who was forgotten.
 
     Attributes:
@@ -257,9 +257,9 @@ class DemoResult:
     caught_up_s: float
     invariants: tuple[Invariant, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
-    rebuilt: RebuildShown | None = None
-    mended: Mended | None = None
-    forgotten: Forgotten | None = None
+    rebuilt: RebuildResult | None = None
+    mended: RepairedDamage | None = None
+    forgotten: ErasureResult | None = None
 
     @property
     def changes_per_second(self) -> float:

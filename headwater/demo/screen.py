@@ -31,7 +31,7 @@ _BAR_WIDTH: Final = 46
 
 
 @dataclass(frozen=True, slots=True)
-class Moving:
+class TrafficProgress:
     """The traffic at one moment.
 
     Attributes:
@@ -86,7 +86,7 @@ class Screen:
         with self._showing(Text("")):
             yield
 
-    def update(self, moving: Moving) -> None:
+    def update(self, moving: TrafficProgress) -> None:
         """Shows the traffic as it is now."""
         if self._live is not None:
             self._live.update(picture(moving))
@@ -118,7 +118,7 @@ class Screen:
                 self._live = None
 
 
-def picture(moving: Moving) -> RenderableType:
+def picture(moving: TrafficProgress) -> RenderableType:
     """Draws the traffic of one moment."""
     bar = ProgressBar(
         total=moving.seconds, completed=moving.elapsed_s, width=_BAR_WIDTH, complete_style="cyan"

@@ -47,7 +47,7 @@ _decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_any: Final = msgspec.json.decode
 
 
-class _Whose(msgspec.Struct):
+class _FieldSubject(msgspec.Struct):
     """The subject of an encrypted field."""
 
     subject: str
@@ -71,7 +71,7 @@ class PersonFindings:
 
 
 @dataclass(frozen=True, slots=True)
-class Shredded:
+class ShreddedKey:
     """What became of a person's key.
 
     Attributes:
@@ -87,7 +87,7 @@ class Shredded:
 
 def shred(
     database: Database, tenant: str, subject: str, home: Path, texts: Collection[str] = ()
-) -> Shredded:
+) -> ShreddedKey:
     """Destroys a person's key and looks for what was sealed by it.
 
     After a kill, run it again; then no values are known to search for.
@@ -136,7 +136,7 @@ def shred(
         beyond_reach=(*BEYOND_REACH, *_not_searched(known, searched, wanted, master=master)),
         searched_in=_searched_in(home, known, wanted),
     )
-    return Shredded(had, certificate, keep(certificate, home / "certificates"))
+    return ShreddedKey(had, certificate, keep(certificate, home / "certificates"))
 
 
 def _searched_in(home: Path, known: PersonFindings, wanted: list[str]) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ def _whose(box: bytes) -> str | None:
     if _SEALED not in box:
         return None
     try:
-        return msgspec.json.decode(box, type=_Whose).subject
+        return msgspec.json.decode(box, type=_FieldSubject).subject
     except msgspec.DecodeError:
         return None
 

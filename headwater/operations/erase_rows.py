@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cdc.broker.topics import topics, truncation
-from cdc.consumer.shelf import parked_keys
+from cdc.consumer.parked_topic import parked_keys
 from cdc.consumer.spec import parked_topic
 from cdc.postgres import session
 from cdc.snapshot import reads, request
@@ -61,7 +61,7 @@ _SEARCHED: Final = (
 )
 
 
-class Forgetting:
+class RowErasure:
     """Forgets what rows of one table were.
 
     After a kill, run it again: each step can be repeated.

@@ -13,7 +13,7 @@ from cdc.connect.rest import ConnectRest
 from cdc.postgres import captures, session
 from cdc.source import reads_slot, remove_connector, topic_specs
 from cdc.upkeep import traces
-from cdc.upkeep.traces import TracePart
+from cdc.upkeep.traces import RemnantKind
 from headwater.errors import UsageError
 from headwater.platform.specs import applied_file, capture_spec
 from headwater.runtime import Endpoints
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONNECTOR: Final = "connector"
 TOPICS: Final = "topics"
 CHECKPOINTS: Final = "checkpoints"
-PARTS: Final = (CONNECTOR, TOPICS, *map(str, TracePart), CHECKPOINTS)
+PARTS: Final = (CONNECTOR, TOPICS, *map(str, RemnantKind), CHECKPOINTS)
 """All parts, in the order in which they go: what reads stops before what it reads from goes."""
 
 
@@ -149,9 +149,9 @@ class Removal:
         return [f"removed connector {spec.connector} and its offsets"] if gone else []
 
     def _refuse_schema_first(self, found: list[CapturePart]) -> None:
-        source_parts = [item for item in found if item.part in list(TracePart) and item.goes]
+        source_parts = [item for item in found if item.part in list(RemnantKind) and item.goes]
         before = [i.part for i in source_parts[:-1] if i.part not in self._wanted]
-        if TracePart.SCHEMA in self._wanted and before and source_parts[-1].part == "schema":
+        if RemnantKind.SCHEMA in self._wanted and before and source_parts[-1].part == "schema":
             raise UsageError(
                 (
                     f"the schema is removed last: it proves that the {before[0]} belongs to "

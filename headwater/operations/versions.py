@@ -34,7 +34,7 @@ from projections.versions import (
     registry,
     retire,
 )
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Versions:
         self,
         name: str,
         origin: Origin = "archive",
-        filling: Filling | None = None,
+        filling: FillOptions | None = None,
         *,
         held_too: bool = False,
     ) -> ViewVersion:
@@ -149,7 +149,7 @@ class Versions:
                 continues it.
             VersionBusyError: Another command holds the view's versions.
         """
-        view, filling = self._view(name), filling or Filling()
+        view, filling = self._view(name), filling or FillOptions()
         spec = self._spec()
         spare = self._platform.project.settings.disk_free_min_mib * _MIB
         with (
@@ -195,7 +195,7 @@ class Versions:
         spec: JobSpec,
         version: ViewVersion,
         planned: RebuildPlan,
-        filling: Filling,
+        filling: FillOptions,
     ) -> None:
         try:
             plan = rebuild.bind(connection, spec, version)

@@ -239,7 +239,7 @@ def readable(
             raise AsOfError("nothing is published yet", hint="headwater view status")
         return {name: ReadTable(path, None) for name, path in views.items()}
     if as_of is not None:
-        groups = _told_apart(groups, as_of, words)
+        groups = _sources_as_of(groups, as_of, words)
     found: dict[str, ReadTable] = {}
     for group in groups:
         then = _newest(group, words) if as_of is None else _as_of(group, as_of)
@@ -256,7 +256,7 @@ def readable(
     return found
 
 
-def _told_apart(
+def _sources_as_of(
     groups: list[Published], as_of: str, words: frozenset[str] | None
 ) -> list[Published]:
     """The sources that are read as of then: a position or a number means something in one only.

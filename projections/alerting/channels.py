@@ -14,9 +14,9 @@ import orjson
 import urllib3
 
 from cdc.broker.errors import BrokerError
-from cdc.broker.producing.record_sender import Announcer
+from cdc.broker.producing.record_sender import RecordSender
 from projections.alerting.signature import signed
-from projections.alerting.tables import Letter
+from projections.alerting.tables import QueuedMessage
 from projections.definition.alert import Event, Handler, Message, Topic, Webhook
 from projections.errors import AlertUndeliveredError
 
@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 10.0
 _OK: Final = range(200, 300)
 
 
-class Post:
+class ChannelSender:
     """Delivers messages to channels.
 
     Args:
@@ -39,31 +39,31 @@ class Post:
 
     def __init__(self, bootstrap: str, secrets: Mapping[str, str]) -> None:
         self._secrets = secrets
-        self._announcer = Announcer(bootstrap)
+        self._records = RecordSender(bootstrap)
         # no redirects: the other server would receive the message and its signature
         self._pool = urllib3.PoolManager(
             timeout=urllib3.Timeout(total=TIMEOUT_S), retries=False, maxsize=2
         )
 
-    def bring(self, channel: Channel, letter: Letter) -> None:
+    def send(self, channel: Channel, message: QueuedMessage) -> None:
         """Sends a message.
 
         Raises:
             AlertUndeliveredError: It was not accepted, or that is unknown.
         """
         if isinstance(channel, Webhook):
-            self._posted(channel, letter)
+            self._post_webhook(channel, message)
         elif isinstance(channel, Topic):
-            self._announced(channel, letter)
+            self._send_to_topic(channel, message)
         else:
-            _handled(channel, letter)
+            _call_handler(channel, message)
 
     def close(self) -> None:
         """Closes the connections."""
-        self._announcer.close()
+        self._records.close()
         self._pool.clear()
 
-    def _posted(self, channel: Webhook, letter: Letter) -> None:
+    def _post_webhook(self, channel: Webhook, message: QueuedMessage) -> None:
         secret = self._secrets.get(channel.secret)
         if secret is None:
             raise AlertUndeliveredError(
@@ -73,46 +73,46 @@ class Post:
             )
         headers = {
             "Content-Type": "application/json",
-            "Idempotency-Key": letter.id,
-            **signed(letter.id, letter.body, secret),
+            "Idempotency-Key": message.id,
+            **signed(message.id, message.body, secret),
         }
         try:
             answer = self._pool.request(
-                "POST", channel.url, body=letter.body, headers=headers, redirect=False
+                "POST", channel.url, body=message.body, headers=headers, redirect=False
             )
         except urllib3.exceptions.HTTPError as error:
-            raise _untaken(channel, type(error).__name__) from None
+            raise _not_accepted(channel, type(error).__name__) from None
         if answer.status not in _OK:
-            raise _untaken(channel, f"HTTP {answer.status}")
+            raise _not_accepted(channel, f"HTTP {answer.status}")
 
-    def _announced(self, channel: Topic, letter: Letter) -> None:
-        key = f"{letter.alert}:{letter.key}".encode()
+    def _send_to_topic(self, channel: Topic, message: QueuedMessage) -> None:
+        key = f"{message.alert}:{message.key}".encode()
         try:
-            self._announcer.send(channel.topic, key, letter.body, {"id": letter.id})
+            self._records.send(channel.topic, key, message.body, {"id": message.id})
         except BrokerError as error:
-            raise _untaken(channel, error.code) from None
+            raise _not_accepted(channel, error.code) from None
 
 
-def message_of(letter: Letter) -> Message:
+def message_of(message: QueuedMessage) -> Message:
     """Returns the content of a message."""
-    return msgspec.json.decode(letter.body, type=Message)
+    return msgspec.json.decode(message.body, type=Message)
 
 
-def _handled(channel: Handler, letter: Letter) -> None:
+def _call_handler(channel: Handler, message: QueuedMessage) -> None:
     try:
-        channel.function(message_of(letter))
+        channel.function(message_of(message))
     except Exception as error:  # noqa: BLE001  # whatever a program of others does
-        raise _untaken(channel, type(error).__name__) from None
+        raise _not_accepted(channel, type(error).__name__) from None
 
 
-def _untaken(channel: Channel, why: str) -> AlertUndeliveredError:
+def _not_accepted(channel: Channel, why: str) -> AlertUndeliveredError:
     return AlertUndeliveredError(f"{channel.name} did not accept a message", detail=why)
 
 
 _DIGITS: Final = 8
 
 
-class Tried(NamedTuple):
+class ChannelResult(NamedTuple):
     """The result of a trial.
 
     Attributes:
@@ -123,11 +123,11 @@ class Tried(NamedTuple):
     why: str | None
 
 
-def run(post: Post, source: str, alert: Alert) -> list[Tried]:
+def run(sender: ChannelSender, source: str, alert: Alert) -> list[ChannelResult]:
     """Sends a test message to each channel of an alert; its event is `test`, and it has no row.
 
     Args:
-        post: Sends messages.
+        sender: Sends messages.
         source: Name of the source.
         alert: The alert.
     """
@@ -147,10 +147,10 @@ def run(post: Post, source: str, alert: Alert) -> list[Tried]:
     written = orjson.dumps(body, option=orjson.OPT_UTC_Z)
     tried = []
     for channel in alert.to:
-        letter = Letter(0, alert.name, "", channel.name, message_id, written, 0)
+        message = QueuedMessage(0, alert.name, "", channel.name, message_id, written, 0)
         try:
-            post.bring(channel, letter)
-            tried.append(Tried(channel.name, None))
+            sender.send(channel, message)
+            tried.append(ChannelResult(channel.name, None))
         except AlertUndeliveredError as error:
-            tried.append(Tried(channel.name, error.detail or error.code))
+            tried.append(ChannelResult(channel.name, error.detail or error.code))
     return tried

@@ -25,8 +25,8 @@ from projections.errors import AlertUndeliveredError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from projections.alerting.channels import Post
-    from projections.alerting.tables import Letter
+    from projections.alerting.channels import ChannelSender
+    from projections.alerting.tables import QueuedMessage
     from projections.definition.alert import Alert, Channel
 
 Connection = psycopg.Connection[Any]
@@ -38,19 +38,19 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Brought:
+class _SendOutcome:
     """The outcome of a message."""
 
-    letter: Letter
+    message: QueuedMessage
     error: AlertUndeliveredError | None
 
 
-class Courier:
+class ChannelWorker:
     """Sends the messages of one channel, in a daemon thread.
 
     Args:
         channels: The same channel, by the name of each alert that uses it.
-        post: Sends a message.
+        sender: Sends a message.
         done: Receives the outcome of each message.
         stop: Stops the thread.
     """
@@ -58,15 +58,15 @@ class Courier:
     def __init__(
         self,
         channels: Mapping[str, Channel],
-        post: Post,
-        done: SimpleQueue[_Brought],
+        sender: ChannelSender,
+        done: SimpleQueue[_SendOutcome],
         stop: threading.Event,
     ) -> None:
         self._channels = channels
-        self._post = post
+        self._sender = sender
         self._done = done
         self._stop = stop
-        self._given: SimpleQueue[list[Letter] | None] = SimpleQueue()
+        self._submitted: SimpleQueue[list[QueuedMessage] | None] = SimpleQueue()
         self._left = 0
         self._rests_until_s = 0.0
         self._thread: threading.Thread | None = None
@@ -81,22 +81,22 @@ class Courier:
         """Returns whether it accepts messages now."""
         return not self.busy and self._rests_until_s <= time.monotonic()
 
-    def takes(self, letter: Letter) -> bool:
+    def serves(self, message: QueuedMessage) -> bool:
         """Returns whether a message belongs to an alert with this channel."""
-        return letter.alert in self._channels
+        return message.alert in self._channels
 
-    def give(self, letters: list[Letter]) -> None:
+    def submit(self, messages: list[QueuedMessage]) -> None:
         """Passes messages to it, which it sends in order until one is not accepted."""
-        self._left = len(letters)
+        self._left = len(messages)
         if self._thread is None:
-            name = f"alerts to {letters[0].channel}"
-            self._thread = threading.Thread(target=self._bring_on, name=name, daemon=True)
+            name = f"alerts to {messages[0].channel}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
-        self._given.put(letters)
+        self._submitted.put(messages)
 
-    def took(self, brought: _Brought) -> None:
+    def settle(self, outcome: _SendOutcome) -> None:
         """Records that the outcome of a message was stored, and pauses if delivery failed."""
-        self._left = 0 if brought.error is not None else self._left - 1
+        self._left = 0 if outcome.error is not None else self._left - 1
 
     def rest(self, seconds: float) -> None:
         """Pauses the channel."""
@@ -104,78 +104,79 @@ class Courier:
 
     def end(self) -> None:
         """Ends the thread after the message in delivery."""
-        self._given.put(None)
+        self._submitted.put(None)
 
-    def _bring_on(self) -> None:
-        while (letters := self._given.get()) is not None:
-            for letter in letters:
+    def _run(self) -> None:
+        while (messages := self._submitted.get()) is not None:
+            for message in messages:
                 if self._stop.is_set():
                     return
-                brought = self._bring(letter)
-                self._done.put(brought)
-                if brought.error is not None:
+                outcome = self._send(message)
+                self._done.put(outcome)
+                if outcome.error is not None:
                     break
 
-    def _bring(self, letter: Letter) -> _Brought:
+    def _send(self, message: QueuedMessage) -> _SendOutcome:
         try:
-            self._post.bring(self._channels[letter.alert], letter)
+            self._sender.send(self._channels[message.alert], message)
         except AlertUndeliveredError as error:
-            return _Brought(letter, error)
+            return _SendOutcome(message, error)
         except BaseException as error:  # noqa: BLE001  # a program of others may even exit
-            what, kind = f"{letter.channel} has not taken a message", type(error).__name__
-            return _Brought(letter, AlertUndeliveredError(what, detail=kind))
-        return _Brought(letter, None)
+            what, kind = f"{message.channel} has not taken a message", type(error).__name__
+            return _SendOutcome(message, AlertUndeliveredError(what, detail=kind))
+        return _SendOutcome(message, None)
 
 
-class Messenger:
+class MessageDispatcher:
     """Passes messages to channel workers, and records their outcomes.
 
     Args:
         source: Name of the source.
         alerts: Its alerts.
-        post: Delivers a message to a channel.
+        sender: Delivers a message to a channel.
         stop: Stops it.
     """
 
     def __init__(
-        self, source: str, alerts: Iterable[Alert], post: Post, stop: threading.Event
+        self, source: str, alerts: Iterable[Alert], sender: ChannelSender, stop: threading.Event
     ) -> None:
         self._source = source
         self._stop = stop
-        self._done: SimpleQueue[_Brought] = SimpleQueue()
+        self._done: SimpleQueue[_SendOutcome] = SimpleQueue()
         channels: dict[str, dict[str, Channel]] = defaultdict(dict)
         for alert in alerts:
             for channel in alert.to:
                 channels[channel.name][alert.name] = channel
-        self._couriers = {
-            name: Courier(by_alert, post, self._done, stop) for name, by_alert in channels.items()
+        self._workers = {
+            name: ChannelWorker(by_alert, sender, self._done, stop)
+            for name, by_alert in channels.items()
         }
 
-    def tell_on(self, connection: Connection) -> None:
+    def run(self, connection: Connection) -> None:
         """Sends messages until stopped."""
         while not self._stop.is_set():
-            self.tell(connection)
+            self.dispatch(connection)
 
     def close(self) -> None:
         """Ends the channel workers without waiting for them."""
-        for courier in self._couriers.values():
-            courier.end()
+        for worker in self._workers.values():
+            worker.end()
 
-    def tell(self, connection: Connection) -> int:
+    def dispatch(self, connection: Connection) -> int:
         """Passes on the messages that are due; returns how many were accepted meanwhile."""
-        idle = [name for name, courier in self._couriers.items() if courier.idle]
-        letters: dict[str, list[Letter]] = defaultdict(list)
-        for letter in alerting_tables.due(connection, self._source, idle):
-            if self._couriers[letter.channel].takes(letter):  # otherwise no longer declared
-                letters[letter.channel].append(letter)
-        for channel, given in letters.items():
-            self._couriers[channel].give(given)
+        idle = [name for name, worker in self._workers.items() if worker.idle]
+        messages: dict[str, list[QueuedMessage]] = defaultdict(list)
+        for message in alerting_tables.due(connection, self._source, idle):
+            if self._workers[message.channel].serves(message):  # otherwise no longer declared
+                messages[message.channel].append(message)
+        for channel, given in messages.items():
+            self._workers[channel].submit(given)
         taken, until_s = 0, time.monotonic() + _POLL_S
         with suppress(Empty):
             while (left_s := until_s - time.monotonic()) > 0:
-                brought = self._done.get(timeout=left_s)
-                self._note(connection, brought)
-                taken += brought.error is None
+                outcome = self._done.get(timeout=left_s)
+                self._record(connection, outcome)
+                taken += outcome.error is None
                 if not self.busy:
                     break
         return taken
@@ -183,17 +184,17 @@ class Messenger:
     @property
     def busy(self) -> bool:
         """Returns whether a message is in delivery."""
-        return any(courier.busy for courier in self._couriers.values())
+        return any(worker.busy for worker in self._workers.values())
 
-    def _note(self, connection: Connection, brought: _Brought) -> None:
-        letter, courier = brought.letter, self._couriers[brought.letter.channel]
-        courier.took(brought)
-        if brought.error is None:
-            alerting_tables.told(connection, letter)
+    def _record(self, connection: Connection, outcome: _SendOutcome) -> None:
+        message, worker = outcome.message, self._workers[outcome.message.channel]
+        worker.settle(outcome)
+        if outcome.error is None:
+            alerting_tables.delete_accepted(connection, message)
             return
-        doubled = 2.0 ** min(letter.attempts, _DOUBLED_MAX)
+        doubled = 2.0 ** min(message.attempts, _DOUBLED_MAX)
         wait_s = min(_REST_MAX_S, doubled) * random.uniform(0.5, 1)  # noqa: S311
-        courier.rest(wait_s)
-        why = brought.error.detail or brought.error.code
-        alerting_tables.failed(connection, letter, why, timedelta(seconds=wait_s))
-        _log.warning("an alert was not taken", channel=letter.channel, why=why)
+        worker.rest(wait_s)
+        why = outcome.error.detail or outcome.error.code
+        alerting_tables.record_failure(connection, message, why, timedelta(seconds=wait_s))
+        _log.warning("an alert was not taken", channel=message.channel, why=why)

@@ -54,16 +54,16 @@ class EpisodeStep(NamedTuple):
     Attributes:
         key: The row's key.
         episode: The new state; None if the episode is over.
-        told: The message to send, if any.
+        event: The message to send, if any.
     """
 
     key: str
     episode: Episode | None
-    told: Event | None = None
+    event: Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class NotificationDelay:
     """Wait before a message is sent.
 
     Attributes:
@@ -79,7 +79,7 @@ def steps(
     known: Mapping[str, Episode],
     met: Mapping[str, datetime | None],
     now: datetime,
-    patience: Patience,
+    delay: NotificationDelay,
 ) -> Iterator[EpisodeStep]:
     """Yields the changed states of rows.
 
@@ -87,23 +87,23 @@ def steps(
         known: The present states, by key.
         met: Keys of the rows that meet the condition now, with the time until which each is recent.
         now: The time; never before that of an earlier call.
-        patience: The alert's hold times.
+        delay: The alert's hold times.
     """
     for key in sorted({*known, *met}):
         before = known.get(key)
         step = (
-            _met(key, met[key], before, now, patience)
+            _met(key, met[key], before, now, delay)
             if key in met
-            else _not_met(key, before, now, patience)
+            else _not_met(key, before, now, delay)
         )
-        if step.episode != before or step.told is not None:
+        if step.episode != before or step.event is not None:
             yield step
 
 
-def due_at(known: Collection[Episode], patience: Patience) -> datetime | None:
+def due_at(known: Collection[Episode], delay: NotificationDelay) -> datetime | None:
     """Returns when a message is due without a change of a row; None for never."""
-    pending = (each.since + patience.hold for each in known if each.state is EpisodeState.PENDING)
-    ending = (each.ended + patience.quiet for each in known if each.ended is not None)
+    pending = (each.since + delay.hold for each in known if each.state is EpisodeState.PENDING)
+    ending = (each.ended + delay.quiet for each in known if each.ended is not None)
     return min((*pending, *ending), default=None)
 
 
@@ -112,22 +112,24 @@ def _met(
     until: datetime | None,
     before: Episode | None,
     now: datetime,
-    patience: Patience,
+    delay: NotificationDelay,
 ) -> EpisodeStep:
     episode = replace(before or Episode(EpisodeState.PENDING, now), until=until)
-    if episode.state is EpisodeState.PENDING and now - episode.since >= patience.hold:
+    if episode.state is EpisodeState.PENDING and now - episode.since >= delay.hold:
         return EpisodeStep(key, replace(episode, state=EpisodeState.OPEN), Event.OPENED)
     if episode.state is EpisodeState.ENDING:
         return EpisodeStep(key, Episode(EpisodeState.OPEN, episode.since, until=until))
     return EpisodeStep(key, episode)
 
 
-def _not_met(key: str, before: Episode | None, now: datetime, patience: Patience) -> EpisodeStep:
+def _not_met(
+    key: str, before: Episode | None, now: datetime, delay: NotificationDelay
+) -> EpisodeStep:
     if before is None or before.state is EpisodeState.PENDING:
         return EpisodeStep(key, None)
     if before.ended is None and before.until is not None and now >= before.until:
         return EpisodeStep(key, None)
     ended = before.ended or now
-    if now - ended >= patience.quiet:
+    if now - ended >= delay.quiet:
         return EpisodeStep(key, None, Event.RECOVERED)
     return EpisodeStep(key, replace(before, state=EpisodeState.ENDING, ended=ended))

@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class MatchingRows:
     """The rows that meet a condition.
 
     Attributes:
@@ -60,7 +60,9 @@ class Met:
         return dict(zip(wanted, _documents(self._alert, rows), strict=True))
 
 
-def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: datetime) -> Met | None:
+def matching_rows(
+    tables: Path, source: str, alert: Alert, key: Sequence[str], now: datetime
+) -> MatchingRows | None:
     """Returns the rows of a view that meet an alert's condition.
 
     Args:
@@ -111,7 +113,7 @@ def met(tables: Path, source: str, alert: Alert, key: Sequence[str], now: dateti
         raise AlertConditionError(
             f"view {alert.view} has several rows for one key", detail=", ".join(key)
         )
-    return Met(table.applied_through, until, alert, answer)
+    return MatchingRows(table.applied_through, until, alert, answer)
 
 
 def _query(alert: Alert, schema: pa.Schema, now: datetime) -> str:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 CONDITION: Final = "condition"
 """Stands for a channel in a record that a condition cannot be evaluated."""
 
-LOOKING: Final = AdvisoryLock.named("headwater.alerts")
-TELLING: Final = AdvisoryLock.named("headwater.alert_messages")
+EVALUATION_LOCK: Final = AdvisoryLock.named("headwater.alerts")
+DISPATCH_LOCK: Final = AdvisoryLock.named("headwater.alert_messages")
 _AT_ROWS: Final = AdvisoryLock.named("headwater.alert_rows")
 _WITHHOLD: Final = """
 UPDATE headwater.alert_messages AS m
@@ -59,7 +59,7 @@ _FORGET: Final = (
     "DELETE FROM headwater.alert_episodes WHERE source = %(source)s AND alert = %(alert)s"
     " AND key = %(key)s RETURNING number, columns"
 )
-_TELL: Final = """
+_QUEUE: Final = """
 INSERT INTO headwater.alert_messages (source, alert, key, channel, id, body)
 SELECT %(source)s, %(alert)s, %(key)s, channel, %(id)s, %(body)s
   FROM unnest(%(channels)s::text[]) AS channel
@@ -73,7 +73,7 @@ SELECT number, alert, key, channel, id, body, attempts FROM headwater.alert_mess
           AND e.key = m.key AND e.channel = m.channel AND e.number < m.number)
  ORDER BY number LIMIT 100
 """
-_TOLD: Final = "DELETE FROM headwater.alert_messages WHERE number = %s"
+_DELETE: Final = "DELETE FROM headwater.alert_messages WHERE number = %s"
 _FAILED: Final = """
 UPDATE headwater.alert_messages
    SET attempts = attempts + 1, next_at = clock_timestamp() + %s, code = %s WHERE number = %s
@@ -85,29 +85,29 @@ _RETIRE_MESSAGES: Final = (
 _RETIRE_EPISODES: Final = (
     "DELETE FROM headwater.alert_episodes WHERE source = %s AND NOT (alert = ANY (%s))"
 )
-_STANDING: Final = """
+_ROW_STATES: Final = """
 SELECT alert, key, state, since FROM headwater.alert_episodes WHERE source = %s
  ORDER BY alert, since, key
 """
-_WAITING: Final = """
+_PENDING: Final = """
 SELECT alert, channel, count(*) FILTER (WHERE next_at < 'infinity'), max(attempts), min(made_at),
        max(code)
   FROM headwater.alert_messages WHERE source = %s GROUP BY alert, channel ORDER BY alert, channel
 """
 # a message without a channel, which is never sent
-_UNLOOKED: Final = """
+_SET_PAUSED: Final = """
 INSERT INTO headwater.alert_messages AS m (source, alert, key, channel, id, body, code, next_at)
 VALUES (%(source)s, %(alert)s, '', %(channel)s, %(alert)s, '{}', %(why)s, 'infinity')
 ON CONFLICT (source, channel, id) DO UPDATE SET code = excluded.code WHERE m.code <> excluded.code
 """
-_LOOKED: Final = (
+_CLEAR_PAUSED: Final = (
     "DELETE FROM headwater.alert_messages"
     " WHERE source = %(source)s AND channel = %(channel)s AND id = %(alert)s"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class QueuedMessage:
     """A message for one channel.
 
     Attributes:
@@ -130,7 +130,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AlertRowState:
     """The recorded state of a row that meets an alert's condition, or met it until recently.
 
     Attributes:
@@ -167,13 +167,13 @@ class PendingMessages:
     code: str | None
 
 
-def alone(connection: Connection, source: str, what: AdvisoryLock) -> bool:
+def try_reserve(connection: Connection, source: str, what: AdvisoryLock) -> bool:
     """Reserves a part of the work for this session; returns False if another one has it.
 
     Args:
         connection: To the source.
         source: Its name.
-        what: `LOOKING` or `TELLING`.
+        what: `EVALUATION_LOCK` or `DISPATCH_LOCK`.
     """
     row = connection.execute(what.in_session_if_free, (source,)).fetchone()
     return bool(row and row[0])
@@ -186,7 +186,7 @@ def now(connection: Connection) -> datetime:
     return found
 
 
-def look(connection: Connection, source: str) -> None:
+def begin_evaluation(connection: Connection, source: str) -> None:
     """Begins an evaluation in the current transaction; see `withhold`."""
     connection.execute(_AT_ROWS.in_transaction_shared, (source,))
 
@@ -247,15 +247,15 @@ class AlertRecorder:
                 "columns": Jsonb({name: row.get(name) for name in self.columns}),
             }
             found = connection.execute(_KEEP, names | values).fetchone()
-        if step.told is None or found is None:
+        if step.event is None or found is None:
             return
         number, columns = found
         since = self.at if before is None else before.since
-        message_id = f"{self.source}.{self.alert.name}.{number}.{step.told}"
+        message_id = f"{self.source}.{self.alert.name}.{number}.{step.event}"
         body = {
             "id": message_id,
             "alert": self.alert.name,
-            "event": step.told,
+            "event": step.event,
             "view": self.alert.view,
             "key": columns,
             "since": since,
@@ -265,11 +265,11 @@ class AlertRecorder:
         }
         channels = [each.name for each in self.alert.to]
         written = orjson.dumps(body, option=orjson.OPT_UTC_Z)
-        told = {"id": message_id, "body": written, "channels": channels}
-        connection.execute(_TELL, names | told)
+        queued = {"id": message_id, "body": written, "channels": channels}
+        connection.execute(_QUEUE, names | queued)
 
 
-def due(connection: Connection, source: str, channels: Collection[str]) -> list[Letter]:
+def due(connection: Connection, source: str, channels: Collection[str]) -> list[QueuedMessage]:
     """Returns messages that can be sent now; only the first for each row and channel.
 
     Args:
@@ -278,17 +278,19 @@ def due(connection: Connection, source: str, channels: Collection[str]) -> list[
         channels: Names of the channels that accept messages.
     """
     rows = connection.execute(_DUE, (source, list(channels))).fetchall()
-    return [Letter(*row) for row in rows]
+    return [QueuedMessage(*row) for row in rows]
 
 
-def told(connection: Connection, letter: Letter) -> None:
+def delete_accepted(connection: Connection, message: QueuedMessage) -> None:
     """Deletes a message that its channel has accepted."""
-    connection.execute(_TOLD, (letter.number,))
+    connection.execute(_DELETE, (message.number,))
 
 
-def failed(connection: Connection, letter: Letter, code: str, again_in: timedelta) -> None:
+def record_failure(
+    connection: Connection, message: QueuedMessage, code: str, again_in: timedelta
+) -> None:
     """Records why a channel has not accepted a message, and when to retry."""
-    connection.execute(_FAILED, (again_in, code, letter.number))
+    connection.execute(_FAILED, (again_in, code, message.number))
 
 
 def retire(connection: Connection, source: str, alerts: Collection[Alert]) -> None:
@@ -299,7 +301,7 @@ def retire(connection: Connection, source: str, alerts: Collection[Alert]) -> No
     connection.execute(_RETIRE_EPISODES, (source, [each.name for each in alerts]))
 
 
-def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
+def set_paused(connection: Connection, source: str, alert: str, why: str) -> None:
     """Records why an alert is paused, for `alert list`; clears it if `why` is empty.
 
     Args:
@@ -309,15 +311,15 @@ def unlooked(connection: Connection, source: str, alert: str, why: str) -> None:
         why: The cause, without values of rows; empty to clear it.
     """
     names = {"source": source, "alert": alert, "channel": CONDITION, "why": why}
-    connection.execute(_UNLOOKED if why else _LOOKED, names)
+    connection.execute(_SET_PAUSED if why else _CLEAR_PAUSED, names)
 
 
-def standing(connection: Connection, source: str) -> Iterator[Standing]:
+def row_states(connection: Connection, source: str) -> Iterator[AlertRowState]:
     """Yields the rows with a recorded state."""
-    for alert, key, state, since in connection.execute(_STANDING, (source,)).fetchall():
-        yield Standing(alert, key, EpisodeState(state), since)
+    for alert, key, state, since in connection.execute(_ROW_STATES, (source,)).fetchall():
+        yield AlertRowState(alert, key, EpisodeState(state), since)
 
 
-def waiting(connection: Connection, source: str) -> list[PendingMessages]:
+def pending_messages(connection: Connection, source: str) -> list[PendingMessages]:
     """Returns the unsent messages, by alert and channel."""
-    return [PendingMessages(*row) for row in connection.execute(_WAITING, (source,)).fetchall()]
+    return [PendingMessages(*row) for row in connection.execute(_PENDING, (source,)).fetchall()]

@@ -21,9 +21,9 @@ from cdc.errors import CdcError
 from cdc.postgres import session
 from projections.alerting import evaluator
 from projections.alerting import tables as alerting_tables
-from projections.alerting.channels import Post
-from projections.alerting.dispatcher import Messenger
-from projections.alerting.episode import Patience, due_at, steps
+from projections.alerting.channels import ChannelSender
+from projections.alerting.dispatcher import MessageDispatcher
+from projections.alerting.episode import NotificationDelay, due_at, steps
 from projections.definition.alert import Event
 from projections.errors import AlertConditionError, AlertError, ProjectionError
 from projections.publishing.published_versions import Published
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from foundation.advisory_lock import AdvisoryLock
-    from projections.alerting.evaluator import Met
+    from projections.alerting.evaluator import MatchingRows
     from projections.definition.alert import Alert
 
 Connection = psycopg.Connection[Any]
@@ -79,7 +79,7 @@ class AlertSpec:
 
 def begin(spec: AlertSpec, stop: threading.Event) -> list[threading.Thread]:
     """Starts the threads that evaluate alerts and send messages; returns them."""
-    parts = {"alerts": _look, "alert messages": _tell}
+    parts = {"alerts": _evaluate, "alert messages": _dispatch}
     threads = [
         threading.Thread(target=run, args=(spec, stop), name=name, daemon=True)
         for name, run in parts.items()
@@ -89,19 +89,19 @@ def begin(spec: AlertSpec, stop: threading.Event) -> list[threading.Thread]:
     return threads
 
 
-def _look(spec: AlertSpec, stop: threading.Event) -> None:
-    _run(spec, alerting_tables.LOOKING, stop, Lookout(spec, stop).look_on)
+def _evaluate(spec: AlertSpec, stop: threading.Event) -> None:
+    _run(spec, alerting_tables.EVALUATION_LOCK, stop, AlertWatcher(spec, stop).run)
 
 
-def _tell(spec: AlertSpec, stop: threading.Event) -> None:
+def _dispatch(spec: AlertSpec, stop: threading.Event) -> None:
     with (
-        closing(Post(spec.bootstrap, spec.secrets)) as post,
-        closing(Messenger(spec.source, spec.alerts, post, stop)) as messenger,
+        closing(ChannelSender(spec.bootstrap, spec.secrets)) as sender,
+        closing(MessageDispatcher(spec.source, spec.alerts, sender, stop)) as dispatcher,
     ):
-        _run(spec, alerting_tables.TELLING, stop, messenger.tell_on)
+        _run(spec, alerting_tables.DISPATCH_LOCK, stop, dispatcher.run)
 
 
-class Lookout:
+class AlertWatcher:
     """Evaluates the views and stores the messages to send.
 
     Args:
@@ -113,12 +113,12 @@ class Lookout:
         self._spec = spec
         self._stop = stop
         self._keys: Mapping[str, tuple[str, ...]] = {}
-        self._doubted: set[str] = set()
+        self._uncertain: set[str] = set()
         self._ask_again_s = 0.0
         self._due: dict[str, datetime] = {}
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
-    def look_on(self, connection: Connection) -> None:
+    def run(self, connection: Connection) -> None:
         """Evaluates until it is stopped."""
         alerting_tables.retire(connection, self._spec.source, self._spec.alerts)
         published, seen = Published(self._spec.tables, self._spec.source), 0
@@ -132,11 +132,11 @@ class Lookout:
             moved = number not in {0, seen}
             if moved or now_s - looked_s >= EVERY_S or self._overdue(connection):
                 seen, looked_s = number or seen, now_s
-                self.look(connection)
+                self.evaluate(connection)
                 done_s = time.monotonic()
                 rested_s = max(now_s + _LEAST_S, done_s + _REST * (done_s - now_s))
 
-    def look(self, connection: Connection) -> None:
+    def evaluate(self, connection: Connection) -> None:
         """Evaluates all views once; an alert that cannot be evaluated delays no other.
 
         The cause is logged once, and recorded for `headwater alert list` until the alert can be
@@ -147,60 +147,60 @@ class Lookout:
         """
         for alert in self._spec.alerts:
             try:
-                self._look_at(connection, alert)
+                self._evaluate_alert(connection, alert)
                 why = ""
             except psycopg.OperationalError:
                 raise
             except (ProjectionError, CdcError) as error:
-                self._doubted.add(alert.view)  # its key may have changed
+                self._uncertain.add(alert.view)  # its key may have changed
                 why = f"{error.code}: {error.message}"
             except Exception as error:  # noqa: BLE001  # whatever a view has, others are looked at
                 why = f"{AlertError.code}: {type(error).__name__}"
-            if why == self._said.get(alert.name):
+            if why == self._logged.get(alert.name):
                 continue
             if why:
                 _log.warning("an alert is not looked at", alert=alert.name, why=why)
-            alerting_tables.unlooked(connection, self._spec.source, alert.name, why)
-            self._said[alert.name] = why
+            alerting_tables.set_paused(connection, self._spec.source, alert.name, why)
+            self._logged[alert.name] = why
 
-    def _look_at(self, connection: Connection, alert: Alert) -> None:
+    def _evaluate_alert(self, connection: Connection, alert: Alert) -> None:
         self._due.pop(alert.name, None)  # nothing is due for an alert that cannot be evaluated
         key = self._key(alert.view)
         if not key:
             return  # the view is not bound yet
         with connection.transaction():
-            alerting_tables.look(connection, self._spec.source)
+            alerting_tables.begin_evaluation(connection, self._spec.source)
             now = alerting_tables.now(connection)
-            found = evaluator.met(self._spec.tables, self._spec.source, alert, key, now)
+            found = evaluator.matching_rows(self._spec.tables, self._spec.source, alert, key, now)
             if found is None:
                 return
-            told = self._note(connection, alert, key, found, now)
-        if told:
-            counts = {str(event): rows for event, rows in sorted(told.items())}
-            _log.info("rows of an alert", alert=alert.name, **counts)
+            counts = self._record(connection, alert, key, found, now)
+        if counts:
+            by_event = {str(event): rows for event, rows in sorted(counts.items())}
+            _log.info("rows of an alert", alert=alert.name, **by_event)
 
     def _key(self, view: str) -> tuple[str, ...]:
         """Returns the columns of a view's key; empty while the view is paused."""
-        unsure = view not in self._keys or view in self._doubted
+        unsure = view not in self._keys or view in self._uncertain
         if unsure and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = time.monotonic() + _KEYS_EVERY_S
             self._keys = self._spec.keys()
-            self._doubted.clear()
+            self._uncertain.clear()
         return self._keys.get(view, ())
 
-    def _note(
+    def _record(
         self,
         connection: Connection,
         alert: Alert,
         key: tuple[str, ...],
-        found: Met,
+        found: MatchingRows,
         now: datetime,
     ) -> Counter[Event]:
-        patience = Patience(alert.hold, alert.quiet)
+        delay = NotificationDelay(alert.hold, alert.quiet)
         known = alerting_tables.known(connection, self._spec.source, alert.name)
-        taken = list(steps(known, found.until, now, patience))
-        told = Counter(step.told for step in taken if step.told is not None)
-        if told[Event.OPENED] > OPENED_MAX:
+        taken = list(steps(known, found.until, now, delay))
+        counts = Counter(step.event for step in taken if step.event is not None)
+        if counts[Event.OPENED] > OPENED_MAX:
             raise AlertConditionError(
                 f"alert {alert.name} would report more than {OPENED_MAX:,} rows at once",
                 hint='use a narrower condition, or recent=Recent("at", "7 days")',
@@ -215,9 +215,9 @@ class Lookout:
                 known.pop(step.key, None)
             else:
                 known[step.key] = step.episode
-        if (due := due_at(known.values(), patience)) is not None:
+        if (due := due_at(known.values(), delay)) is not None:
             self._due[alert.name] = due
-        return told
+        return counts
 
     def _overdue(self, connection: Connection) -> bool:
         return bool(self._due) and min(self._due.values()) <= alerting_tables.now(connection)
@@ -230,7 +230,7 @@ def _run(
     while not stop.is_set():
         try:
             with session.connect(spec.dsn) as connection:
-                if alerting_tables.alone(connection, spec.source, part):
+                if alerting_tables.try_reserve(connection, spec.source, part):
                     work(connection)
         except (ProjectionError, CdcError) as error:
             _log.warning("alerts are looked at later", code=error.code)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 
-class Holding(NamedTuple):
+class StoredKey(NamedTuple):
     """What a store has of a key.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sink(Protocol):
         """
         ...
 
-    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Returns what each of some keys has now; of a view whose rows have keys.
 
         A row and its version are of one moment.

@@ -120,7 +120,7 @@ class TaskOutcome:
         """Returns the store."""
         return self._sink()
 
-    def set_apart(self, waiting: Sequence[UnappliedRecord]) -> None:
+    def quarantine(self, waiting: Sequence[UnappliedRecord]) -> None:
         """Adds records that wait, so that later ones of their keys wait behind them."""
         self.waiting += waiting
         for each in waiting:

@@ -67,7 +67,7 @@ class ViewDelivery:
             sink.apply(plan, reduced.begun)  # of records that count as filtered
         for refused in applied.refused:
             self._fail(refused.change, refused.error)
-        self._count(self._set_apart(sink), applied, ready)
+        self._count(self._to_quarantine(sink), applied, ready)
 
     def _mine(self, kind: str | None) -> bool:
         """Whether an event of a type belongs to the view; without a type it may."""
@@ -224,7 +224,7 @@ class ViewDelivery:
         raw = self._sources[change.key, change.version]
         self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
 
-    def _set_apart(self, sink: Sink) -> list[UnappliedRecord]:
+    def _to_quarantine(self, sink: Sink) -> list[UnappliedRecord]:
         """Returns the records to quarantine: failures without a newer change in the store."""
         failures = self._failures + self._behind
         if not failures:
@@ -249,7 +249,7 @@ class ViewDelivery:
             waiting[place] = UnappliedRecord(
                 self._plan.name, key, self._topic, own, failure.version, failure.error
             )
-        self._task.set_apart(list(waiting.values()))
+        self._task.quarantine(list(waiting.values()))
         return list(waiting.values())
 
     def _count(

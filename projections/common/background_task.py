@@ -58,7 +58,7 @@ class BackgroundTask(threading.Thread, ABC):
             try:
                 self.work()
             except Exception as error:  # noqa: BLE001  # the edge of the thread
-                self._begin_anew(error)
+                self._restart(error)
 
     def stop(self) -> None:
         """Ends the thread after its present work."""
@@ -77,7 +77,7 @@ class BackgroundTask(threading.Thread, ABC):
         error = self.fault or self.error
         return {"around_at": self._around_at, "error": None if error is None else asdict(error)}
 
-    def _begin_anew(self, error: Exception) -> None:
+    def _restart(self, error: Exception) -> None:
         if self._stopped.is_set():
             return  # its resources are closed, too
         self.error = Fault.of(

@@ -89,9 +89,9 @@ class LogState:
             self.files.pop(key, None)
             self.gone[key] = remove
         elif (protocol := line.get("protocol")) is not None:
-            self.protocol = _said(protocol)
+            self.protocol = _without_nulls(protocol)
         elif (metadata := line.get("metaData")) is not None:
-            self.metadata = _said(metadata)
+            self.metadata = _without_nulls(metadata)
 
 
 class TableLog:
@@ -147,7 +147,7 @@ class TableLog:
         path = self.folder / f"{number:020}.checkpoint.parquet"
         try:
             table = pq.read_table(path, columns=list(_REPLAYED), partitioning=None)
-            return [_said(line) for line in table.to_pylist(maps_as_pydicts="strict")]
+            return [_without_nulls(line) for line in table.to_pylist(maps_as_pydicts="strict")]
         except (OSError, pa.ArrowException) as error:
             raise self._unreadable(path.name, error) from None
 
@@ -178,7 +178,7 @@ def parsed(commit: bytes) -> list[Action]:
     return lines
 
 
-def _said(action: Action) -> Action:
+def _without_nulls(action: Action) -> Action:
     """Removes the NULL fields of a checkpoint, which a commit lacks."""
     return {name: value for name, value in action.items() if value is not None}
 

@@ -93,10 +93,10 @@ def batch_end(checkpoint: Path, batch: int) -> Offsets:
         batch: Number of a started batch.
     """
     lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
-    return _told(lines)
+    return _decoded_offsets(lines)
 
 
-def _told(lines: list[str]) -> Offsets:
+def _decoded_offsets(lines: list[str]) -> Offsets:
     offsets: Offsets = {}
     for line in lines[2:]:  # after a version and Spark's metadata
         for topic, partitions in orjson.loads(line).items():
@@ -189,7 +189,7 @@ def _end(checkpoint: Path, batch: int) -> Offsets | None:
     """Returns the offsets of a batch; None if its file is damaged or missing."""
     lines = _lines(checkpoint / "offsets" / str(batch))
     try:
-        return None if lines is None else _told(lines) or None
+        return None if lines is None else _decoded_offsets(lines) or None
     except (AttributeError, TypeError, ValueError):
         return None
 

@@ -78,7 +78,7 @@ def alone(
         ) from None
 
 
-class DerivedTurn:
+class DerivedStoreLock:
     """The lock for derived views in one store, on a session that stays open.
 
     Args:
@@ -90,7 +90,7 @@ class DerivedTurn:
     def __init__(self, dsn: str, source: str, store: str) -> None:
         self._dsn = dsn
         self._source = source
-        self._turn = of_derived(store)
+        self._store = of_derived(store)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
 
@@ -105,7 +105,7 @@ class DerivedTurn:
             if self._connection is None or self._connection.closed:
                 self._connection = session.connect(self._dsn)
             try:
-                with shared(self._connection, self._source, self._turn):
+                with shared(self._connection, self._source, self._store):
                     yield self._connection
             except psycopg.Error:
                 self._connection.close()

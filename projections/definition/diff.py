@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from projections.definition.codec import decoded, encoded
-from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.derived.view_function import ViewFunction, digest_in
 from projections.definition.views import DerivedView, EventsRef, EventsView, MirrorView
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def difference(
         gone: Whether the source no longer has a table of that name. A new name then belongs to a
             renamed table and requires nothing.
     """
-    old = _told_as(old, new)
+    old = _with_new_digest(old, new)
     # a stored definition has tuples where a declaration may have lists
     old, new = decoded(encoded(old)), decoded(encoded(new))
     found = [
@@ -66,7 +66,7 @@ def difference(
     if not found:
         return DefinitionChange(DefinitionChangeKind.NONE)
     rebuilt = any(part.kind is DefinitionChangeKind.REBUILD for part in found)
-    if isinstance(old, DerivedView) and is_function(old) and part_told(old.text) is None:
+    if isinstance(old, DerivedView) and is_function(old) and digest_in(old.text) is None:
         rebuilt = False  # the module has lost the former function, so it cannot maintain the view
     return DefinitionChange(
         DefinitionChangeKind.REBUILD if rebuilt else DefinitionChangeKind.IN_PLACE,
@@ -76,7 +76,7 @@ def difference(
     )
 
 
-def _told_as(old: AnyView, new: AnyView) -> AnyView:
+def _with_new_digest(old: AnyView, new: AnyView) -> AnyView:
     """Gives the old view the new digest if the old digest covered a module that is unchanged."""
     if not isinstance(old, DerivedView) or not isinstance(new, DerivedView):
         return old
@@ -179,7 +179,7 @@ def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
             DefinitionChangeKind.REBUILD, ("it is made in another way",), rows=True
         )
     elif is_function(old) and old.text != new.text:
-        known = part_told(old.text) is not None and part_told(new.text) is not None
+        known = digest_in(old.text) is not None and digest_in(new.text) is not None
         said = "its function" if known else "its function, or what stands beside it in its module"
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), rows=True)
     elif _query(old) != _query(new):

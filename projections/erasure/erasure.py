@@ -24,7 +24,7 @@ from projections.common.file_lock import WriterLock
 from projections.definition.views import Store, kept_in
 from projections.erasure.archive import ArchivedTopic
 from projections.erasure.certificate import Erased
-from projections.erasure.residue import expunge, forget_past, write_anew
+from projections.erasure.residue import expunge, forget_past, rewrite_files
 from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
 from projections.publishing.other_sources import readers, shown_elsewhere
@@ -167,7 +167,7 @@ class Erasure:
             count, left = len(merged.indices), merged.left
             found.append(Erased("search", "indices merged", count, complete=not left))
         if self._places(Store.CACHE):
-            done = write_anew(self._spec.config.cache_url, _REWRITE_S)
+            done = rewrite_files(self._spec.config.cache_url, _REWRITE_S)
             found.append(Erased("cache", "files written anew", int(done), complete=done))
         return found
 

@@ -20,7 +20,7 @@ from foundation.atomic_file import replacing, write_atomically
 from foundation.waiting import looks
 from projections.common.delta_log import parsed
 from projections.errors import SinkUnavailableError
-from projections.stores.valkey.client import told_apart
+from projections.stores.valkey.client import translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -100,9 +100,9 @@ def _forget_in_checkpoint(checkpoint: Path) -> None:
         pq.write_table(lines, file)
 
 
-def _without(said: pa.ChunkedArray, names: Collection[str]) -> pa.Array:
+def _without(fields: pa.ChunkedArray, names: Collection[str]) -> pa.Array:
     """Returns statistics without some of their columns."""
-    array = said.combine_chunks()
+    array = fields.combine_chunks()
     parts = [
         pa.nulls(len(array), field.type) if field.name in names else array.field(number)
         for number, field in enumerate(array.type)
@@ -112,8 +112,8 @@ def _without(said: pa.ChunkedArray, names: Collection[str]) -> pa.Array:
 
 def _without_values(line: dict[str, Any]) -> dict[str, Any]:
     return {
-        kind: {name: value for name, value in said.items() if name not in _VALUED.get(kind, ())}
-        for kind, said in line.items()
+        kind: {name: value for name, value in fields.items() if name not in _VALUED.get(kind, ())}
+        for kind, fields in line.items()
     }
 
 
@@ -121,7 +121,7 @@ _POLL_S: Final = 0.1
 _UNDER_WAY: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 
 
-def write_anew(url: str, deadline_s: float) -> bool:
+def rewrite_files(url: str, deadline_s: float) -> bool:
     """Makes a cache rewrite its files, and waits for it.
 
     Args:
@@ -136,13 +136,13 @@ def write_anew(url: str, deadline_s: float) -> bool:
     """
     client = redis.Redis.from_url(url)
     try:
-        with told_apart():
+        with translated_errors():
             found: Any = client.info("persistence")
             _await(client, deadline_s)  # a running one may have begun before
             if found.get("aof_enabled"):
-                _asked(client, client.bgrewriteaof, deadline_s)
+                _requested(client, client.bgrewriteaof, deadline_s)
             if found.get("rdb_last_save_time") and found.get("rdb_saves", 1):
-                _asked(client, client.bgsave, deadline_s)
+                _requested(client, client.bgsave, deadline_s)
     except redis.ResponseError:
         return False
     finally:
@@ -150,15 +150,15 @@ def write_anew(url: str, deadline_s: float) -> bool:
     return True
 
 
-def _asked(client: redis.Redis, ask: Callable[[], object], deadline_s: float) -> None:
+def _requested(client: redis.Redis, ask: Callable[[], object], deadline_s: float) -> None:
     ask()
     _await(client, deadline_s)
 
 
 def _await(client: redis.Redis, deadline_s: float) -> None:
     for _ in looks(deadline_s, _POLL_S):
-        said: Any = client.info("persistence")
-        if not any(said.get(name) for name in _UNDER_WAY):
+        fields: Any = client.info("persistence")
+        if not any(fields.get(name) for name in _UNDER_WAY):
             return
     raise SinkUnavailableError(
         "the cache did not rewrite its files in time", detail=f"after {deadline_s:.0f} s"
@@ -261,8 +261,8 @@ def _released(engine: SearchEngine, name: str, written: Mapping[str, int]) -> bo
 
 
 def _copies(engine: SearchEngine, name: str) -> dict[str, list[dict[str, Any]]]:
-    said = engine.request("GET", f"/{name}/_stats?level=shards")
-    copies: dict[str, list[dict[str, Any]]] = said["indices"][name]["shards"]
+    answer = engine.request("GET", f"/{name}/_stats?level=shards")
+    copies: dict[str, list[dict[str, Any]]] = answer["indices"][name]["shards"]
     return copies
 
 
@@ -273,15 +273,15 @@ def _with_former(engine: SearchEngine, name: str) -> set[tuple[str, str, str]]:
         (shard, copy["routing"]["node"], segment)
         for shard, copies in shards.items()
         for copy in copies
-        for segment, said in copy["segments"].items()
-        if said["deleted_docs"]
+        for segment, fields in copy["segments"].items()
+        if fields["deleted_docs"]
     }
 
 
 def _await_search(engine: SearchEngine, task: str, deadline_s: float) -> None:
     for _ in looks(deadline_s, _SEARCH_POLL_S):
-        said: Any = engine.request("GET", f"/_tasks/{task}")
-        if said.get("completed"):
+        answer: Any = engine.request("GET", f"/_tasks/{task}")
+        if answer.get("completed"):
             return
     raise SinkUnavailableError(
         "search did not merge its segments in time",

@@ -62,7 +62,7 @@ def unreached(
     """
     if not view_schemas.ready(connection):
         return []
-    look = _Look(connection, spec, table)
+    look = _StoreStates(connection, spec, table)
     return sorted([*look.paused(), *look.halted(halted), *look.withdrawn(), *look.left()])
 
 
@@ -76,7 +76,7 @@ def made_from(
     return frozenset(found)
 
 
-class _Look:
+class _StoreStates:
     """The recorded state of all versions and stores."""
 
     def __init__(self, connection: Connection, spec: JobSpec, table: TableName) -> None:

@@ -41,7 +41,7 @@ _TYPE: Final = "_change_type"
 _COMMIT: Final = "_commit_version"
 
 
-class Delivered(msgspec.Struct, frozen=True):
+class DeliveredState(msgspec.Struct, frozen=True):
     """What a store has of a derived view.
 
     Attributes:
@@ -78,11 +78,11 @@ def delivered_file(config: JobConfig, store: Store) -> Path:
     return config.checkpoint(store).with_name(f"{store}.derived.json")
 
 
-def delivered(config: JobConfig, store: Store) -> dict[str, Delivered]:
+def delivered(config: JobConfig, store: Store) -> dict[str, DeliveredState]:
     """Returns what a store has of each derived view, by physical name."""
     try:
         content = delivered_file(config, store).read_bytes()
-        return msgspec.json.decode(content, type=dict[str, Delivered])
+        return msgspec.json.decode(content, type=dict[str, DeliveredState])
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError:  # damaged by a power cut: all rows are written again

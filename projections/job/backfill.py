@@ -19,7 +19,7 @@ import structlog
 from cdc.broker.topics import extent
 from cdc.postgres import session
 from cdc.snapshot import reads
-from cdc.snapshot.reads import Wish
+from cdc.snapshot.reads import SnapshotRequest
 from foundation.atomic_file import write_atomically
 from projections.common.spark_checkpoint import committed, take_back
 from projections.definition.views import Store
@@ -189,7 +189,7 @@ def _ask(spec: JobSpec, topics: frozenset[str]) -> dict[str, int]:
     with session.connect(spec.config.source_dsn) as connection:
         epoch = reads.epoch_of(connection, spec.config.source, 1)
         for topic in sorted(topics):
-            wish = Wish(tables[topic])
+            wish = SnapshotRequest(tables[topic])
             asked[topic], _ = reads.ask(connection, spec.config.source, epoch, wish)
             _log.info("table is read for a new view", table=str(wish.table), read=asked[topic])
     return asked

@@ -29,7 +29,7 @@ from projections.errors import (
 )
 from projections.job.spark.shared_folder import SharedFolder
 from projections.planning.job_spec import writing
-from projections.publishing.batch_fence import BatchTurn
+from projections.publishing.batch_fence import BatchFence
 from projections.publishing.boundary import divide
 from projections.publishing.published_versions import Published
 from projections.stores.delta.sink import WarehouseSink
@@ -156,7 +156,7 @@ class BatchWriter:
             with closing(delivery):
                 if self.store is Store.TABLE and not self.beside:
                     published = Published(self.addresses.tables, self.ledger.source)
-                    with BatchTurn(published.folder).taken(self.turn):
+                    with BatchFence(published.folder).taken(self.turn):
                         self._write_group(published, delivery, runs)
                 else:
                     _take(delivery, runs)
@@ -165,10 +165,10 @@ class BatchWriter:
                 quarantine_table.halt(self.ledger, delivery.halted, error)
             raise
         if delivery.waiting or delivery.truncated:
-            self._set_apart(delivery)
+            self._quarantine(delivery)
         return delivery.counts
 
-    def _set_apart(self, delivery: TaskApplier) -> None:
+    def _quarantine(self, delivery: TaskApplier) -> None:
         """Quarantines records; pauses a mirror that has too many of them, and no other view.
 
         Raises:

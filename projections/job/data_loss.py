@@ -61,7 +61,7 @@ def lost(
     )
 
 
-def made_anew(
+def find_recreated(
     query: str, wanted: Iterable[str], known: Mapping[str, str], now: Mapping[str, str]
 ) -> RecordsLostError | None:
     """Returns an error if a topic was deleted and recreated since a query began to read it.

@@ -34,7 +34,7 @@ from projections.job.streaming_query import (
     start_query,
 )
 from projections.job.tasks.derived_tables import DerivedTablesTask
-from projections.job.tasks.handover import HandoverTask, Lane
+from projections.job.tasks.handover import HandoverTask, StoreQuery
 from projections.job.tasks.maintenance import MaintenanceTask
 from projections.job.tasks.positions import PositionsTask
 from projections.job.tasks.rebuilds import RebuildServer
@@ -99,11 +99,11 @@ class Generation:
         )
         reached = None if self._derived_tables is None else self._derived_tables.reached
         self._positions = PositionsTask(spec, tables, self._committed, self._kept, reached)
-        lanes = {
-            store: Lane(guard, self._active_plans[store], partial(self._committed, store))
+        queries = {
+            store: StoreQuery(guard, self._active_plans[store], partial(self._committed, store))
             for store, guard in self._guards.items()
         }
-        self._handover = HandoverTask(self._batches, spec, tables, lanes, self._taken)
+        self._handover = HandoverTask(self._batches, spec, tables, queries, self._taken)
         self._rebuilds = RebuildServer(session, spec.config)
         self._stable_tables = StableTablesTask(spec.config.addresses.tables, spec.config.source)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
@@ -140,7 +140,7 @@ class Generation:
 
     def start(self) -> None:
         """Starts everything; each query has its own supervising thread."""
-        self._try_again()
+        self._retry_reshaped()
         for task in self._beside:
             task.start()
         for query in self.queries.values():
@@ -168,12 +168,12 @@ class Generation:
         for guard in self._guards.values():
             guard.close()
 
-    def _try_again(self) -> None:
+    def _retry_reshaped(self) -> None:
         """Retries records that were quarantined because of columns that the views now have."""
         try:
             with quarantine_table.connect(self.spec.config.ledger) as connection:
                 views = [plan.name for plan in self.spec.plans]
-                quarantine_table.shaped_anew(connection, self.spec.config.source, views)
+                quarantine_table.retry_reshaped(connection, self.spec.config.source, views)
         except ProjectionError as error:
             _log.warning(
                 "quarantined records are not retried yet", code=error.code, what=error.message

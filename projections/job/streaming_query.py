@@ -27,7 +27,7 @@ from projections.job.active_plans import SentPlans
 from projections.job.archive_writer import ADDED_DDL, Archiver
 from projections.job.batch_writer import COUNTERS_DDL, BatchWriter
 from projections.job.record_columns import epoch_column, record_columns
-from projections.publishing.batch_fence import BatchTurn
+from projections.publishing.batch_fence import BatchFence
 from projections.publishing.published_versions import Published
 from projections.versions import handover
 
@@ -167,7 +167,7 @@ def start_query(
                 ends = spark_checkpoint.batch_end(spec.config.checkpoint(store), batch_id)
                 writing = replace(writer, plans=context.active_plans.sent)
                 if store is Store.TABLE:
-                    turns = BatchTurn(
+                    turns = BatchFence(
                         Published(spec.config.addresses.tables, spec.config.source).folder
                     )
                     writing = replace(writing, reach=context.reach(ends), turn=turns.begin())
@@ -296,7 +296,7 @@ def _starting(spec: JobSpec, store: Store) -> str:
     standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
     bounds = extent.bounds(spec.config.bootstrap, wanted)
     identities = topics.identities(spec.config.bootstrap, wanted)
-    lost = data_loss.made_anew(store, wanted & known.keys(), known, identities)
+    lost = data_loss.find_recreated(store, wanted & known.keys(), known, identities)
     if lost := lost or data_loss.lost(store, standing, bounds):
         raise lost
     anew = damaged is not None or at != stands

@@ -299,7 +299,9 @@ class Binder:
         )
 
     def _asked(self, view: MirrorView) -> int:
-        return reads.ask(self._connection, self._source, self._epoch, reads.Wish(view.table))[0]
+        return reads.ask(
+            self._connection, self._source, self._epoch, reads.SnapshotRequest(view.table)
+        )[0]
 
     def _version(self, lsn: Lsn) -> int:
         return ChangePosition.of_read(self._epoch, lsn).version

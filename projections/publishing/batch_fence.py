@@ -23,7 +23,7 @@ _NUMBER: Final = "turn"
 _LOCK: Final = ".turn.lock"
 
 
-class BatchTurn:
+class BatchFence:
     """The right to write the tables of a source.
 
     Args:

@@ -48,7 +48,7 @@ class CompleteThrough:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class UnpublishedProgress:
     """What the tables have beyond their last boundary; carried from batch to batch.
 
     Attributes:
@@ -65,7 +65,7 @@ class Ahead:
     commit: int = 0
 
 
-class Division(NamedTuple):
+class DividedBatch(NamedTuple):
     """A batch, divided at a boundary.
 
     Attributes:
@@ -80,8 +80,8 @@ class Division(NamedTuple):
     within: list[Run]
     beyond: list[Run]
     boundary: int | None
-    settled: Ahead
-    ahead: Ahead
+    settled: UnpublishedProgress
+    ahead: UnpublishedProgress
 
 
 class RecordPosition(NamedTuple):
@@ -100,8 +100,11 @@ class RecordPosition(NamedTuple):
 
 
 def divide(
-    runs: Iterable[Run], topics: frozenset[str], reach: CompleteThrough | None, ahead: Ahead
-) -> Division:
+    runs: Iterable[Run],
+    topics: frozenset[str],
+    reach: CompleteThrough | None,
+    ahead: UnpublishedProgress,
+) -> DividedBatch:
     """Divides the records of a batch at its last boundary.
 
     Args:
@@ -114,7 +117,7 @@ def divide(
     places = [(topic, place) for topic, records in found for _, place in records if place]
     epoch = max((place.epoch for _, place in places), default=ahead.epoch)
     if epoch > ahead.epoch:
-        ahead = Ahead(epoch)  # every table is read again
+        ahead = UnpublishedProgress(epoch)  # every table is read again
     places = [(topic, place) for topic, place in places if place.epoch == epoch]
     reached = reach.lsn if reach is not None and reach.epoch == epoch else None
     commits = [ahead.commit, *(place.after_commit for _, place in places)]
@@ -130,7 +133,9 @@ def divide(
         place.read_lsn for topic, place in places if topic in topics and place.read_lsn > readable
     ]
     over = ahead.after_commit < known  # records applied early are now within the boundary
-    settled = Ahead(epoch, _NOTHING if over else ahead.after_commit, ahead.read_lsn, max(commits))
+    settled = UnpublishedProgress(
+        epoch, _NOTHING if over else ahead.after_commit, ahead.read_lsn, max(commits)
+    )
     left = replace(
         settled,
         after_commit=max([settled.after_commit, *later]),
@@ -144,7 +149,7 @@ def divide(
         return place.after_commit >= known or place.read_lsn > readable
 
     applied = [(topic, records) for topic, records in found if topic in topics]
-    return Division(
+    return DividedBatch(
         [(topic, [r for r, place in records if not beyond(place)]) for topic, records in applied],
         [(topic, [r for r, place in records if beyond(place)]) for topic, records in applied],
         boundary,
@@ -153,7 +158,9 @@ def divide(
     )
 
 
-def _boundary(reached: int | None, known: int, ahead: Ahead, *, whole: bool) -> int | None:
+def _boundary(
+    reached: int | None, known: int, ahead: UnpublishedProgress, *, whole: bool
+) -> int | None:
     """Returns the boundary of the tables once everything not beyond a commit is applied."""
     if reached is None or known <= ahead.after_commit:
         return None  # part of a transaction beyond it was applied before

@@ -28,7 +28,7 @@ from foundation import file_lock
 from foundation.atomic_file import write_atomically
 from projections.changes.record import Record
 from projections.errors import PlaceBehindError, PlaceUnpublishedError
-from projections.publishing.boundary import Ahead
+from projections.publishing.boundary import UnpublishedProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -159,7 +159,7 @@ class Current(msgspec.Struct, frozen=True):
         return found
 
 
-class Beyond(msgspec.Struct, frozen=True):
+class PendingRecords(msgspec.Struct, frozen=True):
     """Records beyond a boundary.
 
     Attributes:
@@ -167,7 +167,7 @@ class Beyond(msgspec.Struct, frozen=True):
         waiting: Records that wait for a later boundary, by topic.
     """
 
-    ahead: Ahead = Ahead()
+    ahead: UnpublishedProgress = UnpublishedProgress()
     waiting: list[tuple[str, list[Record]]] = []
 
 
@@ -436,11 +436,15 @@ class Published:
                         hint="wait until the version has caught up: headwater view status",
                     )
 
-    def beyond(self) -> Beyond:
+    def beyond(self) -> PendingRecords:
         """Returns the records beyond the newest boundary."""
         path = self._folder / _BEYOND
         found = path.read_bytes() if path.is_file() else None
-        return Beyond() if found is None else msgspec.msgpack.decode(found, type=Beyond)
+        return (
+            PendingRecords()
+            if found is None
+            else msgspec.msgpack.decode(found, type=PendingRecords)
+        )
 
     def waiting_from(self) -> Offsets:
         """Returns the offset of the first waiting record of each partition."""
@@ -451,7 +455,7 @@ class Published:
                 found[place] = min(record.offset, found.get(place, record.offset))
         return found
 
-    def keep_beyond(self, ahead: Ahead, waiting: Iterable[Run] = ()) -> None:
+    def keep_beyond(self, ahead: UnpublishedProgress, waiting: Iterable[Run] = ()) -> None:
         """Stores the records beyond the boundary, atomically.
 
         Args:
@@ -459,7 +463,7 @@ class Published:
             waiting: Records that a later batch writes.
         """
         runs = [(topic, [Record._make(each) for each in records]) for topic, records in waiting]
-        kept = Beyond(ahead, [(topic, records) for topic, records in runs if records])
+        kept = PendingRecords(ahead, [(topic, records) for topic, records in runs if records])
         _write(self._folder / _BEYOND, msgspec.msgpack.encode(kept))
 
     def _names(self) -> list[str]:

@@ -140,7 +140,7 @@ class ReadBarrier:
                 return
         raise _behind([self.lateness(seen, store) for store in late], timeout_s)
 
-    def lateness(self, seen: Seen, store: Store) -> Lateness:
+    def lateness(self, seen: SourcePositions, store: Store) -> Lateness:
         """Returns the stage that is behind in a store that has not reached the awaited position."""
         own = seen.positions.get((self.view, store))
         stage, cause = self._stage(seen)
@@ -151,7 +151,7 @@ class ReadBarrier:
         still_s = (seen.now() - own.updated_at).total_seconds()
         return Lateness(self.view, store, stage, own.applied_through, behind, still_s, cause)
 
-    def _stage(self, seen: Seen) -> tuple[ChangeStage, str]:
+    def _stage(self, seen: SourcePositions) -> tuple[ChangeStage, str]:
         if seen.capture.lost is not None:
             return ChangeStage.CAPTURE, f"the capture has lost changes, {seen.capture.lost}"
         if code := seen.paused((self.view, *self.inputs)):
@@ -166,7 +166,7 @@ class ReadBarrier:
         return ChangeStage.BATCH, f"{', '.join(behind)} not there either" if behind else ""
 
 
-def look(connection: psycopg.Connection[Any], token: PositionToken, source: str) -> Seen:
+def look(connection: psycopg.Connection[Any], token: PositionToken, source: str) -> SourcePositions:
     """Reads the position of everything from the source, relative to a token.
 
     Raises:
@@ -176,11 +176,11 @@ def look(connection: psycopg.Connection[Any], token: PositionToken, source: str)
     found = {
         (p.view, p.store): p for p in positions.read(connection) if positions.of_source(p, source)
     }
-    return Seen(connection, capture, found, token.lsn)
+    return SourcePositions(connection, capture, found, token.lsn)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SourcePositions:
     """Positions in the source at one moment.
 
     Attributes:

@@ -66,7 +66,7 @@ _MS_PER_HOUR: Final = 3_600_000
 logger = logging.getLogger(__name__)
 
 
-class Shown(msgspec.Struct, frozen=True):
+class StableContent(msgspec.Struct, frozen=True):
     """The content of a stable table.
 
     Attributes:
@@ -92,8 +92,8 @@ class Shown(msgspec.Struct, frozen=True):
 
     def parameters(self) -> dict[str, str]:
         """Returns it as parameters in the history of the Delta table."""
-        said = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
-        return {**said, "boundary": str(self.applied_through)}
+        action = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
+        return {**action, "boundary": str(self.applied_through)}
 
 
 class _Newest(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class _Newest(msgspec.Struct, frozen=True):
     """
 
     number: int = -1
-    shown: Shown | None = None
+    shown: StableContent | None = None
     ours: bool = False
     torn: bool = False
 
@@ -134,7 +134,7 @@ class StableTable:
         self._draft_path = self.path / ".draft"
         self._newest: _Newest | None = None
 
-    def shows(self) -> Shown | None:
+    def shows(self) -> StableContent | None:
         """Returns the table's content; None if it has none yet.
 
         Raises:
@@ -142,7 +142,7 @@ class StableTable:
         """
         return self._look().shown
 
-    def follow(self, published: Published, *, backwards: bool = False) -> Shown | None:
+    def follow(self, published: Published, *, backwards: bool = False) -> StableContent | None:
         """Publishes the active version of the view.
 
         Version and physical name are read under the table's lock: after a cutover, no later commit
@@ -179,7 +179,7 @@ class StableTable:
 
     def show(
         self, place: str, table: TableVersion, number: int, *, backwards: bool = False
-    ) -> Shown | None:
+    ) -> StableContent | None:
         """Makes the table equal to a published version of a view's table, in one commit.
 
         Args:
@@ -225,7 +225,9 @@ class StableTable:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
 
-    def _show(self, place: str, table: TableVersion, number: int, *, backwards: bool) -> Shown:
+    def _show(
+        self, place: str, table: TableVersion, number: int, *, backwards: bool
+    ) -> StableContent:
         for attempt in range(1, _ATTEMPTS + 1):
             newest, mark = self._look(), self._mark(place, table.version)
             before = newest.shown
@@ -235,10 +237,10 @@ class StableTable:
                 same = (place, table.version) == (before.place, before.version)
                 if newest.whole and same and mark in {"", before.mark}:
                     return before
-            shown = Shown(place, table.version, number, table.epoch, table.lsn, mark)
-            actions = self._going_on(newest, shown)
+            shown = StableContent(place, table.version, number, table.epoch, table.lsn, mark)
+            actions = self._incremental_difference(newest, shown)
             if actions is None:
-                actions = self._anew(newest, shown)
+                actions = self._full_difference(newest, shown)
             self._link(place, actions)
             try:
                 self._commit(newest, shown, actions)
@@ -262,7 +264,7 @@ class StableTable:
             return ""
         return hashlib.sha256(content).hexdigest()[:16]
 
-    def _going_on(self, newest: _Newest, shown: Shown) -> list[Action] | None:
+    def _incremental_difference(self, newest: _Newest, shown: StableContent) -> list[Action] | None:
         """Returns the actions since then in the same table; None if they do not suffice."""
         before = newest.shown
         if before is None or not newest.whole or before.place != shown.place:
@@ -282,17 +284,17 @@ class StableTable:
             for line in lines:
                 if "metaData" in line or "protocol" in line:
                     return None
-                for said in (line.get("add"), line.get("remove")):
-                    changed |= said is not None and bool(said.get("dataChange", True))
+                for action in (line.get("add"), line.get("remove")):
+                    changed |= action is not None and bool(action.get("dataChange", True))
                 if (add := line.get("add")) is not None:
                     added[file_key(add)] = add
                     removed.pop(file_key(add), None)
                 elif (remove := line.get("remove")) is not None:
                     added.pop(file_key(remove), None)
                     removed[file_key(remove)] = remove
-        return _said(shown.place, added.values(), removed.values(), changed=changed)
+        return _file_actions(shown.place, added.values(), removed.values(), changed=changed)
 
-    def _anew(self, newest: _Newest, shown: Shown) -> list[Action]:
+    def _full_difference(self, newest: _Newest, shown: StableContent) -> list[Action]:
         """Returns all differences between the two tables."""
         wanted = TableLog(self._tables / shown.place).state(shown.version)
         if not wanted.metadata:
@@ -306,11 +308,11 @@ class StableTable:
             lines.append({"protocol": wanted.protocol})
         if form != stored.metadata:
             lines.append({"metaData": form})
-        theirs = {file_key(_placed(shown.place, add)): add for add in wanted.files.values()}
+        theirs = {file_key(_with_path(shown.place, add)): add for add in wanted.files.values()}
         added = [add for key, add in theirs.items() if key not in stored.files]
         gone = [add for key, add in stored.files.items() if key not in theirs]
-        lines += [_removed(add, changed=True) for add in gone]
-        return lines + _said(shown.place, added, (), changed=True)
+        lines += [_remove_action(add, changed=True) for add in gone]
+        return lines + _file_actions(shown.place, added, (), changed=True)
 
     def _link(self, place: str, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -341,7 +343,7 @@ class StableTable:
         self._draft_path.unlink(missing_ok=True)
         return self._draft_path
 
-    def _commit(self, newest: _Newest, shown: Shown, actions: list[Action]) -> None:
+    def _commit(self, newest: _Newest, shown: StableContent, actions: list[Action]) -> None:
         now_ms = time.time_ns() // 1_000_000
         info = {
             "timestamp": now_ms,
@@ -433,7 +435,7 @@ class StableTable:
                 (self._log.folder / name).unlink(missing_ok=True)
         state = self._log.state(self._look().number)
         gone = (r for r in state.gone.values() if r.get("deletionTimestamp", 0) >= before_ms)
-        kept = {name for said in (*state.files.values(), *gone) for name in files_of(said)}
+        kept = {name for action in (*state.files.values(), *gone) for name in files_of(action)}
         for folder, folders, files in os.walk(self.path, topdown=False):
             if folder == str(self._log.folder):
                 continue
@@ -453,13 +455,13 @@ class StableTable:
             return True
 
 
-def _shown(lines: list[Action]) -> Shown | None:
+def _shown(lines: list[Action]) -> StableContent | None:
     """Returns the content that a commit of this program publishes; None for another commit."""
     for line in lines:
         info = line.get("commitInfo")
         if info is not None and info.get("operation") == _OPERATION:
             with suppress(msgspec.ValidationError):
-                return msgspec.convert(info.get("operationParameters"), Shown, strict=False)
+                return msgspec.convert(info.get("operationParameters"), StableContent, strict=False)
     return None
 
 
@@ -480,20 +482,20 @@ def _form(wanted: Action, stored: Action) -> Action:
     }
 
 
-def _said(
+def _file_actions(
     place: str, added: Iterable[Action], removed: Iterable[Action], *, changed: bool
 ) -> list[Action]:
     """Returns the actions for the files of a version in the stable table's log."""
-    lines = [_removed(_placed(place, remove), changed=changed) for remove in removed]
-    return lines + [{"add": {**_placed(place, add), "dataChange": changed}} for add in added]
+    lines = [_remove_action(_with_path(place, remove), changed=changed) for remove in removed]
+    return lines + [{"add": {**_with_path(place, add), "dataChange": changed}} for add in added]
 
 
-def _placed(place: str, said: Action) -> Action:
-    return {**said, "path": f"{quote(place)}/{said['path']}"}
+def _with_path(place: str, action: Action) -> Action:
+    return {**action, "path": f"{quote(place)}/{action['path']}"}
 
 
-def _removed(said: Action, *, changed: bool) -> Action:
+def _remove_action(action: Action, *, changed: bool) -> Action:
     names = ("path", "partitionValues", "size", "deletionVector")
-    kept = {name: said[name] for name in names if said.get(name) is not None}
+    kept = {name: action[name] for name in names if action.get(name) is not None}
     full = "partitionValues" in kept and "size" in kept
     return {"remove": {**kept, "dataChange": changed, "extendedFileMetadata": full}}

@@ -9,7 +9,7 @@ from projections.definition.views import Store
 from projections.errors import SinkError
 from projections.stores.opensearch.client import SearchEngine
 from projections.stores.opensearch.sink import index_of
-from projections.stores.valkey.client import CacheServer, Keys, glob, told_apart
+from projections.stores.valkey.client import CacheServer, Keys, glob, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ _ASKED_AT_ONCE: Final = 20
 """Rows of each part of the keys that are measured: each measurement costs as much as a read."""
 
 
-class Room(NamedTuple):
+class StoreCapacity(NamedTuple):
     """Used and free capacity of a store.
 
     Attributes:
@@ -35,7 +35,9 @@ class Room(NamedTuple):
     free_bytes: int | None = None
 
 
-def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dict[str, Room]:
+def store_capacities(
+    addresses: StoreAddresses, place: str, stores: Iterable[Store]
+) -> dict[str, StoreCapacity]:
     """Estimates how much of each store other than the tables a version uses.
 
     A store that does not answer, or lacks the version, is left out: a rebuild reports that itself.
@@ -49,13 +51,15 @@ def rooms(addresses: StoreAddresses, place: str, stores: Iterable[Store]) -> dic
     for store in sorted(stores):
         with suppress(SinkError):
             if store is Store.CACHE:
-                found[str(store)] = cache_room(addresses.cache_url, addresses.cache_prefix, place)
+                found[str(store)] = cache_capacity(
+                    addresses.cache_url, addresses.cache_prefix, place
+                )
             elif store is Store.SEARCH:
-                found[str(store)] = search_room(addresses.search_url, place)
+                found[str(store)] = search_capacity(addresses.search_url, place)
     return {store: room for store, room in found.items() if room is not None}
 
 
-def cache_room(url: str, prefix: str, place: str) -> Room | None:
+def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
     """Estimates the cache memory of a version's rows from a sample.
 
     It excludes lookups, counters, leaderboards and recorded deletes, so it is a lower bound.
@@ -73,7 +77,7 @@ def cache_room(url: str, prefix: str, place: str) -> Room | None:
     """
     pattern = f"{glob(Keys(prefix, place).rows)}*"
     cursor = looked_at = found = asked = sampled_bytes = 0
-    with closing(CacheServer(url, prefix)) as server, told_apart():
+    with closing(CacheServer(url, prefix)) as server, translated_errors():
         client: Any = server.client
         while True:  # keys come in the order of a hash, so the first ones are a random sample
             cursor, keys = client.scan(cursor, match=pattern, count=_KEYS_AT_ONCE)
@@ -92,10 +96,10 @@ def cache_room(url: str, prefix: str, place: str) -> Room | None:
     limit, used = int(facts.get("maxmemory", 0)), int(facts["used_memory"])
     uncounted = int(facts.get("mem_not_counted_for_evict", 0))
     free = max(0, limit - used + uncounted) if limit else None
-    return Room(round(rows * sampled_bytes / asked), free)
+    return StoreCapacity(round(rows * sampled_bytes / asked), free)
 
 
-def search_room(url: str, place: str) -> Room | None:
+def search_capacity(url: str, place: str) -> StoreCapacity | None:
     """Returns the disk space of a version in search, including replicas.
 
     Args:
@@ -112,4 +116,4 @@ def search_room(url: str, place: str) -> Room | None:
         path = f"/{index_of(place)}/_stats/store?ignore_unavailable=true"
         told = engine.request("GET", path)["indices"]
     sizes = [int(each["total"]["store"]["size_in_bytes"]) for each in told.values()]
-    return Room(sum(sizes)) if sizes else None
+    return StoreCapacity(sum(sizes)) if sizes else None

@@ -124,7 +124,7 @@ class KeylessPass:
                 yield RecheckOutcome()
         missing = +lacking
         outcome = RecheckOutcome()
-        if not self._settled or self._read_anew():
+        if not self._settled or self._reread():
             self.void = True
             outcome.counts[KeyVerdict.MOVING] = self.rows
         else:
@@ -146,7 +146,7 @@ class KeylessPass:
         epoch = 1 if self._resting else reads.epoch_of(self._other, self._plan.source, 1)
         return ChangePosition.of_read(epoch, lsn).version
 
-    def _read_anew(self) -> bool:
+    def _reread(self) -> bool:
         if self._resting:
             return False
         table = self._plan.schema.table

@@ -47,7 +47,7 @@ import orjson
 
 from cdc.errors import ValueDecodeError
 from projections.changes.documents import decoded_key, key_values
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.verification.report import KeyFinding, KeyVerdict
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Rounds:
     ) -> tuple[dict[Store, RecheckOutcome], dict[Store, set[str]]]:
         """Applies the steps of the rule once; returns the decided keys and the others."""
         keys = sorted(set().union(*part.values()))
-        first: dict[Store, dict[str, Holding]] = {}
+        first: dict[Store, dict[str, StoredKey]] = {}
         for store in self._stores:
             if part.get(store):
                 with self._stores.each(store):
@@ -218,7 +218,7 @@ class Rounds:
         key: str,
         verdict: KeyVerdict,
         row: Document | None,
-        held: Holding,
+        held: StoredKey,
     ) -> None:
         if verdict is KeyVerdict.EXTRA:
             outcome.note(KeyFinding(key, verdict, held.version), len(held.documents))
@@ -233,10 +233,10 @@ class Rounds:
                 columns = tuple(name for name in self._shown if stored[name] != row[name])
             outcome.note(KeyFinding(key, verdict, held.version, columns))
 
-    def _held(self, store: Store, keys: Sequence[str]) -> dict[str, Holding]:
+    def _held(self, store: Store, keys: Sequence[str]) -> dict[str, StoredKey]:
         """Returns what a store has of keys, as far as both sides can represent them."""
         wanted: dict[str, tuple[object, ...]] = {}
-        found = dict.fromkeys(keys, Holding(0))
+        found = dict.fromkeys(keys, StoredKey(0))
         for key in keys:
             try:
                 wanted[key] = decoded_key(key_values(key, self._columns), self._columns)
@@ -247,7 +247,7 @@ class Rounds:
             rows = (
                 {name: document.get(name) for name in self._shown} for document in held.documents
             )
-            found[key] = Holding(held.version, tuple(rows))
+            found[key] = StoredKey(held.version, tuple(rows))
         return found
 
 
@@ -260,7 +260,7 @@ HASH_BYTES: Final = 16
 
 
 def judge(
-    first: Holding, row: Document | None, second: Holding, *, seen: bool = True
+    first: StoredKey, row: Document | None, second: StoredKey, *, seen: bool = True
 ) -> KeyVerdict:
     """Returns the verdict for a key; see the module.
 
@@ -290,7 +290,7 @@ def hash_of(document: Document) -> bytes:
     return hashlib.blake2b(data, digest_size=HASH_BYTES).digest()
 
 
-def _is(holding: Holding, row: Document | None) -> bool:
+def _is(holding: StoredKey, row: Document | None) -> bool:
     if row is None:
         return not holding.documents
     return len(holding.documents) == 1 and hash_of(holding.documents[0]) == hash_of(row)

@@ -168,15 +168,15 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
             wrong[report.view][report.store] = _repairable(report)
     found: list[Repaired] = []
     for name, of_view in made.items():
-        found += _made_anew(
+        found += _recompute(
             spec, derived[name], of_view, verify_derived, max(deadline_s, RENEWAL_S), say
         )
     plans = {plan.name: plan for plan in spec.plans}
     for view, by_store in wrong.items():
         plan = plans[view]
         _take_out_duplicates(spec, plan, by_store.get(Store.TABLE, ()), say)
-        _read_again(capture, plan, by_store, deadline_s, say)
-        found += _judged_again(spec, plan, by_store, deadline_s)
+        _request_reread(capture, plan, by_store, deadline_s, say)
+        found += _compared_again(spec, plan, by_store, deadline_s)
     return found
 
 
@@ -198,7 +198,7 @@ def _take_out_duplicates(
     say(f"{plan.name} in table: {removed} rows taken out that had a newer one of their key")
 
 
-def _read_again(
+def _request_reread(
     capture: CaptureSpec,
     plan: ViewPlan,
     by_store: Mapping[Store, Sequence[KeyFinding]],
@@ -215,7 +215,7 @@ def _read_again(
         request.wait(capture, asked.read.id, deadline_s)
 
 
-def _judged_again(
+def _compared_again(
     spec: JobSpec,
     plan: ViewPlan,
     by_store: Mapping[Store, Sequence[KeyFinding]],
@@ -240,7 +240,7 @@ def _judged_again(
     return repaired
 
 
-def _made_anew(  # noqa: PLR0913, PLR0917  # see `repair`
+def _recompute(  # noqa: PLR0913, PLR0917  # see `repair`
     spec: JobSpec,
     view: DerivedView,
     reports: Sequence[ViewReport],

@@ -58,7 +58,7 @@ class StoredState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LoggedChange:
     """A change of the row, in the log.
 
     Attributes:
@@ -123,7 +123,7 @@ class Trace:
 
     view: str
     key: str
-    changes: tuple[Sighting, ...]
+    changes: tuple[LoggedChange, ...]
     stores: tuple[StoredRow, ...]
 
 
@@ -148,7 +148,7 @@ def trace(config: JobConfig, plan: ViewPlan, key: str, changes_max: int = CHANGE
             detail="they are not identified by the key of a table",
             hint="headwater events stream shows an event; headwater query finds a row",
         )
-    found = sorted(_sightings(config, plan, key), key=lambda each: each.sighting.version)
+    found = sorted(_logged_changes(config, plan, key), key=lambda each: each.sighting.version)
     newest = found[-1] if found else None
     stores = tuple(_stored(config, plan, store, newest) for store in sorted(plan.to))
     changes = [each.sighting for each in found[-changes_max:]]
@@ -174,7 +174,7 @@ class _Row:
             return None  # from a time when the table had other columns
         if self._form.name_of(key) != self._name:
             return None
-        sighting = Sighting(
+        sighting = LoggedChange(
             topic,
             *place,
             str(event.operation),
@@ -189,12 +189,12 @@ class _Row:
 
 
 class _Found(NamedTuple):
-    sighting: Sighting
+    sighting: LoggedChange
     key: tuple[object, ...]
     record_key: str  # the key under which its records wait
 
 
-def _sightings(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Found]:
+def _logged_changes(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Found]:
     row = _Row(plan, key)
     for topic in plan.topics:
         archived_to: dict[int, int] = {}
@@ -231,7 +231,7 @@ def _stored(config: JobConfig, plan: ViewPlan, store: Store, newest: _Found | No
         through = reached.get((plan.name, store))
         if newest is None:
             return StoredRow(store, StoredState.NEVER_SEEN, None, through, None)
-        picked = quarantine_admin.Picked(plan.name, store, newest.record_key)
+        picked = quarantine_admin.KeySelection(plan.name, store, newest.record_key)
         waiting = quarantine_admin.keys(connection, config.source, picked)
     with closing(open_sink(store, config.addresses)) as sink:
         (version,) = sink.versions(plan, [RowChange(newest.key, 0, None, 0)])

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
-from projections.definition.derived.view_function import part_told
+from projections.definition.derived.view_function import digest_in
 from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView
 from projections.errors import PlanError, SinkUnavailableError
@@ -143,7 +143,7 @@ def _of_query(
     place = registry.current_places(connection, config.source).get(view.name)
     current = next((each for each in versions if each.place == place), None)
     # a function that cannot be stored may be replaced in place
-    if current is not None and (view.function is None or part_told(view.text) is not None):
+    if current is not None and (view.function is None or digest_in(view.text) is not None):
         change = registry.changed(connection, current, view)
         if change.kind is not DefinitionChangeKind.REBUILD:
             return Dependents(followers, now, now)

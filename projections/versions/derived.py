@@ -34,7 +34,7 @@ SELECT DISTINCT jsonb_array_elements_text(definition -> 'inputs') FROM headwater
 
 
 @dataclass(frozen=True, slots=True)
-class KeptDerived:
+class MaintainedDerivedView:
     """A version of a derived view that the job maintains.
 
     Attributes:
@@ -48,7 +48,7 @@ class KeptDerived:
 
 def kept(
     connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
-) -> list[KeptDerived]:
+) -> list[MaintainedDerivedView]:
     """Returns what the job maintains: the versions of each declared view, after their inputs.
 
     Inactive versions of a view precede the active one, so the active one is never ahead in another
@@ -64,10 +64,10 @@ def kept(
     by_view: dict[str, list[ViewVersion]] = {}
     for version in registry.read(connection, source):
         by_view.setdefault(version.view, []).append(version)
-    found: dict[str, list[KeptDerived]] = {}
+    found: dict[str, list[MaintainedDerivedView]] = {}
     for view in declared:
         if view.name not in by_view:
-            found[view.name] = [KeptDerived(view)]
+            found[view.name] = [MaintainedDerivedView(view)]
             continue
         versions = [each for each in by_view[view.name] if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
@@ -92,19 +92,19 @@ def places(
 
 def _kept(
     connection: Connection, version: ViewVersion, view: DerivedView, functions: Path
-) -> KeptDerived | None:
+) -> MaintainedDerivedView | None:
     joining = version.state is VersionState.JOINING
     try:
         if version.state is VersionState.CURRENT:
             change = registry.changed(connection, version, view)
             if change.kind is not DefinitionChangeKind.REBUILD:
-                return KeptDerived(replace(view, name=version.place))
+                return MaintainedDerivedView(replace(view, name=version.place))
         found = version.declared()
     except DefinitionUnreadableError:
         return None
     if not isinstance(found, DerivedView):
         return None
-    return KeptDerived(function_store.with_function(found, view, functions), joining)
+    return MaintainedDerivedView(function_store.with_function(found, view, functions), joining)
 
 
 def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset[str]:

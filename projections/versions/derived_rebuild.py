@@ -68,7 +68,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
         shutil.disk_usage(spec.config.home).free,
         rebuild.followers(spec, view),
         known_by=f"{_ROWS_PER_S:,} rows a second are assumed",
-        stores=rebuild.stores_room(spec.config, view, current),
+        stores=rebuild.stores_capacity(spec.config, view, current),
     )
 
 

@@ -42,7 +42,7 @@ AT_ONCE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.CACHE: 10_00
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class FillOptions:
     """How a version is filled.
 
     Attributes:

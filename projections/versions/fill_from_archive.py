@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.versions.fill import Filling
+    from projections.versions.fill import FillOptions
     from projections.versions.version import ViewVersion
 
     Connection = psycopg.Connection[Any]
@@ -40,7 +40,7 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
     spec: JobSpec,
     version: ViewVersion,
     plan: ViewPlan,
-    filling: Filling,
+    filling: FillOptions,
     *,
     changes: int = 0,
 ) -> None:
@@ -78,7 +78,7 @@ class _ArchiveRebuild:
     spec: JobSpec
     version: ViewVersion
     plan: ViewPlan
-    filling: Filling
+    filling: FillOptions
     engine: JobEngine | None = None
 
     def run(self) -> FillProgress:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foundation.advisory_lock import AdvisoryLock
 from foundation.atomic_file import write_atomically
 from projections.definition.derived.function_source import MADE, digest_of
-from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.derived.view_function import ViewFunction, digest_in
 from projections.definition.diff import is_function
 from projections.definition.views import DerivedView
 from projections.errors import FunctionLostError
@@ -56,7 +56,7 @@ _running = Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFunction:
+class StoredFunction:
     """A stored function of a version; it finds its file in any process that it is sent to.
 
     Attributes:
@@ -112,9 +112,9 @@ def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> Der
     """
     if not is_function(kept):
         return kept
-    digest = part_told(kept.text)
+    digest = digest_in(kept.text)
     if digest is not None and (declared.function is None or declared.text != kept.text):
-        return replace(kept, function=KeptFunction(declared.name, folder, digest))
+        return replace(kept, function=StoredFunction(declared.name, folder, digest))
     if declared.function is None:
         return kept
     return replace(kept, function=declared.function, text=declared.text)
@@ -202,7 +202,7 @@ def _tidy(connection: Connection, folder: Path) -> None:
     if not folder.is_dir() or not registry.ready(connection):
         return
     told = (text for (text,) in connection.execute(_NAMED).fetchall())
-    named = {f"{digest}.py" for text in told if (digest := part_told(text or "")) is not None}
+    named = {f"{digest}.py" for text in told if (digest := digest_in(text or "")) is not None}
     for file in folder.iterdir():
         if _FILE.fullmatch(file.name) and file.name not in named:
             file.unlink(missing_ok=True)

@@ -6,10 +6,10 @@ query that starts goes back instead and reads the gap again for all views of tho
 harmless, since every row is guarded by its version. If the query is killed before it reaches its
 old position, it goes back again, since the version joins until it is in every store.
 
-`Approach` measures the progress of a hand-over for the command that waits for it. The job writes
-down what it replays for a version alone. Where a query goes back, its counters grow; while the
-table of a derived view is written, the table grows. A version that shows none of these signs, and
-appears in no further store, makes no progress.
+`HandoverProgress` measures a hand-over for the command that waits for it. The job records what it
+replays for a version alone. Where a query goes back, its counters grow; while the table of a
+derived view is written, the table grows. A version that shows none of these signs, and appears in
+no further store, makes no progress.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
     return {Store(store): HandoverOffsets(*each) for store, each in said["stores"].items()}
 
 
-class Approach:
+class HandoverProgress:
     """Measures the progress of one hand-over.
 
     Args:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
     from projections.versions.bulk_requests import BulkAnswer, BulkWork
-    from projections.versions.fill import Filling
+    from projections.versions.fill import FillOptions
 
 GONE_S: Final = 60.0
 """How long the job may not accept requests, seconds: it may be restarting."""
@@ -56,7 +56,7 @@ class JobEngine:
 
     rows_min = 0
 
-    def __init__(self, config: JobConfig, plan: ViewPlan, filling: Filling) -> None:
+    def __init__(self, config: JobConfig, plan: ViewPlan, filling: FillOptions) -> None:
         self._config = config
         self._place = plan.name
         self._share = filling.share

@@ -32,13 +32,13 @@ from projections.errors import (
 )
 from projections.planning import binding, view_schemas
 from projections.publishing import positions
-from projections.stores.capacity import rooms
+from projections.stores.capacity import store_capacities
 from projections.stores.factory import open_sink
 from projections.versions import function_store, registry, routing
 from projections.versions.bulk_requests import BulkRequests
 from projections.versions.fill import whole_reads
 from projections.versions.fill_way import way_planned
-from projections.versions.handover import Approach
+from projections.versions.handover import HandoverProgress
 from projections.versions.rate_estimate import rate_of
 from projections.versions.version import KEPT, VersionState
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.stores.capacity import Room
+    from projections.stores.capacity import StoreCapacity
     from projections.versions.fill_way import FillWay
     from projections.versions.version import ViewVersion
 
@@ -104,7 +104,7 @@ class RebuildPlan:
     instead: str | None = None
     stand_still: Mapping[str, str] = field(default_factory=dict)
     known_by: str = ""
-    stores: Mapping[str, Room] = field(default_factory=dict)
+    stores: Mapping[str, StoreCapacity] = field(default_factory=dict)
     filled_by: FillWay | None = None
 
 
@@ -152,16 +152,18 @@ def plan_rebuild(
         lacking=lacking,
         instead=None if lacking is None else coverage.instead(view),
         known_by=rate.known_by,
-        stores=stores_room(spec.config, view, current),
+        stores=stores_capacity(spec.config, view, current),
         filled_by=way_planned(connection, spec.config, view, changes, begun) if archived else None,
     )
 
 
-def stores_room(config: JobConfig, view: AnyView, current: ViewVersion | None) -> dict[str, Room]:
+def stores_capacity(
+    config: JobConfig, view: AnyView, current: ViewVersion | None
+) -> dict[str, StoreCapacity]:
     """Estimates the capacity that another version of a view uses in each other store."""
     if current is None:
         return {}
-    return rooms(config.addresses, current.place, view.to & current.declared().to)
+    return store_capacities(config.addresses, current.place, view.to & current.declared().to)
 
 
 def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
@@ -242,7 +244,7 @@ def refuse_small(view: AnyView, disk_bytes: int, free_bytes: int, spare_bytes: i
         )
 
 
-def _refuse_full(view: AnyView, stores: Mapping[str, Room]) -> None:
+def _refuse_full(view: AnyView, stores: Mapping[str, StoreCapacity]) -> None:
     """Refuses a version that would fill a store and so block all its writers."""
     for store, room in stores.items():
         if room.free_bytes is not None and room.free_bytes < room.taken_bytes:
@@ -324,7 +326,7 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
         RebuildRefusedError: The job cannot adopt it.
     """
     began = time.monotonic()
-    approach, tell_at = Approach(config, version.place), began + TOLD_EVERY_S
+    approach, tell_at = HandoverProgress(config, version.place), began + TOLD_EVERY_S
     while True:
         now = numbered(connection, config, version.view, version.number)
         if now.state not in _COMING:

@@ -190,7 +190,7 @@ def changed(connection: Connection, known: ViewVersion, view: AnyView) -> Defini
 
 
 @dataclass(frozen=True, slots=True)
-class KeptView:
+class MaintainedView:
     """A version of a view that the job maintains.
 
     Attributes:
@@ -205,7 +205,7 @@ class KeptView:
     joining: Offsets | None = None
 
 
-def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[KeptView]:
+def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[MaintainedView]:
     """Returns what the job maintains: the versions of each declared view, by their physical names.
 
     Inactive versions precede the active one. If a batch writes them one after the other, a reader
@@ -215,24 +215,24 @@ def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[
     by_view: dict[str, list[ViewVersion]] = {}
     for version in read(connection, source):
         by_view.setdefault(version.view, []).append(version)
-    found: list[KeptView] = []
+    found: list[MaintainedView] = []
     for view in declared:
         if view.name not in by_view:
-            found.append(KeptView(view))
+            found.append(MaintainedView(view))
         versions = [each for each in by_view.get(view.name, ()) if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
         found += [_kept(connection, version, view) for version in versions]
     return found
 
 
-def _kept(connection: Connection, version: ViewVersion, view: View) -> KeptView:
+def _kept(connection: Connection, version: ViewVersion, view: View) -> MaintainedView:
     made_for = cast("View", version.declared([view]))
     if version.state is VersionState.CURRENT:
         follows = changed(connection, version, view).kind is not DefinitionChangeKind.REBUILD
-        return KeptView(replace(view, name=version.place) if follows else made_for)
+        return MaintainedView(replace(view, name=version.place) if follows else made_for)
     joining = version.state is VersionState.JOINING and version.replayed is not None
     ends = version.replayed.ends if joining and version.replayed is not None else None
-    return KeptView(made_for, shown=False, joining=ends)
+    return MaintainedView(made_for, shown=False, joining=ends)
 
 
 def bind_kept(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from projections.versions.version import ViewVersion
 
 
-class Showing(Protocol):
+class ActiveVersionPointer(Protocol):
     """A sink that keeps the pointer to a view's active version."""
 
     def show(self, plan: ViewPlan) -> None:
@@ -44,8 +44,8 @@ class Showing(Protocol):
         ...
 
 
-class ShowingSink(Showing, Protocol):
-    """A `Showing` that owns its connections."""
+class OwnedVersionPointer(ActiveVersionPointer, Protocol):
+    """A `ActiveVersionPointer` that owns its connections."""
 
     def close(self) -> None:
         """Closes the connections."""
@@ -68,9 +68,9 @@ def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
     return ViewPlan(name, "", "", schema, (), frozenset(stores))
 
 
-def showing(store: Store, config: JobConfig) -> ShowingSink:
+def showing(store: Store, config: JobConfig) -> OwnedVersionPointer:
     """Opens a store's sink for the routing of versions."""
-    return cast("ShowingSink", open_sink(store, config.addresses))
+    return cast("OwnedVersionPointer", open_sink(store, config.addresses))
 
 
 def shows(config: JobConfig, store: Store, target: ViewVersion) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from fix_shell import Shell
 
 from cdc import source
-from cdc.broker.group.key_value_topic import notes_of
+from cdc.broker.group.key_value_topic import read_all
 from cdc.capture import CaptureSpec
 from cdc.table import TableName
 from eventstore.model.event import AppendRequest, StreamAppend
@@ -160,7 +160,7 @@ def _standing(shell: Shell) -> tuple[int, int]:
 
 
 def _told(bootstrap: str, topic: str) -> list[str]:
-    return [json.loads(record.value)["id"] for record in notes_of(bootstrap, topic)]
+    return [json.loads(record.value)["id"] for record in read_all(bootstrap, topic)]
 
 
 def _replayed(shell: Shell, view: str) -> Any:

@@ -152,17 +152,19 @@ def told(stack: Any, shop: Shop) -> tuple[Counter[str], Counter[str]]:
     with psycopg.connect(stack.source_dsn, autocommit=True) as connection:
 
         def settled() -> bool:
-            waiting = alerting_tables.waiting(connection, "shop")
+            waiting = alerting_tables.pending_messages(connection, "shop")
             stands.clear()
             stands.update(
                 each.alert
-                for each in alerting_tables.standing(connection, "shop")
+                for each in alerting_tables.row_states(connection, "shop")
                 if each.state == "open"
             )
             return stands == wanted and not waiting
 
         wait_until(
-            settled, timeout_s=LONG_S, what=lambda: str(alerting_tables.waiting(connection, "shop"))
+            settled,
+            timeout_s=LONG_S,
+            what=lambda: str(alerting_tables.pending_messages(connection, "shop")),
         )
     topics = [f"globalshop.{alert}" for alert in wanted]
     taken: dict[str, dict[str, str]] = {topic: {} for topic in topics}

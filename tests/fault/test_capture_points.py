@@ -19,7 +19,7 @@ from cdc.broker.topics.offsets import end_offsets, partitions
 from cdc.capture import CaptureSpec
 from cdc.postgres import session
 from cdc.snapshot import reader, reads
-from cdc.snapshot.reads import Wish
+from cdc.snapshot.reads import SnapshotRequest
 from cdc.table import TableName
 from tests.waiting import wait_until
 
@@ -175,7 +175,7 @@ class Script:
     def while_a_table_is_read(self, one: Connection[Any], _: Connection[Any]) -> None:
         """Our reader sends rows, the stream does not."""
         with session.connect(self._spec.dsn) as connection:
-            reads.ask(connection, self._spec.name, 1, Wish(LEDGER))
+            reads.ask(connection, self._spec.name, 1, SnapshotRequest(LEDGER))
         before = self._sent()
         reading = threading.Thread(target=reader.run, args=(self._spec,))
         reading.start()

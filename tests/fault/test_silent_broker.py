@@ -16,7 +16,7 @@ import pytest
 from cdc.broker.client import bounded_consumer
 from cdc.broker.client.admin import consumer
 from cdc.broker.errors import BrokerUnreachableError
-from cdc.broker.group.key_value_topic import Notebook, notes_of
+from cdc.broker.group.key_value_topic import KeyValueTopic, read_all
 from cdc.broker.reading import span
 from cdc.broker.topics import topics
 from cdc.broker.topics.offsets import partitions
@@ -61,7 +61,7 @@ def written(kafka_bootstrap: str) -> Callable[[int, int], str]:
 
     def make(count: int, size_bytes: int) -> str:
         topic = f"n-{secrets.token_hex(4)}"
-        notes = Notebook(kafka_bootstrap, topic)
+        notes = KeyValueTopic(kafka_bootstrap, topic)
         refused: list[object] = []
         for number in range(count):
             value = os.urandom(size_bytes)
@@ -130,7 +130,7 @@ def test_notes_are_read_as_long_as_some_come(
     topic = written(600, 10)
     monkeypatch.setattr(span, "SILENT_S", 1.5)
     busy, count = threading.Event(), 0
-    for count, _ in enumerate(notes_of(kafka_bootstrap, topic), 1):
+    for count, _ in enumerate(read_all(kafka_bootstrap, topic), 1):
         if count % 500 == 1:
             busy.wait(1.6)  # whoever reads takes his time
 

@@ -25,7 +25,7 @@ from cdc.connect.errors import ConnectUnavailableError
 from cdc.envelope import Operation
 from cdc.postgres import session
 from cdc.snapshot import reader, reads
-from cdc.snapshot.reads import Wish
+from cdc.snapshot.reads import SnapshotRequest
 from cdc.table import TableName
 from cdc.values import UNCHANGED_PLACEHOLDER
 from tests.waiting import LONG_S, wait_until
@@ -254,8 +254,8 @@ def test_a_killed_reader_is_followed_by_one_that_goes_on_and_the_log_comes_to_th
         fold = _topic(wide, -1)
         lacking = fold.lacking()
         if lacking:
-            wish = Wish(TABLE, keys=tuple((str(key),) for key in lacking))
-            reads.ask(connection, wide.name, wide.epoch, wish)
+            request = SnapshotRequest(TABLE, keys=tuple((str(key),) for key in lacking))
+            reads.ask(connection, wide.name, wide.epoch, request)
             reader.run(wide)
         rows = connection.execute("SELECT id, word, body FROM wide WHERE id > 0").fetchall()
 

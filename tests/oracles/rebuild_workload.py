@@ -23,7 +23,7 @@ from projections.stores.delta.history.sink import HistorySink
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
 from projections.versions import fill, fill_from_archive, rebuild, registry
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 from projections.versions.version import VersionState
 from tests.support.version_steps import connected
 
@@ -321,7 +321,7 @@ def build(spec: JobSpec, view: View, step: int | None) -> None:
         if version.state is VersionState.BUILDING:
             plan = rebuild.bind(connection, spec, version)
             rebuild.prepare(spec.config, plan)
-            fill_from_archive.fill(connection, spec, version, plan, Filling(share=0.5))
+            fill_from_archive.fill(connection, spec, version, plan, FillOptions(share=0.5))
             rebuild.join(connection, spec.config, version)
 
 

@@ -15,7 +15,7 @@ from projections.changes.row_change import (
     completed_version,
     may_complete,
 )
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,13 +75,13 @@ class MemorySink:
         floor = max(0, view.floor - 1)
         return [max(floor, view.rows.get(change.key, (0, None))[0]) for change in changes]
 
-    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Looks the keys up; see `Sink.stored`."""
         view = self.views.setdefault(plan.name, _View())
         encode, floor = encoder(plan.schema), max(0, view.floor - 1)
         found = (view.rows.get(key, (0, None)) for key in keys)
         return [
-            Holding(max(floor, version), () if row is None else (encode(row),))
+            StoredKey(max(floor, version), () if row is None else (encode(row),))
             for version, row in found
         ]
 

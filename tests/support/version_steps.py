@@ -11,7 +11,7 @@ import psycopg
 
 from projections.errors import RebuildStoppedError, VersionBehindError
 from projections.versions import compare, cutover, fill_from_archive, rebuild, registry
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> Vi
     version = rebuild.begin(connection, spec.config, view, planned, 0)
     plan = rebuild.bind(connection, spec, version)
     rebuild.prepare(spec.config, plan)
-    fill_from_archive.fill(connection, spec, version, plan, Filling())
+    fill_from_archive.fill(connection, spec, version, plan, FillOptions())
     rebuild.join(connection, spec.config, version)
     return version
 

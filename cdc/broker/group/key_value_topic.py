@@ -36,10 +36,10 @@ _POLL_MS: Final = 200
 _SEND_S: Final = 60.0
 
 
-class Notebook:
+class KeyValueTopic:
     """Reads and writes such a topic, and makes it if it is missing.
 
-    Threads: `new_notes` and `catch_up` belong to one, and so does `read`; `write` may be called
+    Threads: `read_new` and `catch_up` belong to one, and so does `read`; `write` may be called
     from any.
 
     Args:
@@ -64,7 +64,7 @@ class Notebook:
         self._producer: Any = None
         self._opening = threading.Lock()
 
-    def new_notes(self) -> Sequence[Any]:
+    def read_new(self) -> Sequence[Any]:
         """Returns what has been written since the last look, without waiting for more."""
         found: Sequence[Any] = self._tail.poll(timeout_ms=0).get(self._place, ())
         return found
@@ -163,7 +163,7 @@ class Notebook:
         return self._producer
 
 
-def notes_of(bootstrap: str, topic: str) -> Iterator[Any]:
+def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
     """Yields everything that a notebook has; nothing if there is none of that name.
 
     Raises:

@@ -43,7 +43,7 @@ _METADATA_BYTES_MAX: Final = 1_000
 _log = structlog.get_logger(__name__)
 
 
-class Owner(Protocol):
+class PartitionOwner(Protocol):
     """Who has the partitions' records; called from the client's own thread."""
 
     def assigned(self, places: set[Place]) -> None:
@@ -98,7 +98,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """The result of a poll.
 
     Attributes:
@@ -131,7 +131,7 @@ class GroupMember:
         bootstrap: str,
         group: str,
         topics: Sequence[str],
-        owner: Owner,
+        owner: PartitionOwner,
         *,
         session_timeout_s: float,
         handover_s: float,
@@ -167,7 +167,7 @@ class GroupMember:
         self._group = group
         self._notes: dict[Place, Committed] = {}
 
-    def poll(self, timeout_s: float) -> Polled:
+    def poll(self, timeout_s: float) -> PollResult:
         """Takes part in the group and returns new records.
 
         Args:
@@ -187,11 +187,11 @@ class GroupMember:
             try:
                 records = self._client.poll(timeout_ms=max(1, int(timeout_s * 1000)))
             except errors.NoOffsetForPartitionError:
-                return Polled()  # of partitions that are new here: they are placed next
+                return PollResult()  # of partitions that are new here: they are placed next
             except errors.OffsetOutOfRangeError as error:
                 wanted: dict[Place, int] = dict(error.args[0]) if error.args else {}
-                return Polled(out_of_range=wanted)
-        return Polled(records)
+                return PollResult(out_of_range=wanted)
+        return PollResult(records)
 
     def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
         """Returns what the group has committed; partitions without are left out."""
@@ -304,7 +304,7 @@ class GroupMember:
             for place, offset in offsets.items()
         }
 
-    def _listener(self, owner: Owner, handover_s: float) -> Any:
+    def _listener(self, owner: PartitionOwner, handover_s: float) -> Any:
         from kafka import errors  # noqa: PLC0415  # see admin
         from kafka.consumer.subscription_state import (  # noqa: PLC0415
             AsyncConsumerRebalanceListener,

@@ -47,7 +47,7 @@ class Producer:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._lanes: dict[str, list[_Lane]] = {}
+        self._lanes: dict[str, list[_PartitionBuffer]] = {}
         self._turn = 0
         self._under_way: deque[_Sent] = deque()
         self._given_up = False
@@ -68,7 +68,7 @@ class Producer:
             TopicMissingError: There is no such topic.
         """
         count = len(self._partitions(topic))
-        self._lanes[topic] = [_Lane(topic, number, headers) for number in range(count)]
+        self._lanes[topic] = [_PartitionBuffer(topic, number, headers) for number in range(count)]
 
     def send(self, topic: str, key: bytes | None, value: bytes) -> None:
         """Hands a record over to a topic that is open; `flush` tells whether it arrived.
@@ -105,7 +105,7 @@ class Producer:
         """Lets a wait for the brokers end at once; any thread may ask for it."""
         self._given_up = True
 
-    def _hand_over(self, lane: _Lane) -> None:
+    def _hand_over(self, lane: _PartitionBuffer) -> None:
         self._turn += 1  # records without a key go where the turn points, a batch each
         while len(self._under_way) >= _UNDER_WAY_MAX:
             self._settle()
@@ -198,7 +198,7 @@ class Producer:
         return int((murmur2(key) & 0x7FFFFFFF) % count)
 
 
-class _Lane:
+class _PartitionBuffer:
     """Records to be sent to one partition."""
 
     def __init__(self, topic: str, partition: int, headers: Sequence[tuple[str, bytes]]) -> None:

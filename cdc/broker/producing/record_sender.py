@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SEND_S: Final = 20.0
 
 
-class Announcer:
+class RecordSender:
     """Sends records and waits until Kafka has them.
 
     Args:

@@ -19,7 +19,7 @@ _POLL_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ArrivalSample:
     """One look at the receiving side.
 
     Attributes:
@@ -31,7 +31,7 @@ class Arrival:
     beat: ChangeEvent | None
 
 
-def look(bootstrap: str, topics: Iterable[str], heartbeat_topic: str) -> Arrival:
+def look(bootstrap: str, topics: Iterable[str], heartbeat_topic: str) -> ArrivalSample:
     """Looks once; topics that do not exist have nothing.
 
     Args:
@@ -46,7 +46,7 @@ def look(bootstrap: str, topics: Iterable[str], heartbeat_topic: str) -> Arrival
         there = client.topics()
         ends = client.end_offsets(partitions(client, [t for t in topics if t in there]))
         beat = _last(client, heartbeat_topic) if heartbeat_topic in there else None
-    return Arrival(sum(ends.values()), beat)
+    return ArrivalSample(sum(ends.values()), beat)
 
 
 def _last(client: Any, topic: str) -> ChangeEvent | None:

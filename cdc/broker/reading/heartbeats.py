@@ -19,7 +19,7 @@ _POLL_MS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A heartbeat in its topic.
 
     Attributes:
@@ -35,7 +35,7 @@ class Beat:
     offset: int
 
 
-def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Beat], bool]:
+def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Heartbeat], bool]:
     """Reads the present heartbeats from an offset on.
 
     Args:
@@ -49,7 +49,7 @@ def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Be
     Raises:
         BrokerUnreachableError: No broker answers.
     """
-    found: list[Beat] = []
+    found: list[Heartbeat] = []
     with consumer(bootstrap) as client:
         if topic not in client.topics():
             return [], True
@@ -71,5 +71,5 @@ def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[Be
                 event = ChangeEvent.parse(record.key, record.value, epoch_of(record))
                 if (number := (event.after or {}).get("number")) is not None:
                     lsn, epoch = event.position.lsn, event.position.epoch
-                    found.append(Beat(int(number), lsn, epoch, record.offset))
+                    found.append(Heartbeat(int(number), lsn, epoch, record.offset))
     return found, whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from psycopg import errors
 from psycopg.rows import class_row
 
-from projections.changes.quarantine.table import BEHIND, UNRESOLVED, told_apart
+from projections.changes.quarantine.table import BEHIND, UNRESOLVED, translated_errors
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -94,7 +94,7 @@ Place = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class KeySelection:
     """Which keys are meant; None means all.
 
     Attributes:
@@ -112,11 +112,11 @@ class Picked:
     @property
     def everything(self) -> bool:
         """Whether nothing narrows it."""
-        return self == Picked()
+        return self == KeySelection()
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingKey:
+class QuarantinedKey:
     """A key of a view that waits in a store.
 
     Attributes:
@@ -147,7 +147,7 @@ class WaitingKey:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRecord:
+class QuarantinedRecord:
     """A record that waits, with its place, its cause and its content."""
 
     view: str
@@ -169,19 +169,19 @@ class WaitingRecord:
     value: bytes | None
 
 
-def keys(connection: Connection, source: str, picked: Picked) -> list[WaitingKey]:
+def keys(connection: Connection, source: str, picked: KeySelection) -> list[QuarantinedKey]:
     """Returns the quarantined keys, oldest first."""
-    return _rows(connection, WaitingKey, _KEYS, source, picked)
+    return _rows(connection, QuarantinedKey, _KEYS, source, picked)
 
 
-def records(connection: Connection, source: str, picked: Picked) -> list[WaitingRecord]:
+def records(connection: Connection, source: str, picked: KeySelection) -> list[QuarantinedRecord]:
     """Returns the quarantined records."""
-    return _rows(connection, WaitingRecord, _RECORDS, source, picked)
+    return _rows(connection, QuarantinedRecord, _RECORDS, source, picked)
 
 
-def retry(connection: Connection, source: str, picked: Picked) -> set[Place]:
+def retry(connection: Connection, source: str, picked: KeySelection) -> set[Place]:
     """Has the job try keys again; returns which."""
-    with told_apart():
+    with translated_errors():
         return set(connection.execute(_RETRY.encode(), _asked(source, picked)).fetchall())
 
 
@@ -190,19 +190,19 @@ def still_waiting(
 ) -> tuple[set[Place], set[Place]]:
     """Returns which of some keys the job has not tried yet, and which it has tried in vain."""
     columns = [list(column) for column in zip(*sorted(places), strict=True)] or [[], [], []]
-    with told_apart():
+    with translated_errors():
         rows = connection.execute(_RETRYING, (source, *columns)).fetchall()
     untried = {(view, store, key) for view, store, key, retrying in rows if retrying}
     return untried, {(view, store, key) for view, store, key, _ in rows} - untried
 
 
-def drop(connection: Connection, source: str, picked: Picked) -> tuple[int, int]:
+def drop(connection: Connection, source: str, picked: KeySelection) -> tuple[int, int]:
     """Discards the failed records; the later ones of their keys are applied.
 
     Returns:
         How many were discarded, and how many are to be applied.
     """
-    with told_apart():
+    with translated_errors():
         rows = connection.execute(_DROP.encode(), _asked(source, picked)).fetchall()
     dropped = sum(state == "dropped" for (state,) in rows)
     return dropped, len(rows) - dropped
@@ -218,9 +218,9 @@ def counts(connection: Connection, source: str) -> dict[tuple[str, str], tuple[i
 
 
 def _rows(
-    connection: Connection, kind: type[_T], query: str, source: str, picked: Picked
+    connection: Connection, kind: type[_T], query: str, source: str, picked: KeySelection
 ) -> list[_T]:
-    with told_apart():
+    with translated_errors():
         try:
             with connection.cursor(row_factory=class_row(kind)) as cursor:
                 return cursor.execute(query.encode(), _asked(source, picked)).fetchall()
@@ -228,7 +228,7 @@ def _rows(
             return []  # nothing was ever captured here
 
 
-def _asked(source: str, picked: Picked) -> dict[str, Any]:
+def _asked(source: str, picked: KeySelection) -> dict[str, Any]:
     return {
         "source": source,
         "behind": BEHIND,

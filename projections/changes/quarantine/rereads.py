@@ -13,9 +13,9 @@ import orjson
 
 from cdc.errors import ValueDecodeError
 from cdc.snapshot import reads
-from cdc.snapshot.reads import Wish
+from cdc.snapshot.reads import SnapshotRequest
 from cdc.values import decode
-from projections.changes.quarantine.table import UNRESOLVED, told_apart
+from projections.changes.quarantine.table import UNRESOLVED, translated_errors
 
 if TYPE_CHECKING:
     from cdc.table import Column, TableSchema
@@ -48,7 +48,7 @@ def ask(connection: Connection, spec: JobSpec) -> None:
 
     A read of the whole table that is under way is waited for first: it may bring them.
     """
-    with told_apart():
+    with translated_errors():
         plans = {plan.name: plan for plan in spec.plans if _may_be_read(plan)}
         asked = (spec.config.source, sorted(plans), UNRESOLVED, KEYS_MAX)
         lacking = connection.execute(_LACKING, asked).fetchall()
@@ -66,7 +66,7 @@ def ask(connection: Connection, spec: JobSpec) -> None:
         for view, of_view in keys.items():
             wanted = _keys(plans[view], of_view)
             if wanted:
-                wish = Wish(plans[view].schema.table, wanted)
+                wish = SnapshotRequest(plans[view].schema.table, wanted)
                 reads.ask(connection, spec.config.source, epoch[0], wish, len(wanted))
             connection.execute(_ASKED, (spec.config.source, view, of_view, UNRESOLVED))
 

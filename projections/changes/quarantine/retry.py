@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from foundation.errors import PlatformError
-    from projections.changes.quarantine.table import Case
+    from projections.changes.quarantine.table import RetriedRecord
     from projections.changes.reduced import RecordHeader
     from projections.changes.reducer import TopicReducer
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 
 
-def try_again(
+def retry_keys(
     plan: ViewPlan,
-    cases: Sequence[Case],
+    cases: Sequence[RetriedRecord],
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
 ) -> list[RetryResult]:
@@ -47,7 +47,7 @@ def try_again(
         SinkError: The store refuses everything or cannot be reached; nothing is decided.
     """
     reducers = {topic: reducer([plan], topic) for topic in plan.topics}
-    by_key: dict[str, list[Case]] = defaultdict(list)
+    by_key: dict[str, list[RetriedRecord]] = defaultdict(list)
     for case in cases:
         by_key[case.key].append(case)
     decided = {
@@ -68,11 +68,11 @@ def try_again(
 def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of it
     plan: ViewPlan,
     reducers: Mapping[str, TopicReducer],
-    cases: Sequence[Case],
+    cases: Sequence[RetriedRecord],
     decided: Container[int],
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
-) -> list[Case]:
+) -> list[RetriedRecord]:
     """Leaves out records kept to supply values, if their keys have something newer by now."""
     if plan.append_only or plan.events is not None or plan.history is not None:
         return list(cases)  # none is kept for what another has
@@ -88,7 +88,7 @@ def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of i
     asked = [RowChange(reading.key or (), 0, None, 0) for reading in lenders.values()]
     stored = dict(zip(lenders, sink().versions(plan, asked), strict=True))
 
-    def overtaken(case: Case) -> bool:
+    def overtaken(case: RetriedRecord) -> bool:
         reading = lenders.get(id(case))
         if reading is None:
             return False
@@ -122,7 +122,7 @@ def _without_lost_values(
 
 def _apply(
     plan: ViewPlan,
-    cases: Sequence[Case],
+    cases: Sequence[RetriedRecord],
     superseded: Container[int],
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
@@ -148,11 +148,11 @@ def _apply(
 
 
 def _read(
-    reducers: Mapping[str, TopicReducer], cases: Iterable[Case], *, every: bool
+    reducers: Mapping[str, TopicReducer], cases: Iterable[RetriedRecord], *, every: bool
 ) -> list[RetryResult]:
     """Returns what of a key is decided without the store."""
     readings: dict[int, RecordHeader] = {}
-    unread: list[tuple[Case, PlatformError]] = []
+    unread: list[tuple[RetriedRecord, PlatformError]] = []
     cases = list(cases)
     for case in cases:
         try:
@@ -173,14 +173,14 @@ def _read(
     return verdicts + [RetryResult(case, _BEHIND) for case in cases if id(case) in readings]
 
 
-def _reading(reducers: Mapping[str, TopicReducer], case: Case) -> RecordHeader:
+def _reading(reducers: Mapping[str, TopicReducer], case: RetriedRecord) -> RecordHeader:
     reducer = reducers.get(case.topic)
     if reducer is None:
         raise WaitsBehindError("no view reads the topic any more", hint="drop it")
     return reducer.reading(case.record)
 
 
-def _after(later: Case, reading: RecordHeader, case: Case) -> bool:
+def _after(later: RetriedRecord, reading: RecordHeader, case: RetriedRecord) -> bool:
     if reading.lsn >= case.seen_lsn > 0:
         return True
     return (

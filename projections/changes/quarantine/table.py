@@ -93,14 +93,14 @@ UPDATE headwater.quarantine SET state = 'retry'
  WHERE source = %s AND store = %s AND view = %s AND state = 'waiting' AND version < %s
 """
 # A view of a table without a key cannot follow them, and a read of the whole table does.
-_READ_ANEW: Final = """
+_MARK_REREAD: Final = """
 UPDATE headwater.quarantine
    SET state = 'superseded', record_key = NULL, record_value = NULL, old_key = NULL,
        settled_at = clock_timestamp()
  WHERE source = %s AND store = %s AND view = %s AND code = %s AND version < %s
    AND state IN ('waiting', 'retry')
 """
-_SHAPED_ANEW: Final = """
+_RETRY_RESHAPED: Final = """
 UPDATE headwater.quarantine SET state = 'retry'
  WHERE source = %s AND view = ANY(%s) AND state = 'waiting' AND code = ANY(%s)
 """
@@ -162,7 +162,7 @@ UPDATE headwater.quarantine
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RetriedRecord:
     """A quarantined record that is retried.
 
     Attributes:
@@ -193,14 +193,14 @@ class RetryResult:
         version: Its position in the log, if that could be read by now.
     """
 
-    case: Case
+    case: RetriedRecord
     error: PlatformError | None = None
     superseded: bool = False
     version: int | None = None
 
 
 @contextmanager
-def told_apart() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Turns the driver's errors into ours; never shows a value.
 
     Raises:
@@ -223,7 +223,7 @@ def connect(address: LedgerAddress) -> Connection:
     Raises:
         QuarantineDownError: The database does not answer.
     """
-    with told_apart():
+    with translated_errors():
         return session.connect(address.dsn)
 
 
@@ -249,7 +249,7 @@ def held(connection: Connection, source: str, store: Store) -> dict[str, Held]:
     """Returns the keys of each view of a store that are quarantined or were discarded."""
     keys: dict[str, set[str]] = defaultdict(set)
     given_up: dict[str, dict[str, int | None]] = defaultdict(dict)
-    with told_apart():
+    with translated_errors():
         rows = connection.execute(_HELD, (source, store)).fetchall()
     for view, key, waits, dropped, unread, version in rows:
         if waits:
@@ -279,7 +279,7 @@ def put(
     for each in waiting:
         if each.error.code == BEHIND:
             behind[each.view].append(each.key)
-    with told_apart(), connection.transaction(), connection.cursor() as cursor:
+    with translated_errors(), connection.transaction(), connection.cursor() as cursor:
         cursor.executemany(_CLEAR, places)
         cursor.executemany(_PUT, places)
         for view, of_view in behind.items():
@@ -320,34 +320,38 @@ def _full(
 
 def obsolete(connection: Connection, source: str, store: Store, below: Mapping[str, int]) -> None:
     """Has what a view has swept looked at again: nothing older than that is needed any more."""
-    with told_apart():
+    with translated_errors():
         for view, version in below.items():
             unfollowed = source, store, view, KeylessChangeError.code, version
-            connection.execute(_READ_ANEW, unfollowed)
+            connection.execute(_MARK_REREAD, unfollowed)
             connection.execute(_OBSOLETE, (source, store, view, version))
 
 
-def shaped_anew(connection: Connection, source: str, views: Iterable[str]) -> None:
+def retry_reshaped(connection: Connection, source: str, views: Iterable[str]) -> None:
     """Has records retry whose columns views did not expect: they may have others by now."""
     codes = [UnknownShapeError.code, SchemaMismatchError.code]
-    with told_apart():
-        connection.execute(_SHAPED_ANEW, (source, sorted(views), codes))
+    with translated_errors():
+        connection.execute(_RETRY_RESHAPED, (source, sorted(views), codes))
 
 
 def due_stores(connection: Connection, source: str) -> list[str]:
     """Returns the stores in which something is to be retried."""
-    with told_apart():
+    with translated_errors():
         return [store for (store,) in connection.execute(_DUE_STORES, (source,)).fetchall()]
 
 
-def due(connection: Connection, source: str, store: Store, views: Iterable[str]) -> list[Case]:
+def due(
+    connection: Connection, source: str, store: Store, views: Iterable[str]
+) -> list[RetriedRecord]:
     """Returns all that waits of some keys that are to be retried, in the order of the log."""
     bounds = {"keys": KEYS_AT_ONCE, "bytes": BYTES_AT_ONCE}
     place = {"source": source, "store": store, "views": sorted(views)}
-    with told_apart():
+    with translated_errors():
         rows = connection.execute(_DUE, place | bounds).fetchall()
     return [
-        Case(view, key, topic, Record(record_key, value, epoch, part, offset, old_key), *rest)
+        RetriedRecord(
+            view, key, topic, Record(record_key, value, epoch, part, offset, old_key), *rest
+        )
         for view, key, topic, part, offset, record_key, value, epoch, old_key, *rest in rows
     ]
 
@@ -366,7 +370,7 @@ def settle(connection: Connection, store: Store, verdicts: Iterable[RetryResult]
             superseded.append(place)
         else:
             done.append(place)
-    with told_apart(), connection.transaction(), connection.cursor() as cursor:
+    with translated_errors(), connection.transaction(), connection.cursor() as cursor:
         for statement, places in ((_DONE, done), (_SUPERSEDED, superseded), (_FAILED, failed)):
             if places:
                 cursor.executemany(statement, places)
@@ -432,7 +436,7 @@ def erase(
     Raises:
         QuarantineDownError: The database does not answer.
     """
-    with told_apart():
+    with translated_errors():
         removed = connection.execute(_ERASE, (source, topic, sorted(keys), through)).rowcount
         connection.execute(_VACUUM)  # else they are in the table's file until it is reused
     return removed
@@ -446,5 +450,5 @@ def halt(address: LedgerAddress, view: str, error: ProjectionError) -> None:
     Raises:
         QuarantineDownError: It cannot be noted.
     """
-    with connect(address) as connection, told_apart():
+    with connect(address) as connection, translated_errors():
         view_schemas.pause(connection, address.source, view, Fault.of(error))

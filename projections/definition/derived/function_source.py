@@ -44,7 +44,7 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS: Final = (*_FUNCTIONS, ast.ClassDef)
 
 
-class UntoldError(Exception):
+class UnresolvablePartError(Exception):
     """The parts of a function cannot be determined; the text gives the reason."""
 
 
@@ -71,16 +71,16 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
         line: Its first line, including its decorators.
 
     Raises:
-        UntoldError: The part cannot be determined.
+        UnresolvablePartError: The part cannot be determined.
     """
     module = _module(source)
     found = next((each for each in module.statements if each.begins(name, line)), None)
     if found is None:
-        raise UntoldError("it is not defined at the top level of its module")
+        raise UnresolvablePartError("it is not defined at the top level of its module")
     text = module.lines.text(found.node)
     made = _Statement.of(ast.parse(text).body[0], text, found.place)  # without its decorators
     chosen, needed = module.closed(made, found)
-    module.require_told(made, chosen, needed)
+    module.require_resolvable(made, chosen, needed)
     parts = sorted([made, *chosen], key=lambda each: each.place)
     texts = [f"{each.text}\n{MADE} = {name}" if each is made else each.text for each in parts]
     kept = "\n\n".join(texts) + "\n"
@@ -111,7 +111,7 @@ def _canonical(tree: ast.AST, *, docstrings: bool) -> Iterator[str]:
     waiting: list[Any] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, _Told):
+        if isinstance(node, _SerializedText):
             yield node
         elif isinstance(node, ast.AST):
             fields = [
@@ -120,18 +120,18 @@ def _canonical(tree: ast.AST, *, docstrings: bool) -> Iterator[str]:
                 if value is not None and value != [] and field not in {"ctx", "kind"}
             ]
             yield f"({type(node).__name__}"
-            waiting.append(_Told(")"))
+            waiting.append(_SerializedText(")"))
             for field, value in reversed(fields):
-                waiting += [value, _Told(f" {field}=")]
+                waiting += [value, _SerializedText(f" {field}=")]
         elif isinstance(node, list):
             kept = [each for each in node if docstrings or not _text_alone(each)]
             yield "["
-            waiting += [_Told("]"), *reversed(kept)]
+            waiting += [_SerializedText("]"), *reversed(kept)]
         else:
             yield f"{node!r},"
 
 
-class _Told(str):
+class _SerializedText(str):
     """Text that is already serialized, and not a constant of the tree."""
 
     __slots__ = ()
@@ -325,27 +325,29 @@ class _Module:
             chosen += more
             needed.update(*(each.refers for each, _, _ in more))
 
-    def require_told(
+    def require_resolvable(
         self, made: _Statement, chosen: list[_Statement], needed: frozenset[str]
     ) -> None:
         """Refuses a part whose names could mean something else at run time.
 
         Raises:
-            UntoldError: The names are ambiguous.
+            UnresolvablePartError: The names are ambiguous.
         """
         if self.dynamic is not None:
-            raise UntoldError(f"its module reaches names by {self.dynamic}")
+            raise UnresolvablePartError(f"its module reaches names by {self.dynamic}")
         if own := made.binds & needed:
-            raise UntoldError(f"it, or code that it uses, reads {min(own)}")
+            raise UnresolvablePartError(f"it, or code that it uses, reads {min(own)}")
         bound = frozenset[str]().union(*(each.binds for each in chosen))
         perhaps = frozenset[str]().union(*(each.perhaps for each in (made, *chosen)))
         if unknown := needed - bound - perhaps - _BUILTINS - {"__name__"}:
-            raise UntoldError(f"the definition of {min(unknown)} cannot be determined")
+            raise UnresolvablePartError(f"the definition of {min(unknown)} cannot be determined")
         if inward := needed & self.inward:
-            raise UntoldError(f"a function of its module changes {min(inward)}")
+            raise UnresolvablePartError(f"a function of its module changes {min(inward)}")
         for each in (made, *chosen):
             if said := each.evaluates & self.words:
-                raise UntoldError(f"what it needs is made by a word that declares: {min(said)}")
+                raise UnresolvablePartError(
+                    f"what it needs is made by a word that declares: {min(said)}"
+                )
 
 
 @lru_cache(maxsize=8)
@@ -353,7 +355,7 @@ def _module(source: str) -> _Module:
     try:
         return _Module.of(source)
     except (SyntaxError, RecursionError, ValueError) as error:
-        raise UntoldError(f"its module cannot be read: {type(error).__name__}") from None
+        raise UnresolvablePartError(f"its module cannot be read: {type(error).__name__}") from None
 
 
 def _parts(lines: _Lines, node: ast.stmt) -> Iterator[_Statement]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from projections.definition.derived.function_source import UntoldError, sliced
+from projections.definition.derived.function_source import UnresolvablePartError, sliced
 from projections.definition.registry import load
 from projections.errors import DeclarationError
 
@@ -68,7 +68,7 @@ class ViewFunction:
             whole = file.read()
         try:
             return cls(made, view, module, folders, whole, _part(made, module, whole))
-        except UntoldError as error:
+        except UnresolvablePartError as error:
             return cls(made, view, module, folders, whole, None, str(error))
 
     def __call__(self, *inputs: Any) -> Any:
@@ -81,12 +81,12 @@ class ViewFunction:
                 f"view {self.view} is a function outside a module, and cannot be sent to a job",
                 hint="declare it in the views module",
             )
-        return _found_again, (self.view, self.module, self.folders, self.text)
+        return _reload, (self.view, self.module, self.folders, self.text)
 
     @property
     def text(self) -> str:
         """Returns what identifies the function: the digest of its parts, or of its whole module."""
-        return self.former if self.part is None else told_of(self.part.digest)
+        return self.former if self.part is None else identity_text(self.part.digest)
 
     @property
     def former(self) -> str:
@@ -94,12 +94,12 @@ class ViewFunction:
         return hashlib.sha256(self.whole.encode()).hexdigest()
 
 
-def told_of(digest: str) -> str:
+def identity_text(digest: str) -> str:
     """Returns the text that identifies a function whose parts have this digest."""
     return f"{_PART}{digest}"
 
 
-def part_told(text: str) -> str | None:
+def digest_in(text: str) -> str | None:
     """Returns the digest of a function's parts; None if its text has none.
 
     Args:
@@ -113,17 +113,17 @@ def _part(made: Callable[..., Any], module: Path, whole: str) -> FunctionSlice:
     """Returns the part of its module that a function needs.
 
     Raises:
-        UntoldError: The part cannot be determined.
+        UnresolvablePartError: The part cannot be determined.
     """
     if not isinstance(made, FunctionType) or hasattr(made, "__wrapped__") or made.__closure__:
-        raise UntoldError("it is nested in another function")
+        raise UnresolvablePartError("it is nested in another function")
     code = made.__code__
     if Path(code.co_filename).resolve() != module:
-        raise UntoldError("it is defined in another module")
+        raise UnresolvablePartError("it is defined in another module")
     return sliced(whole, code.co_name, code.co_firstlineno)
 
 
-def _found_again(view: str, module: Path, folders: tuple[Path, ...], text: str) -> object:
+def _reload(view: str, module: Path, folders: tuple[Path, ...], text: str) -> object:
     function = load(module, *folders).derived[view].function
     if not isinstance(function, ViewFunction) or function.text != text:
         raise DeclarationError(

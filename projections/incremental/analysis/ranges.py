@@ -23,7 +23,7 @@ STRETCHES_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
+class ValueRanges:
     """Ranges of values, and whether NULL is among the values.
 
     Attributes:
@@ -39,7 +39,7 @@ class Stretches:
         """Returns whether some value is outside."""
         return (None, None) not in self.ranges
 
-    def moved(self, least: int | None, most: int | None) -> Stretches:
+    def moved(self, least: int | None, most: int | None) -> ValueRanges:
         """Returns the ranges of values at some distance from these; NULL has no distance.
 
         Args:
@@ -47,20 +47,20 @@ class Stretches:
             most: Greatest distance.
         """
         moved = ((_sum(first, least), _sum(last, most)) for first, last in self.ranges)
-        return Stretches(_few(moved))
+        return ValueRanges(_few(moved))
 
-    def __or__(self, other: Stretches) -> Stretches:
-        return Stretches(_few((*self.ranges, *other.ranges)), self.nulls or other.nulls)
+    def __or__(self, other: ValueRanges) -> ValueRanges:
+        return ValueRanges(_few((*self.ranges, *other.ranges)), self.nulls or other.nulls)
 
 
-def around(values: Iterable[int], *, nulls: bool = False) -> Stretches:
+def around(values: Iterable[int], *, nulls: bool = False) -> ValueRanges:
     """Returns the ranges of some values.
 
     Args:
         values: The values, in any order.
         nulls: Whether NULL is among them.
     """
-    return Stretches(_few((value, value) for value in values), nulls)
+    return ValueRanges(_few((value, value) for value in values), nulls)
 
 
 def _sum(value: int | None, more: int | None) -> int | None:

@@ -83,7 +83,7 @@ class UsedInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class CopiedColumns:
     """Columns that a view copies unchanged from an input; see `own_columns`.
 
     Attributes:
@@ -108,7 +108,7 @@ class Keyed:
 
     by: tuple[str, ...]
     uses: tuple[UsedInput, ...]
-    own: Mapping[str, Own] = field(default_factory=dict)
+    own: Mapping[str, CopiedColumns] = field(default_factory=dict)
 
     def alone(self, name: str) -> Keyed:
         """Returns the strategy for a change of only one input: by the columns that are its own.
@@ -268,7 +268,7 @@ def _obstacle_at(node: PlanNode, leaves: Mapping[int, str]) -> str | None:
     return None
 
 
-def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str, Own]:
+def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str, CopiedColumns]:
     found = {}
     for name in dict.fromkeys(query.leaves.values()):
         leaves = [leaf for leaf, of in query.leaves.items() if of == name]
@@ -278,7 +278,7 @@ def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str,
             columns = {column: columns[column] for column in by if column in columns}
             wanted = frozenset(query.columns[column] for column in columns)
             uses = tuple(UsedInput(leaf, name, lineage.paths(wanted, leaf)) for leaf in leaves)
-            found[name] = Own(columns, uses)
+            found[name] = CopiedColumns(columns, uses)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from projections.incremental.patterns.index import Effort
+from projections.incremental.patterns.index import WorkBudget
 from projections.incremental.patterns.search import GroupRows, matches
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Limits:
     Attributes:
         rows_max: Most rows.
         many: The message for more rows.
-        lookups_max: Most look-ups; see `Effort`.
+        lookups_max: Most look-ups; see `WorkBudget`.
         dear: The message for more look-ups.
     """
 
@@ -120,8 +120,8 @@ def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListAr
     for number, (first, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
         if possible[number]:
             numbers: Counter[int] = Counter()
-            effort = Effort(limits.lookups_max, limits.dear)
-            for match in matches(pattern, kept.episode(first, end), effort):
+            budget = WorkBudget(limits.lookups_max, limits.dear)
+            for match in matches(pattern, kept.episode(first, end), budget):
                 begins = kept.at[first + match.taken[0][1]]
                 numbers[begins] += 1
                 seen.add(match, numbers[begins], first)

@@ -9,7 +9,7 @@ The comparison decides which index the rows that fit a step have:
 
 All `=` comparisons are applied first, the others to the remaining rows. If several are left, they
 alternate: each returns the first row number from which it may hold, until all agree. That is exact,
-but takes an unknown number of iterations; `Effort` limits it.
+but takes an unknown number of iterations; `WorkBudget` limits it.
 
 A comparison of two values is Python's; NULL satisfies none, and NaN only `<>`.
 """
@@ -45,7 +45,7 @@ _ORDERED: Final = (int, float, Decimal, str, bytes, date)
 """Types whose values have a total order, except NaN."""
 
 
-class Effort:
+class WorkBudget:
     """The limit of the work for one episode of a group.
 
     Args:
@@ -83,13 +83,13 @@ class RowIndex:
     Args:
         places: The row numbers.
         comparisons: The comparisons.
-        effort: The limit of the work.
+        budget: The limit of the work.
     """
 
     def __init__(
-        self, places: Sequence[int], comparisons: Sequence[Comparison], effort: Effort
+        self, places: Sequence[int], comparisons: Sequence[Comparison], budget: WorkBudget
     ) -> None:
-        self._effort = effort
+        self._effort = budget
         self._compared = [each.compared for each in comparisons]
         kept = [
             place
@@ -101,7 +101,7 @@ class RowIndex:
         self._same, self._others = same, others
         rest = [comparisons[n] for n in others]
         self._groups = {
-            key: _Among(found, rest)
+            key: _IndexedRows(found, rest)
             for key, found in _grouped(kept, [comparisons[n].column for n in same]).items()
         }
         self._every = self._groups.get(())
@@ -124,7 +124,7 @@ class RowIndex:
             ProjectionError: The limit of the work is exceeded.
         """
         self._effort.spend()
-        among = self._among(values) if self._compared else self._every
+        among = self._indexed(values) if self._compared else self._every
         if among is None:
             return ()
         places = among.places
@@ -144,7 +144,7 @@ class RowIndex:
             number += 1
         return taken
 
-    def _among(self, values: Sequence[Any]) -> _Among | None:
+    def _indexed(self, values: Sequence[Any]) -> _IndexedRows | None:
         """Returns the rows that meet the equalities, if any."""
         for compared, value in zip(self._compared, values, strict=True):
             if not _may_hold(compared, value):
@@ -158,12 +158,12 @@ class RowIndex:
 class _Finder(Protocol):
     """Finds the next of some rows for which one comparison holds."""
 
-    def next(self, number: int, stop: int, value: Any, effort: Effort) -> int:
+    def next(self, number: int, stop: int, value: Any, budget: WorkBudget) -> int:
         """Returns the first such number from the given one on; if it is not below `stop`, any."""
         ...
 
 
-class _Among:
+class _IndexedRows:
     """Rows that are distinguished by comparisons other than `=`."""
 
     def __init__(self, places: list[int], comparisons: Sequence[Comparison]) -> None:
@@ -171,16 +171,16 @@ class _Among:
         self._comparisons = comparisons
         self._made: list[_Finder] | None = None
 
-    def next(self, number: int, stop: int, values: Sequence[Any], effort: Effort) -> int:
+    def next(self, number: int, stop: int, values: Sequence[Any], budget: WorkBudget) -> int:
         """Returns the first row for which all comparisons hold; see `_Finder.next`."""
         finders, agreed = self._made or self._make(), 0
         if len(finders) == 1 and number < stop:
-            effort.spend()
-            return finders[0].next(number, stop, values[0], effort)
+            budget.spend()
+            return finders[0].next(number, stop, values[0], budget)
         while number < stop and agreed < len(finders):
             for finder, value in zip(finders, values, strict=True):
-                effort.spend()
-                found = finder.next(number, stop, value, effort)
+                budget.spend()
+                found = finder.next(number, stop, value, budget)
                 agreed = agreed + 1 if found == number else 1
                 number = found
                 if number >= stop or agreed == len(finders):
@@ -196,7 +196,7 @@ class _Among:
         return self._made
 
 
-class _Different:
+class _UnequalFinder:
     """Finds values that differ from a given one."""
 
     def __init__(self, column: Sequence[Any]) -> None:
@@ -206,12 +206,12 @@ class _Different:
             same = column[number] == column[number + 1]
             self._after[number] = self._after[number + 1] if same else number + 1
 
-    def next(self, number: int, stop: int, value: Any, effort: Effort) -> int:  # noqa: ARG002
+    def next(self, number: int, stop: int, value: Any, budget: WorkBudget) -> int:  # noqa: ARG002
         """See `_Finder.next`."""
         return number if self._column[number] != value else self._after[number]
 
 
-class _Beyond:
+class _OrderedFinder:
     """Finds values below or above one: a binary tree whose nodes have the best of their leaves."""
 
     def __init__(self, compared: str, column: Sequence[Any]) -> None:
@@ -222,7 +222,7 @@ class _Beyond:
         for node in range(leaves - 1, 0, -1):
             tree[node] = best(tree[2 * node], tree[2 * node + 1])
 
-    def next(self, number: int, stop: int, value: Any, effort: Effort) -> int:  # noqa: ARG002
+    def next(self, number: int, stop: int, value: Any, budget: WorkBudget) -> int:  # noqa: ARG002
         """See `_Finder.next`."""
         tree, holds, leaves = self._tree, self._holds, self._leaves
         node = number + leaves
@@ -239,26 +239,26 @@ class _Beyond:
         return node - leaves
 
 
-class _Walked:
+class _ScanningFinder:
     """Finds values by trying one after the other: lists, maps and the like."""
 
     def __init__(self, compared: str, column: Sequence[Any]) -> None:
         self._holds, self._column = COMPARED[compared], column
 
-    def next(self, number: int, stop: int, value: Any, effort: Effort) -> int:
+    def next(self, number: int, stop: int, value: Any, budget: WorkBudget) -> int:
         """See `_Finder.next`."""
         while number < stop and not self._holds(self._column[number], value):
-            effort.spend()
+            budget.spend()
             number += 1
         return number
 
 
 def _finder(compared: str, column: Sequence[Any]) -> _Finder:
     if compared == "<>":
-        return _Different(column)
+        return _UnequalFinder(column)
     if compared in _BEST and all(isinstance(value, _ORDERED) for value in column):
-        return _Beyond(compared, column)
-    return _Walked(compared, column)
+        return _OrderedFinder(compared, column)
+    return _ScanningFinder(compared, column)
 
 
 def _may_hold(compared: str, value: Any) -> bool:

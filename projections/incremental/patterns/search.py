@@ -6,8 +6,8 @@ forbids; rows in between cost nothing. The work for a group grows with the numbe
 the first step, times the rows of a match, times the logarithm of the group, and not with the number
 of rows within a pattern's time.
 
-`Effort` bounds the remaining cases: several comparisons of one step without any `=`, and rows that
-fit steps in any order in many ways.
+`WorkBudget` bounds the remaining cases: several comparisons of one step without any `=`, and rows
+that fit steps in any order in many ways.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from projections.definition.operators.pattern import Pattern, Step
-    from projections.incremental.patterns.index import Effort
+    from projections.incremental.patterns.index import WorkBudget
 
 
 class GroupRows(NamedTuple):
@@ -54,21 +54,21 @@ class Match(NamedTuple):
     due: int | None
 
 
-def matches(pattern: Pattern, episode: GroupRows, effort: Effort) -> Iterator[Match]:
+def matches(pattern: Pattern, episode: GroupRows, budget: WorkBudget) -> Iterator[Match]:
     """Finds all matches in the rows of a group, in the order in which they begin.
 
     Args:
         pattern: The pattern.
         episode: The rows.
-        effort: The limit of the work.
+        budget: The limit of the work.
 
     Raises:
         ProjectionError: The limit of the work is exceeded.
     """
     search: _Search = (
-        _AnyOrder(pattern, episode, effort)
+        _AnyOrder(pattern, episode, budget)
         if pattern.any_order
-        else _InOrder(pattern, episode, effort)
+        else _InOrder(pattern, episode, budget)
     )
     at, width, free = episode.at, micros(pattern.within), 0
     row, behind = pattern.resumes  # after the beginning of this match: no row begins two
@@ -104,7 +104,7 @@ class _Search(Protocol):
 class _Stage:
     """A step with the rows that fit it, and the rows that must not occur before it is complete."""
 
-    def __init__(self, step: Step, number: int, episode: GroupRows, effort: Effort) -> None:
+    def __init__(self, step: Step, number: int, episode: GroupRows, budget: WorkBudget) -> None:
         fits = episode.fits[number]
         self.step = step
         self.fitting = [place for place, fit in enumerate(fits) if fit]
@@ -112,7 +112,7 @@ class _Stage:
         self._places = RowIndex(
             self.fitting,
             [Comparison(each.compared, columns[each.column]) for each in conditions],
-            effort,
+            budget,
         )
         self._others = [(columns[each.other], each) for each in conditions]
         self.absent: list[_Stage] = []
@@ -145,12 +145,12 @@ class _Stage:
 class _InOrder:
     """Finds matches whose steps follow each other."""
 
-    def __init__(self, pattern: Pattern, episode: GroupRows, effort: Effort) -> None:
-        self._strict, self._effort = pattern.strict, effort
+    def __init__(self, pattern: Pattern, episode: GroupRows, budget: WorkBudget) -> None:
+        self._strict, self._effort = pattern.strict, budget
         self._stages: list[_Stage] = []
         self._after: list[_Stage] = []  # the last step is absent: no row may occur after the others
         for number, step in enumerate(pattern.steps):
-            stage = _Stage(step, number, episode, effort)
+            stage = _Stage(step, number, episode, budget)
             if step.absent:
                 self._after.append(stage)
             else:
@@ -188,8 +188,8 @@ class _AnyOrder:
     considered.
     """
 
-    def __init__(self, pattern: Pattern, episode: GroupRows, effort: Effort) -> None:
-        self._strict, self._effort = pattern.strict, effort
+    def __init__(self, pattern: Pattern, episode: GroupRows, budget: WorkBudget) -> None:
+        self._strict, self._effort = pattern.strict, budget
         self._names = [step.name for step in pattern.steps]
         self._times = [step.times for step in pattern.steps]
         self._fits = list(zip(*episode.fits, strict=True))

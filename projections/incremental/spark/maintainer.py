@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from projections.definition.views import DerivedView
     from projections.incremental.analysis.strategy import Explanation
     from projections.incremental.spark.analysis import Derivation
-    from projections.incremental.spark.pruned_inputs import Nearby
+    from projections.incremental.spark.pruned_inputs import PrunedInputs
     from projections.incremental.spark.table_reader import TableVersions
     from projections.publishing.published_versions import PublishedVersion
 
@@ -247,7 +247,7 @@ class DerivedMaintainer:
         derivation: Derivation,
         own: TableVersion,
         changed: Mapping[str, tuple[int, int]],
-    ) -> Nearby | None:
+    ) -> PrunedInputs | None:
         """Returns the part of the inputs to read, if changes are few and it can be determined."""
         if not derivation.anchors:
             return None

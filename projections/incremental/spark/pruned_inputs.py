@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from projections.incremental.analysis.pruning import Anchor
-    from projections.incremental.analysis.ranges import Range, Stretches
+    from projections.incremental.analysis.ranges import Range, ValueRanges
     from projections.incremental.spark.analysis import Derivation
 
 _FIRST_US: Final = -62_135_596_800_000_000  # the year 1
@@ -36,7 +36,7 @@ _LAST_US: Final = 253_402_300_799_999_999  # the end of 9999
 
 
 @dataclass(frozen=True, slots=True)
-class Nearby:
+class PrunedInputs:
     """The rows of inputs near a change.
 
     Attributes:
@@ -48,7 +48,7 @@ class Nearby:
 
     anchor: Anchor
     by: Mapping[str, str]
-    stretches: Mapping[tuple[str, str], Stretches]
+    stretches: Mapping[tuple[str, str], ValueRanges]
     values: Mapping[tuple[str, str], tuple[int | str, ...]]
 
     def of(self, inputs: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
@@ -90,7 +90,7 @@ def near(
     by: tuple[str, ...],
     identities: Mapping[str, tuple[str, ...]],
     changed: Mapping[str, pa.Table],
-) -> Nearby | None:
+) -> PrunedInputs | None:
     """Determines what must be read for changes; None for everything.
 
     Args:
@@ -102,12 +102,14 @@ def near(
     for anchor, columns in identified(derivation.anchors, by, identities):
         stretches, values = _stretches(anchor, changed), _values(anchor, changed)
         if stretches or values:
-            return Nearby(anchor, columns, stretches, values)
+            return PrunedInputs(anchor, columns, stretches, values)
     return None
 
 
-def _stretches(anchor: Anchor, changed: Mapping[str, pa.Table]) -> dict[tuple[str, str], Stretches]:
-    found: dict[tuple[str, str], Stretches] = {}
+def _stretches(
+    anchor: Anchor, changed: Mapping[str, pa.Table]
+) -> dict[tuple[str, str], ValueRanges]:
+    found: dict[tuple[str, str], ValueRanges] = {}
     for column in anchor.ordered:
         if not anchor.linked(column, changed):
             continue
@@ -150,7 +152,7 @@ def _less(value: int | None) -> int | None:
     return None if value is None else -value
 
 
-def _lying(rows: pa.Table, column: str) -> Stretches:
+def _lying(rows: pa.Table, column: str) -> ValueRanges:
     values = rows[column]
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.timestamp("us", values.type.tz))
@@ -158,7 +160,7 @@ def _lying(rows: pa.Table, column: str) -> Stretches:
     return around(some, nulls=values.null_count > 0)
 
 
-def _within(rows: DataFrame, column: str, stretches: Stretches) -> Column:
+def _within(rows: DataFrame, column: str, stretches: ValueRanges) -> Column:
     value = fn.col(quoted(column))
     time = isinstance(rows.schema[column].dataType, TimestampType)
     there = [_between(value, each, time=time) for each in stretches.ranges]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from projections.incremental.analysis.strategy import UsedInput
     from projections.incremental.spark.affected_keys import AffectedKeys
     from projections.incremental.spark.analysis import Derivation
-    from projections.incremental.spark.pruned_inputs import Nearby
+    from projections.incremental.spark.pruned_inputs import PrunedInputs
 
 _PRESENT: Final = "_headwater_present"
 
@@ -36,7 +36,7 @@ def affected(
     changes: Mapping[str, DataFrame],
     old: Mapping[str, DataFrame],
     new: Mapping[str, DataFrame],
-    nearby: Nearby | None = None,
+    nearby: PrunedInputs | None = None,
 ) -> DataFrame:
     """Describes the keys that changes affect, as one query over all changed inputs.
 

@@ -31,7 +31,7 @@ from cdc.postgres import session as postgres
 from foundation.atomic_file import write_atomically
 from projections.common.background_task import BackgroundTask
 from projections.common.fault import Fault
-from projections.common.store_lock import DerivedTurn
+from projections.common.store_lock import DerivedStoreLock
 from projections.definition.views import Store
 from projections.errors import (
     FeedLostError,
@@ -43,7 +43,7 @@ from projections.errors import (
 )
 from projections.incremental.delivery import (
     COMMITS_MAX,
-    Delivered,
+    DeliveredState,
     DerivedDelivery,
     delivered,
     delivered_file,
@@ -136,7 +136,7 @@ class StoreDelivery:
 
 
 @dataclass(frozen=True, slots=True)
-class _Brought:
+class _StoreState:
     """The state of a view in the store."""
 
     plan: ViewPlan
@@ -165,12 +165,12 @@ class DerivedStoreTask(BackgroundTask):
         self._store = store
         self._views = [view for view in spec.derived if store in view.to]
         self._published = Published(spec.config.addresses.tables, spec.config.source)
-        self._turn = DerivedTurn(spec.config.source_dsn, spec.config.source, store)
+        self._store_lock = DerivedStoreLock(spec.config.source_dsn, spec.config.source, store)
         self._file = delivered_file(spec.config, store)
         self._had = delivered(spec.config, store)
         self._renewals = Renewals(spec.config)
         self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
-        self._at: dict[str, _Brought] = {}
+        self._at: dict[str, _StoreState] = {}
         self._refusals: dict[str, Fault] = {}  # of keys, where there are any
         self._look_at = 0.0
         self._epoch: CacheEpoch | None = None
@@ -184,7 +184,7 @@ class DerivedStoreTask(BackgroundTask):
     def run(self) -> None:
         """Follows the published versions until stopped."""
         super().run()
-        self._turn.close()
+        self._store_lock.close()
         if self._epoch is not None:
             self._epoch.close()
 
@@ -210,7 +210,7 @@ class DerivedStoreTask(BackgroundTask):
         if not self._spec.declared_derived:
             return self.follow(version)
         try:
-            with self._turn.taken():
+            with self._store_lock.taken():
                 return self.follow(version)
         except _FAILURES as error:
             for view in self._views:
@@ -262,7 +262,7 @@ class DerivedStoreTask(BackgroundTask):
         plan = replace(plan, shown=shown)
         form, had = form_of(plan), self._had.get(view.name)
         place = self._place(plan, form)
-        wanted = Delivered(
+        wanted = DeliveredState(
             str(found.metadata().id), table.version, version.epoch, version.lsn, form, place
         )
         after = None if renewal is not None else _after(had, wanted)
@@ -279,13 +279,13 @@ class DerivedStoreTask(BackgroundTask):
                     self._rid(plan)
             delivery = DerivedDelivery(tables, plan, wanted.version, wanted.number, after)
             self._write(delivery, wanted, 0 if had is None or after is None else had.refused)
-        self._come(_Brought(plan, table.version), table)
+        self._come(_StoreState(plan, table.version), table)
         if renewal is not None:
             self._renewals.done(renewal, self._store, wanted.number)
             _log.info("a view was given anew as it was asked", view=view.name, store=self._store)
         return True
 
-    def _begin(self, plan: ViewPlan, wanted: Delivered) -> Delivered:
+    def _begin(self, plan: ViewPlan, wanted: DeliveredState) -> DeliveredState:
         """Records that all rows of an existing view are about to be written again.
 
         If the process is killed meanwhile, all rows are written once more with newer versions:
@@ -298,7 +298,7 @@ class DerivedStoreTask(BackgroundTask):
             self._rid(plan)
         return begun
 
-    def _come(self, brought: _Brought, table: TableVersion) -> None:
+    def _come(self, brought: _StoreState, table: TableVersion) -> None:
         """Records that a view is at its table's version; only faults of refused keys remain."""
         name = brought.plan.name
         self._at[name] = brought
@@ -309,7 +309,7 @@ class DerivedStoreTask(BackgroundTask):
         else:
             self._note(name, refusal)
 
-    def _write(self, delivery: DerivedDelivery, wanted: Delivered, refused: int) -> None:
+    def _write(self, delivery: DerivedDelivery, wanted: DeliveredState, refused: int) -> None:
         plan = delivery.plan
         task = StoreDelivery(
             delivery, self._store, self._spec.config.addresses, self._spec.driver_token
@@ -444,7 +444,7 @@ class DerivedStoreTask(BackgroundTask):
         write_atomically(self._file, msgspec.json.encode(self._had))
 
 
-def _after(had: Delivered | None, wanted: Delivered) -> int | None:
+def _after(had: DeliveredState | None, wanted: DeliveredState) -> int | None:
     """Returns the version after which changes are read; None where all rows are written."""
     if had is None:
         return None

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from cdc.errors import CdcError
 from foundation.atomic_file import write_atomically
 from projections.common.background_task import BackgroundTask
-from projections.common.store_lock import DerivedTurn
+from projections.common.store_lock import DerivedStoreLock
 from projections.definition.views import Store
 from projections.errors import ProjectionError, ViewQueryError, WriterFencedError
 from projections.incremental.spark.maintainer import DerivedMaintainer, number_of, query_fault
@@ -95,7 +95,7 @@ class DerivedTablesTask(BackgroundTask):
         self._versions = TableVersions(session, tables)
         self._versions_of_few = TableVersions(batches, tables)
         self.keepers = [self._keeper(view) for view in spec.derived]
-        self._turn = DerivedTurn(spec.config.source_dsn, spec.config.source, Store.TABLE)
+        self._store_lock = DerivedStoreLock(spec.config.source_dsn, spec.config.source, Store.TABLE)
         self._joining: dict[str, DerivedView] = {}
         self._made: Mapping[str, TableVersion] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "derived", self._in_pool)
@@ -116,7 +116,7 @@ class DerivedTablesTask(BackgroundTask):
             companion.start()
         super().run()
         self._pool.shutdown()
-        self._turn.close()
+        self._store_lock.close()
         for companion in self.companions:
             companion.join(_END_S)
 
@@ -126,7 +126,7 @@ class DerivedTablesTask(BackgroundTask):
         while not self.rested(rest_s):
             rest_s = _TICK_S
             try:
-                self._tell()
+                self._publish_explanations()
                 version = self._published.newest()
                 if self._joining:
                     self._hold()
@@ -232,7 +232,7 @@ class DerivedTablesTask(BackgroundTask):
 
     def _alone(self) -> AbstractContextManager[Connection | None]:
         """Keeps versions from being dropped meanwhile, where there may be any."""
-        return self._turn.taken() if self._spec.declared_derived else nullcontext()
+        return self._store_lock.taken() if self._spec.declared_derived else nullcontext()
 
     def _meet(self, connection: Connection) -> None:
         """Follows what versions there are by now."""
@@ -272,7 +272,7 @@ class DerivedTablesTask(BackgroundTask):
         ]
         if not there:
             return
-        with self._turn.taken() as connection:
+        with self._store_lock.taken() as connection:
             for name in there:
                 before, source = [VersionState.JOINING], self._spec.config.source
                 if registry.move(connection, source, name, VersionState.HELD, before):
@@ -342,7 +342,7 @@ class DerivedTablesTask(BackgroundTask):
         """Puts what a thread of the pool has Spark do beside the batches of the stores."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
 
-    def _tell(self) -> None:
+    def _publish_explanations(self) -> None:
         """Says how each view is kept; read by `headwater view explain` and `status`."""
         said = {
             keeper.view.name: {

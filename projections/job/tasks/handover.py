@@ -70,7 +70,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class StoreQuery:
     """A store whose query runs.
 
     Attributes:
@@ -91,7 +91,7 @@ class HandoverTask(BackgroundTask):
         session: The Spark session.
         spec: The job, its views bound.
         tables: Detects new versions.
-        lanes: The stores.
+        queries: The stores.
         taken: Receives the job with a version that all its stores have adopted.
     """
 
@@ -100,14 +100,14 @@ class HandoverTask(BackgroundTask):
         session: SparkSession,
         spec: JobSpec,
         tables: TableWatch,
-        lanes: Mapping[Store, Lane],
+        queries: Mapping[Store, StoreQuery],
         taken: Callable[[JobSpec], None],
     ) -> None:
         super().__init__("takeover")
         self._session = session
         self._spec = spec
         self._tables = tables
-        self._lanes = lanes
+        self._queries = queries
         self._taken = taken
 
     def work(self) -> None:
@@ -147,14 +147,14 @@ class HandoverTask(BackgroundTask):
     def _fits(self, plan: ViewPlan) -> bool:
         """Whether the queries that run read what the version is made from."""
         return all(
-            store in self._lanes and plan.topics.keys() <= self._spec.topics_in(store)
+            store in self._queries and plan.topics.keys() <= self._spec.topics_in(store)
             for store in plan.to
         )
 
     def _bring(self, plan: ViewPlan, store: Store, ends: Offsets) -> bool:
         """Replays a version up to a store's batches; returns whether they include it now."""
-        spec, lane = replace(self._spec, plans=(plan,)), self._lanes[store]
-        version = _JoiningVersion(self._session, spec, store, ends)
+        spec, query = replace(self._spec, plans=(plan,)), self._queries[store]
+        version = _HandoverVersion(self._session, spec, store, ends)
         unknown = beside = 0
         with quarantine_table.connect(spec.config.ledger) as connection:
             for _ in range(ROUNDS_MAX):
@@ -171,17 +171,17 @@ class HandoverTask(BackgroundTask):
                     handover.note(spec.config, plan.name, {store: version.taken})
                 if not whole:
                     continue
-                with lane.guard.writing():
-                    begins = lane.active_plans.stands or lane.committed() or {}
+                with query.guard.writing():
+                    begins = query.active_plans.stands or query.committed() or {}
                     if self._ended():
                         return False
                     beside += 1
                     if begins and (version.has(begins) or beside > _BESIDE):
-                        version.take(begins, lane.guard.held())
+                        version.take(begins, query.guard.held())
                         self._tell(plan, store, version)
                         backfill.joined(spec.config, store, plan.name)
-                        lane.guard.changed()
-                        lane.active_plans.add(spec.plans_in(store))
+                        query.guard.changed()
+                        query.active_plans.add(spec.plans_in(store))
                         return True
                 unknown += not begins
                 if unknown > _UNKNOWN_MAX or self._stopped.wait(0 if begins else 1):
@@ -189,7 +189,7 @@ class HandoverTask(BackgroundTask):
         return False
 
     @staticmethod
-    def _tell(plan: ViewPlan, store: Store, version: _JoiningVersion) -> None:
+    def _tell(plan: ViewPlan, store: Store, version: _HandoverVersion) -> None:
         _log.info(
             "a version is where a store is",
             version=plan.name,
@@ -202,7 +202,7 @@ class HandoverTask(BackgroundTask):
         return self._stopped.is_set() or self._tables.look()
 
 
-class _JoiningVersion:
+class _HandoverVersion:
     """A version in one store, which alone is written here.
 
     Attributes:

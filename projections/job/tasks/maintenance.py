@@ -18,7 +18,7 @@ from cdc.snapshot import reads
 from projections.changes import sweeps
 from projections.changes.quarantine import rereads
 from projections.changes.quarantine import table as quarantine_table
-from projections.changes.quarantine.retry import try_again
+from projections.changes.quarantine.retry import retry_keys
 from projections.changes.quarantine.table import RetryResult
 from projections.common.background_task import BackgroundTask
 from projections.definition.views import Store
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cdc.snapshot.reads import WholeRead
-    from projections.changes.quarantine.table import Case, Connection
+    from projections.changes.quarantine.table import Connection, RetriedRecord
     from projections.changes.quarantine.write_guard import StoreGuard
     from projections.changes.sink import Sink
     from projections.common.offsets import Offsets
@@ -161,16 +161,16 @@ class MaintenanceTask(BackgroundTask):
         self,
         plan: ViewPlan,
         store: Store,
-        cases: Sequence[Case],
+        cases: Sequence[RetriedRecord],
         given_up: Mapping[str, int | None],
     ) -> list[RetryResult]:
         try:
-            return try_again(plan, cases, lambda: self._sink(store), given_up)
+            return retry_keys(plan, cases, lambda: self._sink(store), given_up)
         except ViewHaltedError as error:
             quarantine_table.halt(self._spec.config.ledger, plan.name, error)
             raise
         except CdcError as error:  # one of the keys fails, and with it the whole call
-            by_key: dict[str, list[Case]] = defaultdict(list)
+            by_key: dict[str, list[RetriedRecord]] = defaultdict(list)
             for case in cases:
                 by_key[case.key].append(case)
             if len(by_key) == 1:

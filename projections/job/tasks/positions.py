@@ -48,7 +48,7 @@ _CONNECT_S: Final = 5
 _log = structlog.get_logger(__name__)
 
 
-class _Seen(NamedTuple):
+class _SnapshotSample(NamedTuple):
     """The state of the reads of the source's tables, from one look."""
 
     epoch: int
@@ -232,15 +232,17 @@ class PositionsTask(BackgroundTask):
             self._tables_since |= {plan.name: end for plan in coming}
             self._plans |= {plan.name: plan for plan in coming}
 
-    def _look(self, connection: psycopg.Connection[Any]) -> _Seen:
+    def _look(self, connection: psycopg.Connection[Any]) -> _SnapshotSample:
         source, spec = self._spec.config.source, self._spec
         unread = reads.unread_topics(connection, source)
         waiting = {store: self._waiting(connection, store) for store in Store}
         # a read that is seen as done here has also made its sweep visible
         whole, swept = reads.whole_reads(connection, source), sweeps.done(connection)
-        return _Seen(view_schemas.epoch(connection, source), unread, waiting, whole, swept, spec)
+        return _SnapshotSample(
+            view_schemas.epoch(connection, source), unread, waiting, whole, swept, spec
+        )
 
-    def _sample_group(self, seen: _Seen, position: Lsn | None, ends: Offsets) -> None:
+    def _sample_group(self, seen: _SnapshotSample, position: Lsn | None, ends: Offsets) -> None:
         with self._group_lock:
             if seen.epoch != self._epoch:
                 if self._epoch:  # positions of another incarnation are not comparable

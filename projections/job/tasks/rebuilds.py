@@ -67,7 +67,7 @@ class RebuildServer(BackgroundTask):
         self._served = self._looked_at = None
         while not self.rested(_TICK_S):
             try:
-                self._tell_slots()
+                self._report_slots()
                 self._requests.clear()
                 for place, id_ in self._requests.open():
                     if self._stopped.is_set():
@@ -77,7 +77,7 @@ class RebuildServer(BackgroundTask):
                 _log.warning("a rebuild cannot be answered", kind=kind_and_place(error))
                 self._stopped.wait(PAUSE_S)
 
-    def _tell_slots(self) -> None:
+    def _report_slots(self) -> None:
         """Says how many tasks Spark runs at once, now and then: executors come and go."""
         now = time.monotonic()
         if self._looked_at is not None and now - self._looked_at < _SLOTS_EVERY_S:
@@ -152,15 +152,15 @@ class _Work:
     def _folded(self, work: BulkFold) -> BulkAnswer:
         folder = self._requests.folder(self._place, self._id)
         shutil.rmtree(folder, ignore_errors=True)  # of a job that was killed
-        paths = self._engine.entries(work, folder, self._told)
+        paths = self._engine.entries(work, folder, self._report_progress)
         names = tuple(path.relative_to(folder).as_posix() for path in paths)
         return BulkAnswer(self._id, files=names)
 
     def _filled(self, work: BulkFill | BulkHistoryFill) -> BulkAnswer:
         if isinstance(work, BulkFill):
-            filled = self._engine.fill(work.scan, work.plan, work.part, self._told)
+            filled = self._engine.fill(work.scan, work.plan, work.part, self._report_progress)
         else:
-            filled = self._engine.history(work.scan, work.plan, work.history, self._told)
+            filled = self._engine.history(work.scan, work.plan, work.history, self._report_progress)
         return BulkAnswer(
             self._id,
             upserted=filled.upserted,
@@ -169,7 +169,7 @@ class _Work:
             filtered=filled.filtered,
         )
 
-    def _told(self, rows: int) -> None:
+    def _report_progress(self, rows: int) -> None:
         """Records the progress; stops the work if the job stops, or the request was cancelled.
 
         With 0 rows it always checks, since a write is about to begin.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from projections.changes.row_batch import RowPart
     from projections.changes.row_change import Applied, ReadSpan, RowChange
-    from projections.changes.sink import Holding
+    from projections.changes.sink import StoredKey
     from projections.planning.view_plan import ViewPlan
 
 
@@ -70,7 +70,7 @@ class WarehouseSink:
         """Looks keys up; see `Sink.versions`."""
         return self._of(plan).versions(plan, changes)
 
-    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Looks keys up; see `Sink.stored`."""
         return self._of(plan).stored(plan, keys)
 

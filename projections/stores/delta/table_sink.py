@@ -18,7 +18,7 @@ from projections.changes.row_change import (
     completed_version,
     may_complete,
 )
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.errors import UnholdableValueError
 from projections.stores.delta import first_commit
@@ -95,7 +95,7 @@ class TableSink(ViewTables):
         """Looks the keys up in both tables; see `Sink.versions`."""
         return self._committed(plan, lambda: self._versions(plan, changes))
 
-    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Looks the keys up in both tables, without the lock; see `Sink.stored`.
 
         The tables are read one after the other. A batch writes its deletes first and is replayed
@@ -130,7 +130,7 @@ class TableSink(ViewTables):
         }
         return [max(floor, found.get(change.key, 0)) for change in changes]
 
-    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         floor, encode = max(0, self._floor(plan) - 1), encoder(plan.schema)
         held, _ = _parted(plan, [RowChange(key, 0, None, 0) for key in keys])
         wanted = keys_table(plan, held)
@@ -144,7 +144,7 @@ class TableSink(ViewTables):
             place = places.get(key, ())  # a key without an exact form has no row
             live = rows.get(place, [])
             version = max([floor, deleted.get(place, 0), *(version for version, _ in live)])
-            found.append(Holding(version, tuple(encode(row) for _, row in live)))
+            found.append(StoredKey(version, tuple(encode(row) for _, row in live)))
         return found
 
     def _sweep(

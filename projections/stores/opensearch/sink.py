@@ -12,7 +12,7 @@ import orjson
 from projections.changes.documents import DocumentForm
 from projections.changes.row_batch import parts
 from projections.changes.row_change import Applied, Refused, completed_version, may_complete
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.definition.columns import DELETED_FIELD
 from projections.errors import (
     IndexLostError,
@@ -162,15 +162,15 @@ class SearchSink:
         stored = StoredDocuments(self.engine, index_name(plan)).versions(ids)
         return [max(floor, stored.get(place, 0)) for place in ids]
 
-    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Looks the documents up; see `Sink.stored`."""
         floor, form = max(0, self._floor(plan) - 1), self._form(plan)
         ids = [document_id(form.name_of(key)) for key in keys]
-        found: dict[str, Holding] = {}
+        found: dict[str, StoredKey] = {}
         for part in StoredDocuments(self.engine, index_name(plan)).fields(ids, ()):
             for row_id, (version, fields) in part.items():
                 live = () if DELETED_FIELD in fields else (fields,)
-                found[row_id] = Holding(max(floor, version), live)
+                found[row_id] = StoredKey(max(floor, version), live)
         return [found[row_id] for row_id in ids]
 
     def sweep(
@@ -215,7 +215,7 @@ class SearchSink:
         return self._shown_in(plan.view) == {index_name(plan)}
 
     def hide(self, view: str) -> None:
-        """Removes the view's alias, in one step; see `Showing`."""
+        """Removes the view's alias, in one step; see `ActiveVersionPointer`."""
         if shown := sorted(self._shown_in(view)):
             remove = [{"remove": {"index": index, "alias": view}} for index in shown]
             self.engine.request("POST", "/_aliases", {"actions": remove})

@@ -226,7 +226,7 @@ class Calls:
 
 
 @contextmanager
-def told_apart() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Converts the client's errors into those of sinks, without values."""
     try:
         yield
@@ -259,7 +259,7 @@ def eviction_policy(url: str) -> str:
     """
     server = CacheServer(url, "")
     try:
-        with told_apart():
+        with translated_errors():
             facts: Any = server.client.info("memory")
     finally:
         server.close()

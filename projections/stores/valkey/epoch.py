@@ -19,7 +19,7 @@ import structlog
 
 from foundation.atomic_file import write_atomically
 from projections.errors import CacheLostError
-from projections.stores.valkey.client import CacheServer, told_apart
+from projections.stores.valkey.client import CacheServer, translated_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +95,7 @@ class CacheEpoch:
         Raises:
             SinkError: It does not answer.
         """
-        with told_apart():
+        with translated_errors():
             raw_id, raw_beat = self._client.hmget(self._key, ["id", "beat"])
             facts = self._facts()
         found, beat = (raw_id or b"").decode(), int(raw_beat or 0)
@@ -123,7 +123,7 @@ class CacheEpoch:
         memory = self._memory
         if memory is None or self.lost.is_set():
             raise _lost_error("it is being restored")
-        with told_apart():
+        with translated_errors():
             known = self._client.eval(_BEAT, 1, self._key, memory.id, memory.beat + 1)
         if not known:
             raise _lost_error(self.look() or "")
@@ -137,7 +137,7 @@ class CacheEpoch:
             SinkError: It does not answer.
         """
         self.mark(plans)
-        with told_apart():
+        with translated_errors():
             facts = self._facts()
         self._begin(secrets.token_hex(8), 1, facts, time.time())
         self.lost.clear()
@@ -148,7 +148,7 @@ class CacheEpoch:
         Raises:
             SinkError: The cache does not answer.
         """
-        with told_apart():
+        with translated_errors():
             for plan in plans:
                 self._client.set(self._server.keys(plan).building, "rebuilt")
 
@@ -158,7 +158,7 @@ class CacheEpoch:
         Raises:
             SinkError: The cache does not answer.
         """
-        with told_apart():
+        with translated_errors():
             self._client.delete(self._server.keys(plan).building)
 
     def reformed(self, plans: Iterable[ViewPlan]) -> list[ViewPlan]:
@@ -168,7 +168,7 @@ class CacheEpoch:
             SinkError: The cache does not answer.
         """
         found = []
-        with told_apart():
+        with translated_errors():
             for plan in plans:
                 text = self._client.get(self._server.keys(plan).form)
                 if text is not None and orjson.loads(text)["options"] != plan.cache.form:
@@ -185,7 +185,7 @@ class CacheEpoch:
         return _Facts(str(said.get("run_id", "")), int(said.get("evicted_keys", 0)), policy)
 
     def _begin(self, name: str, beat: int, facts: _Facts, now: float = 0.0) -> None:
-        with told_apart():
+        with translated_errors():
             self._client.hset(self._key, mapping={"id": name, "beat": beat})
         self._memory = _Memory(name, beat, facts.run, facts.evicted, now)
         self._write(self._memory)

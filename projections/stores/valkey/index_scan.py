@@ -8,7 +8,7 @@ import redis
 
 from projections.definition.cache_options import CacheLayout
 from projections.definition.columns import VERSION_COLUMN
-from projections.stores.valkey.client import CacheServer, told_apart
+from projections.stores.valkey.client import CacheServer, translated_errors
 from projections.stores.valkey.index_check import WORDS, CachedIndex
 from projections.stores.valkey.row import COUNTER, DIGITS, LEADERBOARD, LOOKUP, PREFIX
 
@@ -46,7 +46,7 @@ def entries(url: str, prefix: str, plan: ViewPlan) -> Iterator[CachedIndex]:
     server = CacheServer(url, prefix)
     begins = {kind: server.keys(plan).beside(word).encode() for kind, word in WORDS.items()}
     try:
-        with told_apart():
+        with translated_errors():
             for keys in server.scan_beside(plan, ENTRIES_AT_ONCE):
                 named = [
                     (kind, key, _text(key[len(begin) :]))
@@ -82,7 +82,7 @@ class Memberships:
             SinkError: The server refuses or does not answer.
         """
         found: list[tuple[bytes, float | None]] = []
-        with told_apart():
+        with translated_errors():
             for start in range(0, len(suspects), _LOOKS_AT_ONCE):
                 part = suspects[start : start + _LOOKS_AT_ONCE]
                 with self._server.client.pipeline(transaction=True) as pipeline:
@@ -101,7 +101,7 @@ class Memberships:
     def foreign(self, suspect: Suspect) -> bool:
         """Returns whether the key of a structure has another type."""
         key = self._keys.beside(WORDS[suspect.kind]) + suspect.name
-        with told_apart():
+        with translated_errors():
             found: Any = self._server.client.type(key)
         return found not in {b"none", _TYPES[suspect.kind]}
 
@@ -137,12 +137,12 @@ class WatchedCounter:
     def __init__(self, client: redis.Redis, key: str) -> None:
         self._key = key
         self._pipeline = client.pipeline(transaction=True)
-        with told_apart():
+        with translated_errors():
             self._pipeline.watch(key)  # type: ignore[no-untyped-call]
 
     def unchanged(self) -> tuple[str | None, str | None] | None:
         """Ends the watch; returns the counter, or None if it has changed."""
-        with told_apart():
+        with translated_errors():
             try:
                 self._pipeline.multi()
                 self._pipeline.hmget(self._key, ["rows", "sum"])
@@ -177,7 +177,7 @@ def _read(client: redis.Redis, named: Sequence[tuple[str, bytes, str]]) -> Itera
 def _members(
     client: redis.Redis, kind: str, key: bytes, answer: Any
 ) -> Iterator[tuple[str, float]]:
-    with told_apart():  # members are read after the block that yielded the entry
+    with translated_errors():  # members are read after the block that yielded the entry
         while True:
             cursor, members = answer
             for member in members:

@@ -22,7 +22,7 @@ from projections.definition.cache_options import ROWS, CacheLayout, CacheOptions
 from projections.definition.views import Store
 from projections.errors import CacheUnknownError
 from projections.planning.view_plan import ViewPlan
-from projections.stores.valkey.client import CacheServer, told_apart
+from projections.stores.valkey.client import CacheServer, translated_errors
 from projections.stores.valkey.row import CacheForm, expanded
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class CacheReader:
         """Returns the names of all non-empty `lookup`s, `counter`s or `leaderboard`s."""
         self._asked(lambda _: None)
         begin = self._keys.beside(what)
-        with told_apart():
+        with translated_errors():
             return sorted(
                 key.decode().removeprefix(begin)
                 for keys in self._server.scan(begin, _COUNT)
@@ -197,7 +197,7 @@ class CacheReader:
     def _asked(self, ask: Callable[[redis.client.Pipeline], object]) -> list[Any]:
         """Runs commands on the version that is active at that moment."""
         while True:
-            with told_apart(), self._server.client.pipeline(transaction=True) as pipeline:
+            with translated_errors(), self._server.client.pipeline(transaction=True) as pipeline:
                 pipeline.hget(self._keys.current, self._view)
                 ask(pipeline)
                 place, *answers = pipeline.execute()
@@ -211,7 +211,7 @@ class CacheReader:
         self._keys = self._server.keys(self._plan)
 
     def _laid_out(self) -> ViewPlan:
-        with told_apart():
+        with translated_errors():
             current: Any = self._server.client.hget(f"{self._server.prefix}_current", self._view)
             self._place: bytes | None = current
             place = self._view if current is None else current.decode()

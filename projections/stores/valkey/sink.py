@@ -9,7 +9,7 @@ import msgspec
 from projections.changes.documents import DocumentForm
 from projections.changes.row_batch import parts
 from projections.changes.row_change import Applied, Refused, completed_version, may_complete
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.definition.cache_options import CacheLayout
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import (
@@ -18,7 +18,7 @@ from projections.errors import (
     SinkUnavailableError,
     UnholdableValueError,
 )
-from projections.stores.valkey.client import BESIDE, CacheServer, Keys, told_apart
+from projections.stores.valkey.client import BESIDE, CacheServer, Keys, translated_errors
 from projections.stores.valkey.row import DIGITS, PREFIX, CacheForm, form_text
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CacheSink:
     def prepare(self, plan: ViewPlan) -> None:
         """Stores the options of the view, and marks a new view as being built."""
         keys, form = self._server.keys(plan), form_text(plan)
-        with told_apart():
+        with translated_errors():
             known: Any = self._client.get(keys.form)
             if known is None:
                 self._client.set(keys.building, "new")
@@ -85,7 +85,7 @@ class CacheSink:
         form, cached = self._form(plan)
         kept = [change for change in changes if change.kept]
         wanted = {form.name_of(key) for c in kept for key in (c.key, c.base or c.key)}
-        with told_apart():
+        with translated_errors():
             rows = self._stored(plan, list(wanted))  # as stored before any of this is written
             with self._server.calls(plan, "write") as calls:
                 batch = _Batch(plan, form, cached, calls)
@@ -109,7 +109,7 @@ class CacheSink:
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads every live row with its version; see `Sink.versioned`."""
-        with told_apart():
+        with translated_errors():
             for keys in self._server.scan(self._server.keys(plan).rows, READ_KEYS):
                 for row in self._rows(plan, keys):
                     if row is not None and row.fields is not None:
@@ -118,25 +118,25 @@ class CacheSink:
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks the keys up; see `Sink.versions`."""
         names = [self._form(plan)[0].name(change) for change in changes]
-        with told_apart():
+        with translated_errors():
             known: Any = self._client.get(self._server.keys(plan).floor)
             floor = int(known or 1) - 1
             stored = self._stored(plan, names)
         return [max(floor, int(stored[name].version if name in stored else 0)) for name in names]
 
-    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Looks the keys up; see `Sink.stored`."""
         form, _ = self._form(plan)
         names = [form.name_of(key) for key in keys]
         found: dict[str, _Stored] = {}
-        with told_apart():
+        with translated_errors():
             known: Any = self._client.get(self._server.keys(plan).floor)
             floor = int(known or 1) - 1
             for start in range(0, len(names), READ_KEYS):
                 found |= self._stored(plan, names[start : start + READ_KEYS])
         holdings = (found.get(name, _NOTHING) for name in names)
         return [
-            Holding(max(floor, int(version)), () if fields is None else (fields,))
+            StoredKey(max(floor, int(version)), () if fields is None else (fields,))
             for version, fields in holdings
         ]
 
@@ -149,7 +149,7 @@ class CacheSink:
         """Stores the version, then removes keys by the guarded script; see `Sink.sweep`."""
         below, keys = _digits(below_version), self._server.keys(plan)
         removed = 0
-        with told_apart():
+        with translated_errors():
             known: Any = self._client.get(keys.floor) or b""
             if known.decode() < below:
                 self._client.set(keys.floor, below)
@@ -170,7 +170,7 @@ class CacheSink:
             SinkError: The cache refuses or cannot be reached; call again.
         """
         keys = self._server.keys(plan)
-        with told_apart():
+        with translated_errors():
             for what in BESIDE:
                 for found in self._server.scan(keys.beside(what), READ_KEYS):
                     self._client.unlink(*found)
@@ -182,12 +182,12 @@ class CacheSink:
         Raises:
             SinkError: The store refuses or cannot be reached.
         """
-        with told_apart():
+        with translated_errors():
             self._client.hset(self._server.keys(plan).current, plan.view, plan.name)
 
     def shows(self, plan: ViewPlan) -> bool:
         """Returns whether this version is active; without a record, the first one is."""
-        with told_apart():
+        with translated_errors():
             found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
         return bool((plan.view if found is None else found.decode()) == plan.name)
 
@@ -197,14 +197,14 @@ class CacheSink:
         Raises:
             SinkError: The store refuses or cannot be reached.
         """
-        with told_apart():
+        with translated_errors():
             self._client.hdel(Keys(self._server.prefix, view).current, view)
 
     def drop(self, plan: ViewPlan) -> None:
         """Removes all data of an inactive version."""
         keys = self._server.keys(plan)
         self.drop_beside(plan)
-        with told_apart():
+        with translated_errors():
             for found in self._server.scan(keys.rows, READ_KEYS):
                 self._client.unlink(*found)
             self._client.unlink(keys.deletes, keys.floor, keys.links, keys.form, keys.building)

@@ -16,7 +16,7 @@ from cdc.capture import CaptureSpec
 from cdc.postgres import own_schema, own_schema_owner, session
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import SchemaOwnerError
-from cdc.schema_change import history, noting, trigger
+from cdc.schema_change import history, trigger, trigger_check
 from cdc.table import TableName
 from cdc.upkeep import role
 
@@ -148,7 +148,7 @@ def test_triggers_write_nothing_to_a_table_that_another_role_owns(
 
         assert not is_superuser(admin)
         assert not trigger.active(admin)
-    (check,) = noting.checks(mallory, [ORDERS])
+    (check,) = trigger_check.checks(mallory, [ORDERS])
     assert CheckState.WARN is check.state
     assert "superuser" in check.message
 
@@ -185,7 +185,7 @@ def test_the_former_owner_goes_on_with_its_rows_and_cannot_alter_the_schema(
     assert "ALTER TABLE" == last
     mallory.execute(own_schema.BEAT.encode())
     assert [] == own_schema.ensure(mallory)
-    assert [CheckState.OK] == [check.state for check in noting.checks(mallory, [ORDERS])]
+    assert [CheckState.OK] == [check.state for check in trigger_check.checks(mallory, [ORDERS])]
     for refused in (*PLANTED["before insert"][1:], "DROP TABLE {table}"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             mallory.execute(refused.replace("{table}", "headwater.schema_changes").encode())

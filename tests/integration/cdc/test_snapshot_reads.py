@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cdc.change_event import ChangeEvent
     from cdc.snapshot.reads import Read
-    from cdc.snapshot.request import Asked
+    from cdc.snapshot.request import RequestOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -151,7 +151,7 @@ def test_the_whole_some_keys_or_some_rows_of_a_table_are_read_again(captured: Ca
     assert [3, 4] == [event.key["id"] for event in where if event.key]
 
 
-def read_now(captured: Captured, asked: Asked) -> list[ChangeEvent]:
+def read_now(captured: Captured, asked: RequestOutcome) -> list[ChangeEvent]:
     """Does one read; returns what it brought to the topic, all at its own position."""
     table = asked.read.table
     before = ends_of(captured, table)

@@ -25,7 +25,7 @@ from cdc.table import TableName
 from cdc.topic_names import TopicNames
 from cdc.upkeep import traces
 from cdc.upkeep.errors import RemovalError
-from cdc.upkeep.traces import TracePart
+from cdc.upkeep.traces import RemnantKind
 from headwater.cli import main
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ORDERS = TableName("public", "orders")
-PARTS = [str(part) for part in TracePart]
+PARTS = [str(part) for part in RemnantKind]
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_what_another_put_into_the_schema_or_on_it_stays(source: psycopg.Connect
     capture(source)
     source.execute("CREATE VIEW progress AS SELECT * FROM headwater.view_positions")
 
-    refused = [t for t in traces.find(source, "shop") if t.part is not TracePart.SCHEMA]
+    refused = [t for t in traces.find(source, "shop") if t.part is not RemnantKind.SCHEMA]
     for trace in refused:
         traces.drop(source, "shop", trace)
     with pytest.raises(RemovalError) as kept:

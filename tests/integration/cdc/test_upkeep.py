@@ -19,10 +19,10 @@ from cdc.postgres import session, slot
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reader, request
 from cdc.table import TableName
-from cdc.upkeep import flow, sight
+from cdc.upkeep import capture_sample, flow
 from cdc.upkeep.difference import Part
 from cdc.upkeep.flow import FlowState
-from cdc.upkeep.keeper import Keeper
+from cdc.upkeep.keeper import CaptureSupervisor
 from tests.waiting import stays_so, wait_until
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def notes(capture: Callable[..., Captured], database: str) -> Captured:
 def quick(monkeypatch: pytest.MonkeyPatch) -> float:
     """A stall is a stall after seconds; returns after how many."""
     monkeypatch.setattr(flow, "GRACE_S", 1.5)
-    monkeypatch.setattr(sight, "WINDOW_S", 1.0)
+    monkeypatch.setattr(capture_sample, "WINDOW_S", 1.0)
     monkeypatch.setattr(source, "_WORKER_S", 1.5)
     return flow.stall_limit_s(200)
 
@@ -143,7 +143,7 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "60000", **left_over})
 
         status = source.status(spec)
-        with capture_logs() as logs, closing(Keeper(spec)) as keeper:
+        with capture_logs() as logs, closing(CaptureSupervisor(spec)) as keeper:
             keeper.look()
         found = {(d.part, d.name, d.aspect): (d.have, d.want) for d in source.plan(spec)}
         repaired = source.apply(spec)
@@ -242,11 +242,11 @@ def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick
     # nobody writes for longer than a stall takes; a busy machine may be late with a heartbeat
     stays(notes, {FlowState.RUNNING, FlowState.BEHIND}, quick + 1)
 
-    with frozen(sender(notes)), closing(Keeper(spec)) as keeper:
+    with frozen(sender(notes)), closing(CaptureSupervisor(spec)) as keeper:
         wait_until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
         stalled = source.status(spec)
         wait_until(lambda: keeper.look() or keeper.restarts > 0, "the keeper restarts nothing")
-    with closing(Keeper(spec)) as keeper:
+    with closing(CaptureSupervisor(spec)) as keeper:
         wait_until(
             lambda: keeper.look() or source.status(spec).flow.state is FlowState.RUNNING,
             "a restart does not cure it",
@@ -277,7 +277,7 @@ def test_a_frozen_worker_is_a_stall_although_nobody_says_so(notes: Captured, qui
 def test_a_publication_that_is_gone_ends_the_keeper_at_once(notes: Captured) -> None:
     notes.execute(f"DROP PUBLICATION {notes.spec.publication}")
 
-    with closing(Keeper(notes.spec)) as keeper, pytest.raises(PublicationDriftError):
+    with closing(CaptureSupervisor(notes.spec)) as keeper, pytest.raises(PublicationDriftError):
         keeper.look()
 
 

@@ -49,7 +49,7 @@ KEYS = ("k1", "k2", "k3")
 runs = count(1)
 
 
-class Asked(NamedTuple):
+class RequestOutcome(NamedTuple):
     """An append before it is known where the streams are: versions as distances, if any."""
 
     streams: tuple[tuple[str, tuple[tuple[str, bytes, tuple[str, ...]], ...], str | int], ...]
@@ -89,9 +89,9 @@ def streams_of(least: int) -> st.SearchStrategy[Any]:
     return st.lists(one, min_size=1, max_size=3, unique_by=lambda s: s[0]).map(tuple)
 
 
-plain = st.builds(Asked, streams_of(1).map(lambda s: s[:1]), st.none(), st.none())
-several = st.builds(Asked, streams_of(1), st.none(), st.none() | conditions)
-keyed = st.builds(Asked, streams_of(0), st.sampled_from(KEYS), st.none() | conditions)
+plain = st.builds(RequestOutcome, streams_of(1).map(lambda s: s[:1]), st.none(), st.none())
+several = st.builds(RequestOutcome, streams_of(1), st.none(), st.none() | conditions)
+keyed = st.builds(RequestOutcome, streams_of(0), st.sampled_from(KEYS), st.none() | conditions)
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -112,18 +112,24 @@ class LogMachine(RuleBasedStateMachine):
         return f"{name}{self.run}"
 
     @rule(target=sent, tenant=st.sampled_from(TENANTS), asked=plain)
-    def append_to_one_stream(self, tenant: str, asked: Asked) -> tuple[AppendRequest, float | None]:
+    def append_to_one_stream(
+        self, tenant: str, asked: RequestOutcome
+    ) -> tuple[AppendRequest, float | None]:
         return self._ask(tenant, asked)
 
     @rule(target=sent, tenant=st.sampled_from(TENANTS), asked=several)
-    def append_to_several(self, tenant: str, asked: Asked) -> tuple[AppendRequest, float | None]:
+    def append_to_several(
+        self, tenant: str, asked: RequestOutcome
+    ) -> tuple[AppendRequest, float | None]:
         return self._ask(tenant, asked)
 
     @rule(target=sent, tenant=st.sampled_from(TENANTS), asked=keyed)
-    def append_under_a_key(self, tenant: str, asked: Asked) -> tuple[AppendRequest, float | None]:
+    def append_under_a_key(
+        self, tenant: str, asked: RequestOutcome
+    ) -> tuple[AppendRequest, float | None]:
         return self._ask(tenant, asked)
 
-    def _ask(self, tenant: str, asked: Asked) -> tuple[AppendRequest, float | None]:
+    def _ask(self, tenant: str, asked: RequestOutcome) -> tuple[AppendRequest, float | None]:
         request = self._request(self.tenant(tenant), asked)
         looked_at = asked.condition[1] if asked.condition else None
         self._append(request, looked_at)
@@ -164,7 +170,7 @@ class LogMachine(RuleBasedStateMachine):
             request = replace(request, idempotency=key)
         self._append(request, looked_at)
 
-    def _request(self, tenant: str, asked: Asked) -> AppendRequest:
+    def _request(self, tenant: str, asked: RequestOutcome) -> AppendRequest:
         request = AppendRequest(
             tuple(
                 StreamAppend(

@@ -33,7 +33,7 @@ from cdc.consumer.parking import (
     restored,
     settled_note,
 )
-from cdc.consumer.place_queue import ParkedRecord
+from cdc.consumer.partition_queue import ParkedRecord
 from cdc.consumer.retry import ChangeFailure
 from cdc.consumer.rows import RowDecoder
 from cdc.consumer.start import CLOCKS_MS, locate
@@ -191,11 +191,11 @@ def test_a_row_is_decoded_with_the_columns_that_it_has() -> None:
     new = TableSchema(ORDERS, (*old.columns, paid), ("id",))
     looks: list[TableName] = []
 
-    def look_again(table: TableName, lsn: Lsn) -> tuple[TableSchema, Lsn]:
+    def describe_table(table: TableName, lsn: Lsn) -> tuple[TableSchema, Lsn]:
         looks.append(table)
         return new, Lsn(20)
 
-    rows = RowDecoder({ORDERS: old}, look_again)
+    rows = RowDecoder({ORDERS: old}, describe_table)
 
     assert {"id": 1, "total": Decimal("2.50")} == row(rows, {"id": 1, "total": "2.50"})
     assert {"id": 1} == row(rows, {"id": 1})
@@ -225,14 +225,14 @@ def test_a_value_that_does_not_fit_has_the_table_looked_at_again_and_keeps_its_f
         described(ColumnKind.TIMESTAMPTZ, "timestamptz"),
     ]
 
-    def look_again(table: TableName, lsn: Lsn) -> tuple[TableSchema, Lsn]:
+    def describe_table(table: TableName, lsn: Lsn) -> tuple[TableSchema, Lsn]:
         looks.append(table)
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer, Lsn(lsn.value + 5)
 
-    rows = RowDecoder({ORDERS: described(ColumnKind.INTEGER, "integer")}, look_again)
+    rows = RowDecoder({ORDERS: described(ColumnKind.INTEGER, "integer")}, describe_table)
 
     with pytest.raises(TableUndescribedError):
         row(rows, {"n": "1.50"}, 10)

@@ -8,7 +8,7 @@ import orjson
 
 from cdc import TableName
 from cdc.consumer import ConsumerSpec
-from cdc.consumer.desk import Desk
+from cdc.consumer.dispatcher import Dispatcher
 from cdc.consumer.parking import GroupPause, ParkedNotes, idle_note, pause_note
 
 PLACE = ("shop.public.orders", 0)
@@ -56,34 +56,34 @@ def test_an_earlier_release_takes_the_notes_for_requests_of_partitions_that_it_n
 
 
 def test_a_paused_member_hands_out_nothing_and_is_idle_when_nothing_is_in_hand():
-    desk = Desk(SPEC)
+    dispatcher = Dispatcher(SPEC)
     for place in (PLACE, OTHER):
-        desk.open(place, 0, {})
-    desk.add(PLACE, [record(0), record(1)])
-    work = desk.take(0)
+        dispatcher.open(place, 0, {})
+    dispatcher.add(PLACE, [record(0), record(1)])
+    work = dispatcher.take(0)
 
-    assert {OTHER} == desk.pause(paused=True)
-    assert desk.take(0) is None
-    assert desk.acked(work, work.step.item)
-    assert {PLACE, OTHER} == desk.pause(paused=True)
-    assert desk.take(0) is None
+    assert {OTHER} == dispatcher.pause(paused=True)
+    assert dispatcher.take(0) is None
+    assert dispatcher.acked(work, work.step.item)
+    assert {PLACE, OTHER} == dispatcher.pause(paused=True)
+    assert dispatcher.take(0) is None
 
-    desk.pause(paused=False)
-    assert 1 == desk.take(0).step.item.offset
+    dispatcher.pause(paused=False)
+    assert 1 == dispatcher.take(0).step.item.offset
 
 
 def test_what_is_put_back_is_handed_out_again_as_the_same_attempt():
-    desk = Desk(SPEC)
-    desk.open(PLACE, 0, {})
-    desk.add(PLACE, [record(0)])
-    work = desk.take(0)
-    desk.pause(paused=True)
-    assert desk.put_back(work, work.step.item)
+    dispatcher = Dispatcher(SPEC)
+    dispatcher.open(PLACE, 0, {})
+    dispatcher.add(PLACE, [record(0)])
+    work = dispatcher.take(0)
+    dispatcher.pause(paused=True)
+    assert dispatcher.put_back(work, work.step.item)
 
-    assert {PLACE} == desk.pause(paused=True)
-    assert desk.take(0) is None
-    desk.pause(paused=False)
-    again = desk.take(0)
+    assert {PLACE} == dispatcher.pause(paused=True)
+    assert dispatcher.take(0) is None
+    dispatcher.pause(paused=False)
+    again = dispatcher.take(0)
     assert (work.step.item, 0) == (again.step.item, again.step.item.attempts)
-    assert desk.acked(again, again.step.item)
-    assert {PLACE: 1} == desk.committable()
+    assert dispatcher.acked(again, again.step.item)
+    assert {PLACE: 1} == dispatcher.committable()

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cdc.consumer.ledger import AckLedger
-from cdc.consumer.place_queue import Fetch, Hand, ParkedRecord, PlaceQueue, QueuedRecord, Shelve
+from cdc.consumer.partition_queue import (
+    FetchStep,
+    HandleStep,
+    ParkedRecord,
+    ParkStep,
+    PartitionQueue,
+    QueuedRecord,
+)
 from cdc.consumer.retry import ChangeFailure
 
 KEYS = (b"a", b"b", b"c", None)
@@ -74,9 +81,9 @@ class Partition(RuleBasedStateMachine):
         self.position = 0
         self.clock = 0.0
         self.in_hand: list[QueuedRecord] = []
-        self.writing: list[Shelve] = []
+        self.writing: list[ParkStep] = []
         self.writes = 0
-        self.queue = PlaceQueue(0)
+        self.queue = PartitionQueue(0)
 
     @rule(key=st.sampled_from(KEYS), truncate=st.booleans())
     def a_change_is_captured(self, key, truncate):
@@ -92,11 +99,11 @@ class Partition(RuleBasedStateMachine):
     @rule()
     def somebody_looks_what_to_do(self):
         step = self.queue.next(self.clock)
-        if isinstance(step, Hand):
+        if isinstance(step, HandleStep):
             self.hand(step.item)
-        elif isinstance(step, Shelve):
+        elif isinstance(step, ParkStep):
             self.writing.append(step)
-        elif isinstance(step, Fetch):
+        elif isinstance(step, FetchStep):
             item = self.queue.taken_off(step, self.log[step.entry.offset])
             if item is not None:
                 self.hand(item)
@@ -191,7 +198,7 @@ class Partition(RuleBasedStateMachine):
             shelf.setdefault(self.log[offset].key, []).append(replace(entry))
         self.in_hand, self.writing = [], []
         self.position = self.committed
-        self.queue = PlaceQueue(self.committed, shelf)
+        self.queue = PartitionQueue(self.committed, shelf)
 
     def forget(self):
         gone, _ = self.queue.outcome()

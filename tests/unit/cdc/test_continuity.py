@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.broker.reading.heartbeats import Beat
+from cdc.broker.reading.heartbeats import Heartbeat
 from cdc.broker.topics.incarnation import Incarnation
 from cdc.continuity import errors
-from cdc.continuity.beating import follow
 from cdc.continuity.evidence import BY_CODE, Evidence, judge
+from cdc.continuity.heartbeat_sequence import follow
 from cdc.lsn import Lsn
 from cdc.postgres.captures import Capture
 from cdc.postgres.server import Server
@@ -122,8 +122,8 @@ def test_what_was_noted_is_said_again_whatever_has_become_of_the_evidence():
     assert ("HW-C073", "somebody moved the slot: by a mile") == (loss.code, loss.message)
 
 
-def beats(numbers: list[int]) -> list[Beat]:
-    return [Beat(number, Lsn(number * 10), 1, offset) for offset, number in enumerate(numbers)]
+def beats(numbers: list[int]) -> list[Heartbeat]:
+    return [Heartbeat(number, Lsn(number * 10), 1, offset) for offset, number in enumerate(numbers)]
 
 
 @given(st.integers(1, 50), st.integers(1, 40), st.data())
@@ -155,7 +155,7 @@ def test_a_heartbeat_that_is_missing_shows(count, data):
 
 
 def test_numbers_that_go_back_while_the_log_goes_on_show():
-    again = Beat(3, Lsn(60), 1, 9)
+    again = Heartbeat(3, Lsn(60), 1, 9)
 
     _, missing = follow(None, None, [*beats([3, 4, 5]), again])
 

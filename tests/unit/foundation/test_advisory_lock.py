@@ -22,8 +22,8 @@ from projections.versions import function_store, registry
         (view_schemas._LOCK, "hashtext('headwater.view_shapes'), hashtext(%s)"),
         (function_store._LOCK, "hashtext('headwater.functions')"),
         (registry._LOCK, "hashtext('headwater.view_versions'), hashtext(%s || '/' || %s)"),
-        (tables.LOOKING, "hashtext('headwater.alerts'), hashtext(%s)"),
-        (tables.TELLING, "hashtext('headwater.alert_messages'), hashtext(%s)"),
+        (tables.EVALUATION_LOCK, "hashtext('headwater.alerts'), hashtext(%s)"),
+        (tables.DISPATCH_LOCK, "hashtext('headwater.alert_messages'), hashtext(%s)"),
         (tables._AT_ROWS, "hashtext('headwater.alert_rows'), hashtext(%s)"),
     ],
 )

@@ -172,7 +172,7 @@ class HistoryForm:
             _microseconds(table, "_at"),
             rows,
             _microseconds(table, "_sequence"),
-            told(table).to_pylist(),
+            reported(table).to_pylist(),
         ]
         changes = [HistoryChange(*values) for values in zip(*columns, strict=True)]
         return list(zip(self.places_in(table), changes, strict=True))
@@ -192,7 +192,7 @@ class HistoryForm:
         return arrays
 
 
-def told(table: pa.Table) -> pa.ChunkedArray:
+def reported(table: pa.Table) -> pa.ChunkedArray:
     """Reads for each change whether the log reported an insert, or an earlier row."""
     logged = pc.equal(pc.bit_wise_and(table.column(VERSION_COLUMN), _ALIGNMENT - 1), 0)
     deleted = pc.and_(logged, pc.invert(table.column(LIVE)))

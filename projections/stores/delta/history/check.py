@@ -18,7 +18,7 @@ from msgspec import structs
 from cdc.values import encoder
 from projections.stores.delta.history.arrow import COMMIT, HistoryForm
 from projections.stores.delta.history.states import history
-from projections.stores.delta.history.tables import having, made_anew, marks_of
+from projections.stores.delta.history.tables import having, marks_of, needs_recompute
 from projections.stores.delta.view_tables import unavailable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class HistoryCheck:
             SinkUnavailableError: A table cannot be read, or was replaced meanwhile.
         """
         try:
-            for part in () if made_anew(DeltaTable(self._path)) else self._parts():
+            for part in () if needs_recompute(DeltaTable(self._path)) else self._parts():
                 yield {str(place): told for place, told in part.items()}
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unavailable(self._plan, error) from None

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from cdc.values import encoder
 from projections.changes.row_batch import parts
 from projections.changes.row_change import Applied, RowChange
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import UnholdableValueError
 from projections.stores.delta.arrow import keys_table
@@ -29,8 +29,8 @@ from projections.stores.delta.history.tables import (
     SWEEPS,
     VERSION_MARK,
     having,
-    made_anew,
     marks_of,
+    needs_recompute,
     open_sweeps,
     sweeps_of,
     transaction,
@@ -78,9 +78,9 @@ class HistorySink(TableSink):
                 _set(states, {ANEW: "true"})  # until it is done, by any process
             reshape(states, form.states_schema, plan.older_names)
             reshape(changes, form.changes_schema, plan.older_names)
-            if made_anew(self._states(form)):
+            if needs_recompute(self._states(form)):
                 for places in HistoryCheck(self._root, plan).unsettled():
-                    self._make_anew(form, places)
+                    self._recompute_states(form, places)
                 _set(self._states(form), {ANEW: ""})
             self._feed(plan, self._states(form))
 
@@ -136,10 +136,10 @@ class HistorySink(TableSink):
             .when_matched_delete()
             .execute()
         )
-        self._make_anew(form, set(form.places_in(wanted)))
+        self._recompute_states(form, set(form.places_in(wanted)))
         return int(metrics["num_target_rows_deleted"])
 
-    def _make_anew(self, form: HistoryForm, places: set[Place]) -> None:
+    def _recompute_states(self, form: HistoryForm, places: set[Place]) -> None:
         """Recomputes the states of some keys from their changes."""
         marks, known = self._marks(form), self._known(form, places)
         states: list[tuple[Place, HistoryState]] = []
@@ -152,7 +152,7 @@ class HistorySink(TableSink):
             gone += [(place, identity) for identity in left]
         self._write_states(form, states, gone, marks, fresh=False, within=False)
 
-    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[Holding]:
+    def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         form = HistoryForm(plan)
         encode = encoder(form.plan.schema)
         places = HistoryBatch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
@@ -175,7 +175,7 @@ class HistorySink(TableSink):
             versions = (change.version for change in known.get(own, ()))
             version = max(versions, default=0)
             held = tuple(encode(row) for row in rows.get(own, ()))
-            holdings.append(Holding(max(version, swept) if version else 0, held))
+            holdings.append(StoredKey(max(version, swept) if version else 0, held))
         return holdings
 
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from cdc.position import VERSION_LSN_BITS, epoch_of
 from projections.changes.row_change import read
 from projections.definition.columns import VERSION_COLUMN
-from projections.stores.delta.history.arrow import INSERTED, LIVE, told
+from projections.stores.delta.history.arrow import INSERTED, LIVE, reported
 from projections.stores.delta.history.states import HistoryChange
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def ended(
     data = changes.to_pyarrow_dataset()
     names = [*keys, VERSION_COLUMN, LIVE, INSERTED]
     parts = [
-        _by_key(_said(file.to_table(schema=data.schema, columns=names), sweep), keys)
+        _by_key(_report_of(file.to_table(schema=data.schema, columns=names), sweep), keys)
         for file in data.get_fragments()
     ]
     if not parts:
@@ -180,15 +180,17 @@ def _gone(
     return not found and not _amid(sweep, truncate)
 
 
-def _said(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
+def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
     """Returns what each change reports of its key: last before a sweep, first after it, or read."""
     version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
     older = pc.less_equal(version, sweep.version)
     here = pc.equal(pc.shift_right(version, VERSION_LSN_BITS), sweep.epoch)
-    told_of = pc.and_(pc.invert(older), pc.and_(here, pc.is_valid(told(rows))))
+    reported_here = pc.and_(pc.invert(older), pc.and_(here, pc.is_valid(reported(rows))))
     said = {
         "before": pc.if_else(older, _with(version, rows.column(LIVE)), none),
-        "after": pc.if_else(told_of, _with(version, pc.fill_null(told(rows), False)), none),
+        "after": pc.if_else(
+            reported_here, _with(version, pc.fill_null(reported(rows), False)), none
+        ),
         "read": pc.equal(version, sweep.version + 1),
     }
     for name, column in said.items():

@@ -61,7 +61,7 @@ def open_sweeps(states: DeltaTable) -> frozenset[int]:
     return frozenset(int(version) for version in text.split(",") if version)
 
 
-def made_anew(states: DeltaTable) -> bool:
+def needs_recompute(states: DeltaTable) -> bool:
     """Returns whether the states must still be recomputed for dropped columns."""
     return bool(states.metadata().configuration.get(ANEW))
 

@@ -13,7 +13,7 @@ from cdc.postgres import own_schema
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
 from headwater.errors import UnhealthyError
-from headwater.operations.erase_rows import Forgetting
+from headwater.operations.erase_rows import RowErasure
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project
 from projections.common.fault import Fault
@@ -115,7 +115,7 @@ class Project:
 
     def refused(self) -> ForgettingRefusedError:
         with pytest.raises(ForgettingRefusedError) as told:
-            Forgetting(self.platform(), PEOPLES).forget([1])
+            RowErasure(self.platform(), PEOPLES).forget([1])
         return told.value
 
 

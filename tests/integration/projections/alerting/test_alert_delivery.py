@@ -14,7 +14,7 @@ import pytest
 from cdc.broker.client.admin import consumer
 from projections.alerting import channels as alerting_channels
 from projections.alerting import tables as alerting_tables
-from projections.alerting.channels import Post
+from projections.alerting.channels import ChannelSender
 from projections.definition.alert import Event, Handler, Message, Topic, Webhook
 from tests.fix_alerts import (
     SOURCE,
@@ -57,14 +57,14 @@ def test_what_nobody_takes_is_sent_again_in_order_under_the_same_id(
     assert {"shop.large.1.opened"} == set(alert_receiver.asked)  # what follows it waits behind it
     assert [Event.OPENED, Event.RECOVERED] == [each.event for each in got]
     assert [{"id": 2}, {"id": 2}] == [each.key for each in got]
-    (waits,) = alerting_tables.waiting(alert_connection, SOURCE)
+    (waits,) = alerting_tables.pending_messages(alert_connection, SOURCE)
     assert (2, "HTTP 307") == (waits.messages, waits.code)
 
     alert_receiver.status = 204
     alert_connection.execute("UPDATE headwater.alert_messages SET next_at = clock_timestamp()")
     brought(alert_spec, alert_connection)
     assert [("opened", 2), ("recovered", 2)] == alert_receiver.told()
-    assert [] == alerting_tables.waiting(alert_connection, SOURCE)
+    assert [] == alerting_tables.pending_messages(alert_connection, SOURCE)
 
 
 def test_a_messenger_that_is_killed_after_it_has_sent_sends_the_same_again(
@@ -77,7 +77,7 @@ def test_a_messenger_that_is_killed_after_it_has_sent_sends_the_same_again(
             (letter,) = alerting_tables.due(
                 alert_connection, SOURCE, [alert_spec.alerts[0].to[0].name]
             )
-            post.bring(alert_spec.alerts[0].to[0], letter)
+            post.send(alert_spec.alerts[0].to[0], letter)
     brought(alert_spec, alert_connection)
     assert 3 == len(alert_receiver.taken)
     assert 1 == len({each["id"] for each in alert_receiver.taken})
@@ -102,10 +102,10 @@ def test_what_is_noted_is_noted_with_the_messages_that_tell_it(
     monkeypatch.setattr(alerting_tables.AlertRecorder, "note", killed_at_the_second)
     with pytest.raises(SystemExit):
         looked(alert_spec, alert_connection)
-    assert [] == list(alerting_tables.standing(alert_connection, SOURCE))
-    assert [] == alerting_tables.waiting(alert_connection, SOURCE)
+    assert [] == list(alerting_tables.row_states(alert_connection, SOURCE))
+    assert [] == alerting_tables.pending_messages(alert_connection, SOURCE)
     looked(alert_spec, alert_connection)
-    assert 2 == len(list(alerting_tables.standing(alert_connection, SOURCE)))
+    assert 2 == len(list(alerting_tables.row_states(alert_connection, SOURCE)))
 
 
 def test_what_waits_can_be_told_without_its_row(
@@ -166,7 +166,7 @@ def test_a_channel_that_never_comes_back_keeps_no_other_one_waiting(
     with messenger(alert_spec) as (messages, _):
 
         def told() -> int:
-            messages.tell(alert_connection)
+            messages.dispatch(alert_connection)
             return len(alert_receiver.taken)
 
         wait_until(told, "three messages", accept=lambda count: count == 3, pause_s=0.01)
@@ -174,12 +174,12 @@ def test_a_channel_that_never_comes_back_keeps_no_other_one_waiting(
         let_go.set()
 
         def idle() -> bool:
-            messages.tell(alert_connection)
+            messages.dispatch(alert_connection)
             return not messages.busy
 
         wait_until(idle, "messages that rest", pause_s=0.01)
     assert 3 == len(got)
-    (waits,) = alerting_tables.waiting(alert_connection, SOURCE)
+    (waits,) = alerting_tables.pending_messages(alert_connection, SOURCE)
     assert (3, "SystemExit") == (waits.messages, waits.code)
 
 
@@ -219,7 +219,7 @@ def test_a_trial_tells_which_channel_does_not_take_it(
     alert = replace(
         alert_spec.alerts[0], to=(*alert_spec.alerts[0].to, gone, unsigned, Handler(refuses))
     )
-    with closing(Post(alert_spec.bootstrap, alert_spec.secrets)) as post:
+    with closing(ChannelSender(alert_spec.bootstrap, alert_spec.secrets)) as post:
         tried = alerting_channels.run(post, SOURCE, alert)
     assert [None, "NewConnectionError", "no secret", "KeyError"] == [each.why for each in tried]
     assert ["test"] == [each["event"] for each in alert_receiver.taken]

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from cdc.postgres import own_schema
 from projections.alerting import evaluator, watcher
 from projections.alerting import tables as alerting_tables
-from projections.alerting.watcher import AlertSpec, Lookout, begin
+from projections.alerting.watcher import AlertSpec, AlertWatcher, begin
 from projections.definition.alert import Recent, Topic
 from projections.errors import AlertConditionError
 from tests.fix_alerts import (
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def asked(alert_view: View, alert_spec: AlertSpec, *key: str) -> None:
-    evaluator.met(
+    evaluator.matching_rows(
         alert_view.tables, SOURCE, alert_spec.alerts[0], key or ("id",), datetime.now(UTC)
     )
 
@@ -65,7 +65,7 @@ def test_a_row_is_told_once_and_once_that_it_has_recovered(
     looked(alert_spec, alert_connection)
     brought(alert_spec, alert_connection)
     assert 4 == len({each["id"] for each in alert_receiver.taken})
-    assert ["1", "2"] == [each.key for each in alerting_tables.standing(alert_connection, SOURCE)]
+    assert ["1", "2"] == [each.key for each in alerting_tables.row_states(alert_connection, SOURCE)]
 
 
 def test_a_row_is_told_whatever_its_columns_are(
@@ -113,7 +113,7 @@ def test_a_condition_may_ask_for_the_time_and_hold_before_it_is_told(
     alert_spec = of(alert_spec, where="due_at < now()", hold=timedelta(hours=1))
     looked(alert_spec, alert_connection)
     assert [("1", "pending")] == [
-        (s.key, s.state) for s in alerting_tables.standing(alert_connection, SOURCE)
+        (s.key, s.state) for s in alerting_tables.row_states(alert_connection, SOURCE)
     ]
     alert_connection.execute(
         "UPDATE headwater.alert_episodes SET since = since - interval '1 hour'"
@@ -134,17 +134,17 @@ def test_rows_that_only_grow_are_told_as_they_come_however_many_stand(
     for count in (2, 4, 6):
         alert_view.publish(*rows[:count])
         looked(alert_spec, alert_connection)
-        assert count == len(list(alerting_tables.standing(alert_connection, SOURCE)))
+        assert count == len(list(alerting_tables.row_states(alert_connection, SOURCE)))
     alert_view.publish(*rows)  # three at once are too many: two are not reported
     looked(alert_spec, alert_connection)
-    assert 6 == len(list(alerting_tables.standing(alert_connection, SOURCE)))
-    codes = [each.code for each in alerting_tables.waiting(alert_connection, SOURCE)]
+    assert 6 == len(list(alerting_tables.row_states(alert_connection, SOURCE)))
+    codes = [each.code for each in alerting_tables.pending_messages(alert_connection, SOURCE)]
     assert any("more than 2 rows at once" in (code or "") for code in codes)
     alert_view.publish(*rows[1:8])
     looked(alert_spec, alert_connection)
-    assert 7 == len(list(alerting_tables.standing(alert_connection, SOURCE)))
+    assert 7 == len(list(alerting_tables.row_states(alert_connection, SOURCE)))
     assert 9 == sum(
-        each.messages for each in alerting_tables.waiting(alert_connection, SOURCE)
+        each.messages for each in alerting_tables.pending_messages(alert_connection, SOURCE)
     )  # 8 and 1
 
 
@@ -181,7 +181,7 @@ def test_a_row_that_is_recent_no_more_is_forgotten_without_a_word(
     looked(alert_spec, alert_connection)
     brought(alert_spec, alert_connection)
     assert [("recovered", 2)] == alert_receiver.told()[2:]
-    assert [] == list(alerting_tables.standing(alert_connection, SOURCE))
+    assert [] == list(alerting_tables.row_states(alert_connection, SOURCE))
 
 
 def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
@@ -194,7 +194,7 @@ def test_a_ledger_of_before_rows_could_be_recent_is_brought_up_to_date(
     assert own_schema.exists(alert_connection)  # who only asks what is captured finds it
     assert ["added to schema headwater"] == own_schema.ensure(alert_connection)
     looked(alert_spec, alert_connection)
-    assert ["1"] == [each.key for each in alerting_tables.standing(alert_connection, SOURCE)]
+    assert ["1"] == [each.key for each in alerting_tables.row_states(alert_connection, SOURCE)]
     assert [] == own_schema.ensure(alert_connection)
 
 
@@ -205,11 +205,11 @@ def test_what_is_due_of_an_alert_that_cannot_be_looked_at_makes_nobody_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alert_view.publish({"id": 1, "amount": 500})
-    lookout = Lookout(of(alert_spec, hold=timedelta(hours=1)), threading.Event())
-    lookout.look(alert_connection)
+    lookout = AlertWatcher(of(alert_spec, hold=timedelta(hours=1)), threading.Event())
+    lookout.evaluate(alert_connection)
     assert 1 == len(lookout._due)
     monkeypatch.setattr(evaluator, "ROWS_MAX", 0)
-    lookout.look(alert_connection)
+    lookout.evaluate(alert_connection)
     assert {} == lookout._due
 
 
@@ -237,7 +237,7 @@ def test_a_condition_that_cannot_be_asked_recovers_nothing(
     with pytest.raises(AlertConditionError, match="more than 1 rows"):
         asked(alert_view, alert_spec)
     looked(alert_spec, alert_connection)
-    assert 2 == len(list(alerting_tables.standing(alert_connection, SOURCE)))
+    assert 2 == len(list(alerting_tables.row_states(alert_connection, SOURCE)))
 
 
 def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
@@ -250,18 +250,18 @@ def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
     )
     year_10000_us = 253_402_300_800_000_000
     alert_view.publish({"id": 1, "amount": 5, "due_at": year_10000_us}, {"id": 2, "amount": 500})
-    lookout = Lookout(alert_spec, threading.Event())
+    lookout = AlertWatcher(alert_spec, threading.Event())
     with capture_logs() as logs:
         for _ in range(3):
-            lookout.look(alert_connection)
+            lookout.evaluate(alert_connection)
 
     assert ["absurd", "wrong"] == [each["alert"] for each in logs if "why" in each]
     assert [("large", "2")] == [
-        (e.alert, e.key) for e in alerting_tables.standing(alert_connection, SOURCE)
+        (e.alert, e.key) for e in alerting_tables.row_states(alert_connection, SOURCE)
     ]
     waiting = {
         each.alert: (each.messages, each.code)
-        for each in alerting_tables.waiting(alert_connection, SOURCE)
+        for each in alerting_tables.pending_messages(alert_connection, SOURCE)
         if each.channel == alerting_tables.CONDITION
     }
     assert {"absurd", "wrong"} == waiting.keys()
@@ -273,13 +273,13 @@ def test_an_alert_that_cannot_be_looked_at_keeps_no_other_waiting(
     alerting_tables.retire(alert_connection, SOURCE, alert_spec.alerts)
     brought(alert_spec, alert_connection)  # and it is sent to no address
     assert alerting_tables.CONDITION in {
-        each.channel for each in alerting_tables.waiting(alert_connection, SOURCE)
+        each.channel for each in alerting_tables.pending_messages(alert_connection, SOURCE)
     }
     alert_view.publish({"id": 1, "amount": 5}, {"id": 2, "amount": 500})
     looked(replace(alert_spec, alerts=(alert_spec.alerts[0],)), alert_connection)
     left = {
         e.alert
-        for e in alerting_tables.waiting(alert_connection, SOURCE)
+        for e in alerting_tables.pending_messages(alert_connection, SOURCE)
         if e.channel == alerting_tables.CONDITION
     }
     assert {"wrong"} == left
@@ -291,14 +291,14 @@ def test_what_is_declared_no_more_is_forgotten(
     alert_view.publish({"id": 1, "amount": 500})
     looked(alert_spec, alert_connection)
     alerting_tables.retire(alert_connection, SOURCE, alert_spec.alerts)
-    assert 1 == len(alerting_tables.waiting(alert_connection, SOURCE))
+    assert 1 == len(alerting_tables.pending_messages(alert_connection, SOURCE))
     alerting_tables.retire(
         alert_connection, SOURCE, [replace(alert_spec.alerts[0], to=(Topic("t"),))]
     )
-    assert [] == alerting_tables.waiting(alert_connection, SOURCE)
-    assert 1 == len(list(alerting_tables.standing(alert_connection, SOURCE)))
+    assert [] == alerting_tables.pending_messages(alert_connection, SOURCE)
+    assert 1 == len(list(alerting_tables.row_states(alert_connection, SOURCE)))
     alerting_tables.retire(alert_connection, SOURCE, [])
-    assert [] == list(alerting_tables.standing(alert_connection, SOURCE))
+    assert [] == list(alerting_tables.row_states(alert_connection, SOURCE))
 
 
 def test_alerts_go_on_by_themselves_and_one_process_looks_at_a_time(
@@ -312,7 +312,7 @@ def test_alerts_go_on_by_themselves_and_one_process_looks_at_a_time(
         alert_view.publish({"id": 1, "amount": 5})
         wait_until(lambda: len(alert_receiver.taken) == 2, timeout_s=30)
         with psycopg.connect(alert_spec.dsn, autocommit=True) as other:
-            assert not alerting_tables.alone(other, SOURCE, alerting_tables.LOOKING)
+            assert not alerting_tables.try_reserve(other, SOURCE, alerting_tables.EVALUATION_LOCK)
     finally:
         stop.set()
         for thread in threads:

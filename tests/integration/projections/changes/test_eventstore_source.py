@@ -285,8 +285,10 @@ def test_an_event_of_a_later_version_waits_by_name_and_the_others_flow(
     assert job.stop() == 0
 
 
-def _waiting(connection: psycopg.Connection[Any], name: str) -> list[quarantine_admin.WaitingKey]:
-    found = quarantine_admin.keys(connection, name, quarantine_admin.Picked())
+def _waiting(
+    connection: psycopg.Connection[Any], name: str
+) -> list[quarantine_admin.QuarantinedKey]:
+    found = quarantine_admin.keys(connection, name, quarantine_admin.KeySelection())
     connection.rollback()
     return found
 

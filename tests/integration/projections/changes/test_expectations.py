@@ -15,7 +15,7 @@ from cdc.table import TableName
 from cdc.values import decoder
 from headwater import expect
 from projections.changes.quarantine import admin as quarantine_admin
-from projections.changes.quarantine.admin import Picked
+from projections.changes.quarantine.admin import KeySelection
 from projections.definition.expectations.checker import types_of
 from projections.definition.expectations.evaluator import fitted
 from projections.definition.expectations.parser import parse
@@ -192,7 +192,9 @@ def test_rows_that_are_not_as_expected_are_in_no_store(
     assert _ids(job, kept, Store.CACHE) == _source(database, WANTED.format(NOTED))
     assert _ids(job, history, Store.TABLE) == _source(database, WANTED.format(POSITIVE))
     with psycopg.connect(database, autocommit=True) as connection:
-        waiting = quarantine_admin.keys(connection, captured.spec.name, Picked(view=kept.name))
+        waiting = quarantine_admin.keys(
+            connection, captured.spec.name, KeySelection(view=kept.name)
+        )
     unwanted = _source(database, WANTED.format(f"({NOTED}) IS NOT TRUE"))
     assert sorted(int(each.key[6:-1]) for each in waiting) == unwanted
     assert {each.code for each in waiting} == {"HW-P092"}

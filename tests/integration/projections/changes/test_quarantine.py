@@ -14,11 +14,11 @@ import redis
 from cdc.broker.producing.producer import producer
 from cdc.change_event import EPOCH_HEADER
 from cdc.snapshot import reader, reads
-from cdc.snapshot.reads import Wish
+from cdc.snapshot.reads import SnapshotRequest
 from cdc.table import TableName
 from headwater.cli.app import main
 from projections.changes.quarantine import admin as quarantine_admin
-from projections.changes.quarantine.admin import Picked
+from projections.changes.quarantine.admin import KeySelection
 from projections.changes.quarantine.table import BEHIND, UNRESOLVED
 from projections.changes.row_change import RowChange
 from projections.definition.views import Store
@@ -68,10 +68,10 @@ class Shop:
     def execute(self, *statements: str) -> None:
         self.captured.execute(*statements)
 
-    def waiting(self, picked: Picked | None = None) -> dict[tuple[str, str], str]:
+    def waiting(self, picked: KeySelection | None = None) -> dict[tuple[str, str], str]:
         """Cause by store and key; the same key waits apart in each store."""
         with psycopg.connect(self.captured.database, autocommit=True) as connection:
-            found = quarantine_admin.keys(connection, self.source, picked or Picked())
+            found = quarantine_admin.keys(connection, self.source, picked or KeySelection())
         return {(each.store, each.key): each.code for each in found}
 
     def await_waiting(self, wanted: dict[tuple[str, str], str], timeout_s: float = 120) -> None:
@@ -264,7 +264,7 @@ def _truncate_and_sweep(shop: Shop) -> None:
         sink.close()
     assert {(shop.orders.name, store) for store in Store} == shop.differing()
     with psycopg.connect(shop.captured.database, autocommit=True) as connection:
-        reads.ask(connection, shop.source, 1, Wish(TableName("public", "orders")))
+        reads.ask(connection, shop.source, 1, SnapshotRequest(TableName("public", "orders")))
     wait_until(lambda: shop.differing() == set(), timeout_s=LONG_S)
 
 
@@ -291,7 +291,7 @@ def _kill_and_start_from_the_beginning(shop: Shop) -> None:
 
 def _attempts(shop: Shop, code: str) -> list[int]:
     with psycopg.connect(shop.captured.database, autocommit=True) as connection:
-        found = quarantine_admin.records(connection, shop.source, Picked(cause=code))
+        found = quarantine_admin.records(connection, shop.source, KeySelection(cause=code))
     return [each.attempts for each in found if each.state == "waiting"]
 
 

@@ -11,7 +11,7 @@ from cdc.errors import EnvelopeError
 from cdc.postgres import own_schema
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.quarantine import table as quarantine_table
-from projections.changes.quarantine.admin import Picked
+from projections.changes.quarantine.admin import KeySelection
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import Record
 from projections.changes.task_outcome import UnappliedRecord
@@ -68,7 +68,7 @@ class Ledger:
         quarantine_table.settle(self.connection, Store.CACHE, verdicts)
 
     def records(self) -> dict[int, tuple[str, str, int]]:
-        found = quarantine_admin.records(self.connection, "shop", Picked())
+        found = quarantine_admin.records(self.connection, "shop", KeySelection())
         return {each.offset: (each.state, each.code, each.attempts) for each in found}
 
     def held(self) -> Any:
@@ -93,18 +93,18 @@ def test_what_is_written_down_twice_is_there_once(shop: Ledger) -> None:
 
 def test_a_place_that_has_another_record_by_now_is_another_case(shop: Ledger) -> None:
     shop.put(waiting(5))
-    quarantine_admin.drop(shop.connection, "shop", Picked())
+    quarantine_admin.drop(shop.connection, "shop", KeySelection())
 
     shop.put(waiting(5, key=2, value=b"of a topic made anew"))
 
-    (record,) = quarantine_admin.records(shop.connection, "shop", Picked())
+    (record,) = quarantine_admin.records(shop.connection, "shop", KeySelection())
     assert ('{"id":2}', b"of a topic made anew") == (record.key, record.value)
 
 
 def test_what_was_given_up_stays_so_and_what_waited_behind_it_goes_on(shop: Ledger) -> None:
     shop.put(waiting(5, version=50), waiting(6, error=BEHIND), waiting(7, key=2))
 
-    assert (1, 1) == quarantine_admin.drop(shop.connection, "shop", Picked(key="1"))
+    assert (1, 1) == quarantine_admin.drop(shop.connection, "shop", KeySelection(key="1"))
 
     assert [6] == shop.due()
     shop.settle()
@@ -173,7 +173,7 @@ def test_more_than_may_wait_is_refused_as_a_whole(shop: Ledger) -> None:
 
 def test_what_could_not_be_read_is_remembered_once_it_is_superseded(shop: Ledger) -> None:
     shop.put(waiting(5))
-    quarantine_admin.retry(shop.connection, "shop", Picked(key="1"))
+    quarantine_admin.retry(shop.connection, "shop", KeySelection(key="1"))
     (case,) = quarantine_table.due(shop.connection, "shop", Store.CACHE, ["orders"])
     assert case.seen_lsn > 0
 

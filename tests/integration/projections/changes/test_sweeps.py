@@ -26,7 +26,7 @@ from projections.job.tasks.maintenance import MaintenanceTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import HistoryPlan
-from projections.publishing.boundary import Ahead
+from projections.publishing.boundary import UnpublishedProgress
 from projections.publishing.published_versions import Published
 from projections.stores.delta.sink import WarehouseSink
 from tests.waiting import wait_until
@@ -67,7 +67,7 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
     _deliver(sink, written)
     states = _states(spec.config)
     # a batch has ended whose boundary lies before the read: what it sent waits for the next one
-    published.keep_beyond(Ahead(), [(TOPIC, read)])
+    published.keep_beyond(UnpublishedProgress(), [(TOPIC, read)])
     ends = {(TOPIC, 0): len(written) + len(read)}
     with psycopg.connect(database, autocommit=True) as connection:
         own_schema.ensure(connection)
@@ -77,7 +77,7 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
                 assert looked.acquire(timeout=60)
             assert {} == sweeps.done(connection)
             _deliver(sink, read)
-            published.keep_beyond(Ahead())
+            published.keep_beyond(UnpublishedProgress())
             wait_until(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), timeout_s=60)
 
     assert [(1, True), (2, True)] == [(each["id"], each["is_current"]) for each in states]

@@ -18,7 +18,7 @@ from projections.definition.operators.windows import (
     keys_of,
 )
 from projections.errors import ProjectionError
-from projections.incremental.patterns.index import Effort
+from projections.incremental.patterns.index import WorkBudget
 from projections.incremental.patterns.search import GroupRows, matches
 from tests.oracles.event_rows import ABSURD, DDL, EPOCH, Kept, Row, World, declared, utc
 from tests.oracles.event_windows import (
@@ -232,7 +232,7 @@ def found(rows: Iterable[Row]) -> set[Any]:
                 "at": [at for at, *_ in events],
             },
         )
-        for match in matches(PATTERN, seen, Effort(100_000, ProjectionError("too much"))):
+        for match in matches(PATTERN, seen, WorkBudget(100_000, ProjectionError("too much"))):
             taken = [(step, events[place][2]) for step, place in match.taken]
             assert match.due is not None
             every.add(

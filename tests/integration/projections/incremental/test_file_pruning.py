@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from projections.definition.views import DerivedView
 from projections.incremental.spark import maintainer
 from projections.incremental.spark.maintainer import DerivedMaintainer
-from projections.incremental.spark.pruned_inputs import Nearby
+from projections.incremental.spark.pruned_inputs import PrunedInputs
 from projections.incremental.spark.table_reader import TableVersions
 from projections.publishing.published_versions import PublishedVersion, TableVersion
 from projections.stores.delta.table_format import FEED
@@ -108,9 +108,9 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
     random = Random(f"web {files_max}")  # noqa: S311  # chance that is repeated
     web, versions = Web(tmp_path, random), TableVersions(spark, tmp_path, files_max=files_max)
     seen: list[tuple[int, int]] = []
-    narrowed = Nearby.of
+    narrowed = PrunedInputs.of
 
-    def counted(self: Nearby, inputs: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    def counted(self: PrunedInputs, inputs: dict[str, DataFrame]) -> dict[str, DataFrame]:
         found = narrowed(self, inputs)
         seen.extend(
             (len(found[name].inputFiles()), len(frame.inputFiles()))
@@ -118,7 +118,7 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
         )
         return found
 
-    monkeypatch.setattr(Nearby, "of", counted)
+    monkeypatch.setattr(PrunedInputs, "of", counted)
     own: dict[str, TableVersion | None] = dict.fromkeys(view.name for view in VIEWS)
     keepers = [DerivedMaintainer(tmp_path, view, versions) for view in VIEWS]
     for boundary in range(1, 6):

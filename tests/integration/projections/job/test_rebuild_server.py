@@ -36,7 +36,7 @@ from projections.versions.bulk_requests import (
     BulkRequests,
     BulkServer,
 )
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
 from tests.waiting import wait_until
 
@@ -83,7 +83,7 @@ def server(session: SparkSession, config: JobConfig) -> Iterator[RebuildServer]:
 
 def filled(config: JobConfig, **options: Any) -> None:
     """What a command does once it knows that the job fills the version."""
-    filling = Filling()
+    filling = FillOptions()
     with job_engine.fenced(config, VIEW, filling.stopped):
         bulk = JobEngine(config, VIEW, filling)
         target = ReplayTarget((VIEW,), lambda: TableSink(config.addresses.tables), bulk=bulk)
@@ -130,7 +130,7 @@ def test_the_job_fills_a_history_as_the_command_would(
 ) -> None:
     found = []
     for by_job, root in ((True, config.addresses.tables), (False, config.home / "other")):
-        filling = Filling()
+        filling = FillOptions()
         with server(spark, config), job_engine.fenced(config, HISTORY, filling.stopped):
             assert fill_way.way_of(config, HISTORY, RECORDS).by_job
             bulk = JobEngine(config, HISTORY, filling) if by_job else None
@@ -157,7 +157,7 @@ def test_the_job_fills_a_cache_as_the_command_would(
     found = []
     for by_job in (True, False):
         plan = replace(PLAN, name=f"t{uuid4().hex[:12]}", to=frozenset({Store.CACHE}))
-        filling = Filling()
+        filling = FillOptions()
         with server(spark, config), job_engine.fenced(config, plan, filling.stopped):
             bulk = JobEngine(config, plan, filling) if by_job else None
             target = ReplayTarget((plan,), lambda: open_sink(Store.CACHE, place), bulk=bulk)

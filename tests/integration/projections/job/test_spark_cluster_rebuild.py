@@ -35,7 +35,7 @@ from projections.planning.job_config import JobConfig
 from projections.stores.factory import open_sink
 from projections.versions import job_engine
 from projections.versions.bulk_requests import BulkRequests
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
 from tests.programs.rebuild_driver import COMMITS
 from tests.support.task_halts import TaskHalts
@@ -187,7 +187,7 @@ def filled(
 ) -> replay.ReplayResult:
     """What a command does that fills a version."""
     (store,) = plan.to
-    filling = Filling()
+    filling = FillOptions()
     with job_engine.fenced(config, plan, filling.stopped):
         bulk = JobEngine(config, plan, filling) if by_job else None
         opened = partial(open_sink, store, config.addresses)

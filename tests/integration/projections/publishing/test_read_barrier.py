@@ -27,7 +27,7 @@ from projections.publishing.read_barrier import (
     ChangeStage,
     Lateness,
     ReadBarrier,
-    Seen,
+    SourcePositions,
 )
 from tests.waiting import wait_until
 
@@ -311,12 +311,12 @@ def test_lag_is_told_of_each_store_and_of_who_is_behind(
     tables = [("orders", Store.TABLE), ("payments", Store.TABLE)]
     applied(source, token.lsn, *tables, ("orders", Store.CACHE), ("totals", Store.TABLE))
     applied(source, before, ("orders", Store.SEARCH), ("totals", Store.CACHE))
-    looks: list[Seen] = []
+    looks: list[SourcePositions] = []
     look_once = read_barrier.look
     clock = Clock()
     monkeypatch.setattr(read_barrier, "time", clock)
 
-    def look(*given: Any) -> Seen:
+    def look(*given: Any) -> SourcePositions:
         if len(looks) == 1:  # search comes there between two looks
             applied(source, token.lsn, ("orders", Store.SEARCH))
         looks.append(look_once(*given))

@@ -19,8 +19,8 @@ from cdc.schema_change.shape import ColumnShape, ShapeVersion, TableHistory, Tab
 from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import encoder
 from projections.changes.applier import TaskApplier
-from projections.changes.quarantine.retry import try_again
-from projections.changes.quarantine.table import Case
+from projections.changes.quarantine.retry import retry_keys
+from projections.changes.quarantine.table import RetriedRecord
 from projections.changes.record import key_text
 from projections.changes.row_change import Applied, RowChange
 from projections.changes.task_outcome import Held
@@ -205,7 +205,9 @@ def test_states_that_differed_in_a_column_that_is_gone_become_one(
             return reshape(*given)
 
         monkeypatch.setattr("projections.stores.delta.history.sink.reshape", reshaped)
-        monkeypatch.setattr(HistorySink, "_make_anew", lambda *_: next(writes) == "lets" or _end())
+        monkeypatch.setattr(
+            HistorySink, "_recompute_states", lambda *_: next(writes) == "lets" or _end()
+        )
         with pytest.raises(KeyboardInterrupt):
             sink.prepare(narrow)
         monkeypatch.undo()
@@ -250,11 +252,11 @@ def test_what_lacks_values_is_left_out_once_its_row_was_read(tmp_path: Path) -> 
     later.take(TOPIC, kept[2:])
     later.finish()
     cases = [
-        Case(plan.name, each.key, TOPIC, each.record, each.version, source.lsn - 8)
+        RetriedRecord(plan.name, each.key, TOPIC, each.record, each.version, source.lsn - 8)
         for each in [*waiting, *later.waiting]
     ]
 
-    verdicts = try_again(plan, cases, lambda: sink, {})
+    verdicts = retry_keys(plan, cases, lambda: sink, {})
 
     assert [(True, None), (True, None), (False, None)] == sorted(
         ((verdict.superseded, verdict.error) for verdict in verdicts), reverse=True
@@ -275,12 +277,12 @@ def test_a_record_that_is_kept_to_lend_values_lends_none_to_what_its_key_has_bec
     assert [] == deliver(sink, plan, [old, left, new]).waiting
     keys = {record: key_text(TOPIC, record) for record in (old, came, noted)}
     cases = [
-        Case(plan.name, keys[came], TOPIC, old, None),
-        Case(plan.name, keys[came], TOPIC, came, 1),
-        Case(plan.name, keys[noted], TOPIC, noted, 1),
+        RetriedRecord(plan.name, keys[came], TOPIC, old, None),
+        RetriedRecord(plan.name, keys[came], TOPIC, came, 1),
+        RetriedRecord(plan.name, keys[noted], TOPIC, noted, 1),
     ]
 
-    verdicts = try_again(plan, cases, lambda: sink, {})
+    verdicts = retry_keys(plan, cases, lambda: sink, {})
 
     assert [None] * 3 == [verdict.error for verdict in verdicts]
     kept = {row["id"]: row["big"] for row in sink.documents(plan)}

@@ -15,12 +15,12 @@ from headwater.platform.platform import Platform
 from headwater.project.project import open_project
 from projections.definition.codec import encoded
 from projections.definition.derived.function_source import digest_of
-from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.derived.view_function import ViewFunction, digest_in
 from projections.definition.diff import DefinitionChangeKind
 from projections.definition.registry import load
 from projections.versions import derived as versions_derived
 from projections.versions import function_store, registry
-from projections.versions.function_store import KeptFunction
+from projections.versions.function_store import StoredFunction
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def declared(folder: Path, limit: int, first: str = "", name: str = "least") -> 
 
 
 def noted(connection: psycopg.Connection[Any], view: DerivedView, folder: Path) -> dict[str, str]:
-    with function_store.noting(connection, "shop", folder, [view]):
+    with function_store.trigger_check(connection, "shop", folder, [view]):
         return registry.register(connection, "shop", [view])
 
 
@@ -68,7 +68,7 @@ def texts(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def digest(view: DerivedView) -> str:
-    found = part_told(view.text)
+    found = digest_in(view.text)
     assert found is not None
     return found
 
@@ -89,12 +89,12 @@ def test_a_view_goes_on_by_the_function_that_was_noted(
     for view in (second, declared(tmp_path, 3), second):
         assert {"least": "its function"} == noted(source, view, folder)
         (kept,) = versions_derived.kept(source, "shop", [view], folder)
-        assert isinstance(kept.view.function, KeptFunction)
+        assert isinstance(kept.view.function, StoredFunction)
         assert digest(first) == kept.view.function.digest
         assert first.fingerprint == kept.view.fingerprint
     assert {f"{digest(first)}.py"} == files(folder)
 
-    with function_store.noting(source, "shop", folder, [second]):
+    with function_store.trigger_check(source, "shop", folder, [second]):
         registry.add(source, "shop", second, VersionState.HELD)
     kept_by = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [second], folder)}
     assert second.function is kept_by["least.v2"].function
@@ -103,7 +103,7 @@ def test_a_view_goes_on_by_the_function_that_was_noted(
     assert {} == noted(source, declared(tmp_path, 1), folder)
     again = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [first], folder)}
     assert first.function is again["least"].function
-    assert isinstance(again["least.v2"].function, KeptFunction)
+    assert isinstance(again["least.v2"].function, StoredFunction)
 
     registry.move(source, "shop", "least.v2", VersionState.DROPPED, VersionState)
     function_store.tidy(source, folder)
@@ -213,7 +213,7 @@ def test_whoever_is_killed_leaves_nothing_that_a_version_lacks(
     noted(source, first, folder)
 
     def killed() -> None:
-        with function_store.noting(source, "shop", folder, [second]):
+        with function_store.trigger_check(source, "shop", folder, [second]):
             registry.add(source, "shop", second)
             raise KeyboardInterrupt
 
@@ -246,7 +246,7 @@ def test_versions_that_are_made_and_dropped_at_one_time_have_their_functions(
             with psycopg.connect(database, autocommit=True) as connection:
                 for _ in range(40):
                     view = chance.choice(views[name])
-                    with function_store.noting(connection, name, folder, [view]):
+                    with function_store.trigger_check(connection, name, folder, [view]):
                         number = registry.add(connection, name, view)
                     place = name if number == 1 else f"{name}.v{number}"
                     file = folder / f"{digest(view)}.py"

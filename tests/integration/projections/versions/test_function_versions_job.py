@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from headwater.reading import sql as reading_sql
-from projections.definition.derived.view_function import part_told
+from projections.definition.derived.view_function import digest_in
 from projections.definition.registry import load
 from projections.errors import FunctionLostError, RebuildRefusedError, VersionBehindError
 from projections.job.batch.verify_derived import verify_derived
@@ -140,7 +140,7 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
     equal(job)
     with connected(spec.config) as connection, registry.alone(connection, spec.config.source, view):
         rebuild.drop(connection, spec.config, rebuild.numbered(connection, spec.config, view, 1))
-    assert {f"{part_told(second.text)}.py"} == {
+    assert {f"{digest_in(second.text)}.py"} == {
         file.name for file in spec.config.functions.iterdir()
     }
     assert {held.place: second.text} == kept_by(job)
@@ -153,7 +153,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
     job: ViewJob, database: str, tmp_path: Path
 ) -> None:
     source, view = job.spec.config.source, f"{job.spec.config.source}_by_status"
-    lost = job.spec.config.functions / f"{part_told(kept_by(job)[view])}.py"
+    lost = job.spec.config.functions / f"{digest_in(kept_by(job)[view])}.py"
     job.stop()
     aside = lost.rename(tmp_path / lost.name)
     found = declared(tmp_path, source, SECOND)
@@ -214,7 +214,7 @@ def started(job: ViewJob, found: Any) -> dict[str, str]:
     views = (*spec.views, *derived)
     with (
         connected(spec.config) as connection,
-        function_store.noting(connection, spec.config.source, spec.config.functions, views),
+        function_store.trigger_check(connection, spec.config.source, spec.config.functions, views),
     ):
         differing = registry.register(connection, spec.config.source, views)
     job.start()

@@ -30,7 +30,7 @@ from projections.stores.valkey.sink import CacheSink
 from projections.versions import fill as versions_fill
 from projections.versions import fill_from_archive, handover, rebuild, registry
 from projections.versions.bulk_requests import BulkAnswer, BulkRequests, BulkServer
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,7 @@ class Place:
         found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
         plan = rebuild.bind(self.connection, self.spec, version)
         rebuild.prepare(self.spec.config, plan)
-        filling = Filling(waits=self.told.append)
+        filling = FillOptions(waits=self.told.append)
         fill_from_archive.fill(self.connection, self.spec, found, plan, filling, changes=changes)
         found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
         assert found.replayed is not None

@@ -16,7 +16,7 @@ from projections.errors import ReplayStoppedError
 from projections.planning.binding import bind
 from projections.versions import fill as versions_fill
 from projections.versions import fill_from_archive, rebuild, registry
-from projections.versions.fill import Filling
+from projections.versions.fill import FillOptions
 from projections.versions.version import VersionState
 from tests.support.version_steps import compared, connected
 from tests.waiting import LONG_S, wait_until
@@ -161,7 +161,7 @@ def paused(
     when: Callable[[FillProgress], bool],
 ) -> FillProgress:
     """Fills a version until it notes that it is somewhere."""
-    filling, note = Filling(), registry.note_replayed
+    filling, note = FillOptions(), registry.note_replayed
 
     def noted(*given: Any) -> None:
         note(*given)
@@ -196,7 +196,7 @@ def goes_on(
     """Fills it to the end; it begins within the lap in which it was paused."""
     seen: list[ReplayProgress] = []
     assert noted.progress is not None
-    fill(connection, spec, version, Filling(progress=seen.append, waits=told.append))
+    fill(connection, spec, version, FillOptions(progress=seen.append, waits=told.append))
     found = now(connection, spec.config, version).replayed
     assert found is not None
     assert found.progress is None
@@ -211,7 +211,7 @@ def goes_on(
     )
 
 
-def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: Filling) -> None:
+def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: FillOptions) -> None:
     plan = rebuild.bind(connection, spec, version)
     rebuild.prepare(spec.config, plan)
     fill_from_archive.fill(connection, spec, now(connection, spec.config, version), plan, filling)

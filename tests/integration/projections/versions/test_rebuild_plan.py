@@ -141,17 +141,17 @@ def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
 ) -> None:
     spec = replace(place.spec, config=replace(place.spec.config, search_url=search_url))
     (plan,) = (replace(each, name=f"{spec.config.source}_orders") for each in spec.plans)
-    assert capacity.search_room(search_url, plan.name) is None
+    assert capacity.search_capacity(search_url, plan.name) is None
     change = RowChange((1,), 1, {"id": 1, "status": "placed"}, 1)
     with closing(SearchSink(search_url)) as sink:
         sink.prepare(plan)
         sink.apply(plan, [change])
-        found = capacity.rooms(spec.config.addresses, plan.name, Store)
+        found = capacity.store_capacities(spec.config.addresses, plan.name, Store)
         assert {"search"} == found.keys()
         assert found["search"].taken_bytes > 0
         assert found["search"].free_bytes is None
         unreachable = replace(spec, config=replace(spec.config, search_url="http://127.0.0.1:1"))
-        assert {} == capacity.rooms(unreachable.config.addresses, plan.name, Store)
+        assert {} == capacity.store_capacities(unreachable.config.addresses, plan.name, Store)
         sink.drop(plan)
 
     with redis.Redis.from_url(spec.config.cache_url) as client:
@@ -159,7 +159,7 @@ def test_what_a_version_takes_of_the_stores_is_measured_where_it_is(
         client.set(f"{prefix}one:1", "x" * 5000)
         client.set(f"{prefix}one.v2:1", "of another version")
         taken = client.memory_usage(f"{prefix}one:1")
-        measured = capacity.cache_room(spec.config.cache_url, prefix, "one")
+        measured = capacity.cache_capacity(spec.config.cache_url, prefix, "one")
         assert measured is not None
         assert taken == measured.taken_bytes
         limit = client.config_get("maxmemory")["maxmemory"]
@@ -275,7 +275,7 @@ def test_what_is_written_to_a_version_where_it_is_brings_it_no_nearer_elsewhere(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "LOOK_S", 0.0)
-    spec, near = place.spec, handover.Approach(place.spec.config, "orders.v2")
+    spec, near = place.spec, handover.HandoverProgress(place.spec.config, "orders.v2")
 
     def moved(there: set[Store], records: int) -> bool:
         views = {"views": {"orders.v2": {"records": records}}}

@@ -11,7 +11,7 @@ from headwater.cli import main
 from headwater.cli import rebuild as command
 from headwater.operations.versions import Switched
 from projections.definition.views import Store
-from projections.stores.capacity import Room
+from projections.stores.capacity import StoreCapacity
 from projections.stores.delta.table_diff import TableDifference
 from projections.versions.compare import VersionDifference
 from projections.versions.rebuild import RebuildPlan
@@ -89,7 +89,7 @@ def test_a_version_that_is_not_shown_by_itself_says_why(
     rows = TableDifference(("id",), appeared=0 if same else 1)
     found = VersionDifference(rows, "0/1", Store.TABLE)
     still = {"by_region": "no column region"}
-    command._say_cutover(Switched("orders", 2, found, moved=False, stand_still=still))
+    command._print_cutover(Switched("orders", 2, found, moved=False, stand_still=still))
 
     told = capsys.readouterr()
     assert why in told.out
@@ -100,7 +100,7 @@ def test_a_version_that_is_not_shown_by_itself_says_why(
 def test_a_plan_says_what_each_store_has_to_have_room_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stores = {"cache": Room(5 << 20, 9 << 20), "search": Room(3 << 20)}
+    stores = {"cache": StoreCapacity(5 << 20, 9 << 20), "search": StoreCapacity(3 << 20)}
     command.show_plan(planned("archive", stores=stores), as_json=False)
     told = capsys.readouterr().err
     assert "in cache    about 5 MiB of 9 MiB free" in told

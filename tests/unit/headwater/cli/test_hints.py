@@ -32,7 +32,7 @@ def test_each_command_that_takes_a_source_names_it(hint: str, said: str) -> None
 
 
 def test_a_project_of_one_source_has_its_hints_as_they_are() -> None:
-    hints.work_on(None)
+    hints.set_source(None)
 
     assert "headwater source repair" == hints.completed("headwater source repair")
 

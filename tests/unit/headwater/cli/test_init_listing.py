@@ -55,7 +55,7 @@ def test_the_estimate_of_a_first_load_grows_with_the_tables_as_measured(
 
 def test_many_tables_that_are_read_by_one_look_are_one_line() -> None:
     said: list[str] = []
-    tell = services._teller(said.append)
+    tell = services._progress_printer(said.append)
     read = [
         ReadReport(number, f"public.t{number}", state="done", rows_read=20) for number in range(9)
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cdc.snapshot.report import ReadReport
-from headwater.cli.services import progress_teller
+from headwater.cli.services import progress_printer
 
 
 def test_of_few_tables_each_change_is_shown_once() -> None:
     said: list[str] = []
-    tell = progress_teller(said.append, 2)
+    tell = progress_printer(said.append, 2)
     reading = ReadReport(1, "public.a", state="reading", rows_read=50, percent=50.0)
 
     for _ in range(2):
@@ -23,7 +23,7 @@ def test_of_few_tables_each_change_is_shown_once() -> None:
 
 def test_of_many_tables_a_count_is_shown_and_those_that_are_large_or_fail() -> None:
     said: list[str] = []
-    tell = progress_teller(said.append, 400)
+    tell = progress_printer(said.append, 400)
     done = [ReadReport(n, f"public.t{n}", state="done", rows_read=10) for n in range(398)]
     large = ReadReport(
         398, "public.big", state="reading", rows_read=1_000, rows_expected=2_000_000, percent=0.1

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from headwater.demo.errors import DemoHomeError
-from headwater.demo.home import MARKER, is_own, make_anew
+from headwater.demo.home import MARKER, is_own, recreate_folder
 
 
 def test_a_new_home_is_marked_as_the_demos_own(tmp_path):
     home = tmp_path / "deep" / ".headwater"
 
-    make_anew(home, "globalshop")
+    recreate_folder(home, "globalshop")
 
     assert is_own(home)
 
 
 def test_a_home_of_an_earlier_demo_is_emptied(tmp_path):
     home = tmp_path / ".headwater"
-    make_anew(home, "globalshop")
+    recreate_folder(home, "globalshop")
     (home / "tables" / "orders").mkdir(parents=True)
     (home / "file").write_text("old")
 
-    make_anew(home, "pgbench")
+    recreate_folder(home, "pgbench")
 
     assert [MARKER] == [entry.name for entry in home.iterdir()]
 
@@ -33,7 +33,7 @@ def test_a_folder_that_no_demo_made_is_refused_and_left_alone(tmp_path):
     (home / "precious").write_text("data")
 
     with pytest.raises(DemoHomeError) as caught:
-        make_anew(home, "globalshop")
+        recreate_folder(home, "globalshop")
 
     assert caught.value.exit_code == 2
     assert (home / "precious").read_text() == "data"
@@ -44,4 +44,4 @@ def test_a_file_in_place_of_the_home_is_refused(tmp_path):
     home.write_text("a file")
 
     with pytest.raises(DemoHomeError):
-        make_anew(home, "globalshop")
+        recreate_folder(home, "globalshop")

@@ -14,13 +14,13 @@ from headwater.demo.report import duration, report, save_screen
 from headwater.demo.result import (
     STORES,
     DemoResult,
-    Forgotten,
+    ErasureResult,
     Freshness,
     Invariant,
-    Mended,
     ReaderObservations,
-    RebuildShown,
+    RebuildResult,
     Recovery,
+    RepairedDamage,
     Startup,
     StoreComparison,
 )
@@ -145,12 +145,12 @@ def test_durations_are_written_for_people(wait_ms, expected):
 def test_damage_and_a_person_forgotten_are_told_and_count():
     well = dataclasses.replace(
         a_result(),
-        mended=Mended("customers", "cache", found=1, left=0),
-        forgotten=Forgotten("public.customers", 4, 900, 2, 0, complete=True),
+        mended=RepairedDamage("customers", "cache", found=1, left=0),
+        forgotten=ErasureResult("public.customers", 4, 900, 2, 0, complete=True),
     )
-    left = dataclasses.replace(well, mended=Mended("customers", "cache", found=1, left=1))
+    left = dataclasses.replace(well, mended=RepairedDamage("customers", "cache", found=1, left=1))
     found = dataclasses.replace(
-        well, forgotten=Forgotten("public.customers", 4, 900, 2, 1, complete=False)
+        well, forgotten=ErasureResult("public.customers", 4, 900, 2, 1, complete=False)
     )
 
     assert [True, False, False] == [each.verified for each in (well, left, found)]
@@ -164,7 +164,7 @@ def test_damage_and_a_person_forgotten_are_told_and_count():
 
 def test_a_rebuild_is_told_with_all_that_was_killed_and_a_reader_who_notices_makes_it_red():
     fresh = {store: Freshness(412.0, 1_204.0, 12_500.0, 200) for store in STORES}
-    rebuilt = RebuildShown(
+    rebuilt = RebuildResult(
         view="inventory",
         version=2,
         changes=1_234,

@@ -31,7 +31,7 @@ from projections.errors import (
 from projections.job.spark import cluster
 from projections.job.spark.session import settings as spark_settings
 from projections.job.spark.shared_folder import SharedFolder
-from projections.publishing.batch_fence import BatchTurn
+from projections.publishing.batch_fence import BatchFence
 
 if TYPE_CHECKING:
     from projections.planning.job_spec import JobSpec
@@ -198,13 +198,13 @@ def test_a_folder_that_is_not_the_drivers_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_task_of_an_earlier_batch_is_refused_and_one_of_the_same_waits(tmp_path: Path) -> None:
-    turn = BatchTurn(tmp_path / "shop")
+    turn = BatchFence(tmp_path / "shop")
     first = turn.begin()
     inside, entered, left = threading.Event(), threading.Event(), threading.Event()
 
     def again() -> None:
         inside.wait(10)
-        with BatchTurn(tmp_path / "shop").taken(first):
+        with BatchFence(tmp_path / "shop").taken(first):
             assert left.is_set()
             entered.set()
 
@@ -222,4 +222,4 @@ def test_a_task_of_an_earlier_batch_is_refused_and_one_of_the_same_waits(tmp_pat
         pass
     with pytest.raises(BatchSupersededError), turn.taken(first):
         pass
-    assert second < BatchTurn(tmp_path / "shop").begin()
+    assert second < BatchFence(tmp_path / "shop").begin()

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from cdc.values import UNCHANGED_PLACEHOLDER, encoder
 from projections.changes.applier import TaskApplier
-from projections.changes.quarantine.retry import try_again
-from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, Case
+from projections.changes.quarantine.retry import retry_keys
+from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, RetriedRecord
 from projections.changes.task_outcome import Held, UnappliedRecord
 from projections.definition.expectations.expectation import expect
 from tests.oracles.sink_contract import SinkContract
@@ -80,11 +80,11 @@ class Job:
 
     def retry(self, keys: set[str]) -> None:
         cases = [
-            Case(PLAN.name, each.key, TOPIC, each.record, each.version, self.seen_lsn)
+            RetriedRecord(PLAN.name, each.key, TOPIC, each.record, each.version, self.seen_lsn)
             for offset, each in sorted(self.waiting.items())
             if each.key in keys
         ]
-        for verdict in try_again(self.plan, cases, lambda: self.sink, {}):
+        for verdict in retry_keys(self.plan, cases, lambda: self.sink, {}):
             offset = verdict.case.record.offset
             if verdict.error is None:
                 del self.waiting[offset]

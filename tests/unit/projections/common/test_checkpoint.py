@@ -10,7 +10,7 @@ import pytest
 
 from projections.common import spark_checkpoint as checkpoint
 from projections.errors import CheckpointForeignError
-from projections.job.data_loss import made_anew
+from projections.job.data_loss import find_recreated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,8 +116,10 @@ def put(checkpoint: Path, place: Path) -> None:
 def test_a_topic_that_was_made_anew_is_told_by_its_id() -> None:
     known = {"a": "1", "b": "2", "gone": "3"}
 
-    assert made_anew("cache", {"a", "b", "gone", "new"}, known, {"a": "1", "b": "2"}) is None
-    assert made_anew("cache", {"a"}, known, {"a": "1", "b": "5"}) is None  # it stands not in it
-    error = made_anew("cache", {"a", "b"}, known, {"a": "1", "b": "5"})
+    assert find_recreated("cache", {"a", "b", "gone", "new"}, known, {"a": "1", "b": "2"}) is None
+    assert (
+        find_recreated("cache", {"a"}, known, {"a": "1", "b": "5"}) is None
+    )  # it stands not in it
+    error = find_recreated("cache", {"a", "b"}, known, {"a": "1", "b": "5"})
     assert error is not None
     assert "topic b was made anew, 2 before, 5 now" == error.detail

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from projections.definition.derived.function_source import (
     MADE,
     FunctionSlice,
-    UntoldError,
+    UnresolvablePartError,
     digest_of,
     sliced,
 )
@@ -251,15 +251,15 @@ UNTOLD = {
 
 @pytest.mark.parametrize(("text", "why"), UNTOLD.items())
 def test_nobody_guesses_what_cannot_be_told(text: str, why: str) -> None:
-    with pytest.raises(UntoldError, match=why):
+    with pytest.raises(UnresolvablePartError, match=why):
         slice_of(text)
 
 
 def test_a_function_that_does_not_stand_at_the_top_cannot_be_told() -> None:
     text = "if True:\n    def made(x):\n        return x\n"
-    with pytest.raises(UntoldError, match="not defined at the top level"):
+    with pytest.raises(UnresolvablePartError, match="not defined at the top level"):
         sliced(text, "made", 2)
-    with pytest.raises(UntoldError, match="cannot be read"):
+    with pytest.raises(UnresolvablePartError, match="cannot be read"):
         sliced("def made(x)", "made", 1)
 
 

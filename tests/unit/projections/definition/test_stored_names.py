@@ -13,8 +13,8 @@ from projections.definition.codec import decoded, digest, encoded
 from projections.definition.registry import load
 from projections.definition.views import Store
 from projections.publishing.published_versions import (
-    Beyond,
     Current,
+    PendingRecords,
     PublishedVersion,
     Switch,
     TableVersion,
@@ -156,5 +156,5 @@ def test_a_version_published_before_views_had_several_sources_is_read() -> None:
 
 
 def test_what_lies_beyond_a_boundary_is_read_and_written_as_before() -> None:
-    assert Beyond() == msgspec.msgpack.decode(BEYOND, type=Beyond)
-    assert BEYOND == msgspec.msgpack.encode(Beyond())
+    assert PendingRecords() == msgspec.msgpack.decode(BEYOND, type=PendingRecords)
+    assert BEYOND == msgspec.msgpack.encode(PendingRecords())

@@ -16,7 +16,7 @@ from cdc.table import TableName
 from eventstore.serialization.registry import EventTypes
 from projections.definition.cache_options import CacheOptions
 from projections.definition.codec import decoded, digest, encoded
-from projections.definition.derived.view_function import part_told, told_of
+from projections.definition.derived.view_function import digest_in, identity_text
 from projections.definition.diff import DefinitionChangeKind, difference
 from projections.definition.expectations.expectation import Expectation, OnFail, deletes
 from projections.definition.operators.pattern import Pattern, PatternQuery, Step
@@ -149,7 +149,7 @@ def derived(**said: object) -> DerivedView:
     return dataclasses.replace(SELECTED, **said)
 
 
-PARTS = {text: told_of(hashlib.sha256(text.encode()).hexdigest()) for text in "12"}
+PARTS = {text: identity_text(hashlib.sha256(text.encode()).hexdigest()) for text in "12"}
 SAID = "its function, or what stands beside it in its module"
 
 
@@ -259,7 +259,7 @@ def test_of_a_function_no_text_is_kept(tmp_path: Path, first: str) -> None:
     declared = by_function(tmp_path, first + "SECRET = 1\n")
 
     assert "SECRET" not in orjson.dumps(encoded(declared)).decode()
-    assert (first == "") == (part_told(declared.text) is not None)
+    assert (first == "") == (digest_in(declared.text) is not None)
 
 
 def test_what_an_earlier_release_noted_of_a_function_is_the_same_in_the_same_module(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from projections.definition.operators.pattern import Pattern, Step
 from projections.definition.registry import load
 from projections.errors import DeclarationError, ProjectionError
-from projections.incremental.patterns.index import Effort
+from projections.incremental.patterns.index import WorkBudget
 from projections.incremental.patterns.search import Match
 from projections.incremental.patterns.search import matches as searched
 from tests.oracles.walked_pattern import Event, episode, resumed, skips
@@ -33,7 +33,7 @@ REFUSED = ProjectionError("too much")
 
 
 def matches(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
-    return list(searched(pattern, episode(pattern, given_rows), Effort(1_000_000, REFUSED)))
+    return list(searched(pattern, episode(pattern, given_rows), WorkBudget(1_000_000, REFUSED)))
 
 
 def events(pattern: Pattern, rows: Iterable[tuple[int, dict[str, Any]]]) -> list[Event]:

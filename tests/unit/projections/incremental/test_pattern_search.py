@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import ProjectionError
-from projections.incremental.patterns.index import Comparison, Effort, RowIndex
+from projections.incremental.patterns.index import Comparison, RowIndex, WorkBudget
 from projections.incremental.patterns.search import GroupRows, Match
 from projections.incremental.patterns.search import matches as searched
 from tests.oracles.pattern_searches import MINUTE, operators, patterns, rows_for, values
@@ -31,7 +31,7 @@ REFUSED = ProjectionError("too much")
 
 
 def matches(pattern: Pattern, given_rows: Sequence[Event]) -> list[Match]:
-    return list(searched(pattern, episode(pattern, given_rows), Effort(1_000_000, REFUSED)))
+    return list(searched(pattern, episode(pattern, given_rows), WorkBudget(1_000_000, REFUSED)))
 
 
 @settings(max_examples=examples(400))
@@ -56,7 +56,7 @@ def test_places_are_those_of_which_all_comparisons_hold(data: st.DataObject) -> 
     ]
     start, end, count = (data.draw(st.integers(0, 30)) for _ in range(3))
     wanted = [data.draw(held) for _ in comparisons]
-    places = RowIndex(range(len(columns)), comparisons, Effort(10_000, REFUSED))
+    places = RowIndex(range(len(columns)), comparisons, WorkBudget(10_000, REFUSED))
 
     found = places.take(start, end, count + 1, wanted)
 
@@ -76,10 +76,10 @@ def test_a_million_rows_of_one_group_cost_a_few_lookups_each() -> None:
     rows_of_it = GroupRows(
         range(MILLION), [[True] * MILLION] * 2, {"country": ["SE"] * (MILLION - 1) + [None]}
     )
-    effort = Effort(3 * MILLION, REFUSED)
+    budget = WorkBudget(3 * MILLION, REFUSED)
 
-    assert [] == list(searched(ABROAD, rows_of_it, effort))
-    assert MILLION < effort.spent
+    assert [] == list(searched(ABROAD, rows_of_it, budget))
+    assert MILLION < budget.spent
 
 
 TWO = [Step("a", ""), Step("b", "")]
@@ -131,7 +131,7 @@ def test_many_rows_within_one_time_cost_a_few_lookups_each(
 ) -> None:
     rows_of_it = GroupRows(range(MANY), fits, columns)
 
-    assert count == len(list(searched(pattern, rows_of_it, Effort(5 * MANY, REFUSED))))
+    assert count == len(list(searched(pattern, rows_of_it, WorkBudget(5 * MANY, REFUSED))))
 
 
 def test_what_no_index_finds_is_bounded() -> None:
@@ -141,7 +141,7 @@ def test_what_no_index_finds_is_bounded() -> None:
     rows_of_it = GroupRows(range(1_000), [[True] * 1_000] * 2, {"u": sizes, "v": sizes})
 
     with pytest.raises(ProjectionError, match="too much") as refused:
-        list(searched(Pattern(steps, "1 day"), rows_of_it, Effort(10_000, REFUSED)))
+        list(searched(Pattern(steps, "1 day"), rows_of_it, WorkBudget(10_000, REFUSED)))
     assert refused.value is REFUSED
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.incremental.analysis.ranges import STRETCHES_MAX, Stretches, around
+from projections.incremental.analysis.ranges import STRETCHES_MAX, ValueRanges, around
 
 VALUES = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 50), max_size=60)
 BOUNDS = st.none() | st.integers(-100, 100)
 
 
-def has(stretches: Stretches, value: int) -> bool:
+def has(stretches: ValueRanges, value: int) -> bool:
     return any(
         (first is None or first <= value) and (last is None or value <= last)
         for first, last in stretches.ranges

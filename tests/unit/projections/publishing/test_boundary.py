@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.changes.record import Record
-from projections.publishing.boundary import Ahead, CompleteThrough, RecordPosition, divide, place_of
+from projections.publishing.boundary import (
+    CompleteThrough,
+    RecordPosition,
+    UnpublishedProgress,
+    divide,
+    place_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,7 +102,7 @@ def test_at_a_boundary_the_tables_have_every_transaction_before_it_and_none_afte
 ) -> None:
     log = a_log(chance)
     rows = {(one.topic, one.record.value): one.commit for one in log if one.topic in TOPICS}
-    ahead, applied = Ahead(), set[tuple[str, bytes | None]]()
+    ahead, applied = UnpublishedProgress(), set[tuple[str, bytes | None]]()
     waiting: list[Run] = []
     for batch, reached in in_batches(log, chance):
         reach = None if reached is None else CompleteThrough(1, reached)
@@ -129,7 +135,7 @@ def test_a_batch_that_is_taken_again_publishes_nothing_it_does_not_stand_at(
     chance: Random,
 ) -> None:
     """Killed between the parts or after them, the batch comes again."""
-    ahead, applied = Ahead(), set[int]()
+    ahead, applied = UnpublishedProgress(), set[int]()
     for batch, reached in in_batches(a_log(chance), chance):
         reach = None if reached is None else CompleteThrough(1, reached)
         by_place = {(one.topic, one.record.offset): one.commit for one in batch}
@@ -148,7 +154,7 @@ def test_a_batch_that_is_taken_again_publishes_nothing_it_does_not_stand_at(
 
 
 def test_tables_whose_rows_wait_come_to_a_boundary_with_every_batch_however_far_it_lags() -> None:
-    ahead = Ahead()
+    ahead = UnpublishedProgress()
     waiting: list[Run] = []
     found = []
     for number in range(2, 30):  # a transaction every 100 bytes, known three later
@@ -166,7 +172,10 @@ def test_a_row_that_was_read_later_lies_beyond_until_the_log_has_come_there() ->
     read = record(0, None, 500, op="r")
     beat = record(0, 300, 310)
     first = divide(
-        [("shop.a", [read]), (BEAT, [beat])], frozenset(TOPICS), CompleteThrough(1, 400), Ahead()
+        [("shop.a", [read]), (BEAT, [beat])],
+        frozenset(TOPICS),
+        CompleteThrough(1, 400),
+        UnpublishedProgress(),
     )
     assert (400, [read]) == (first.boundary, list(first.beyond[0][1]))
 
@@ -178,13 +187,13 @@ def test_a_row_that_was_read_later_lies_beyond_until_the_log_has_come_there() ->
 
 def test_another_epoch_begins_anew_and_what_is_left_of_the_old_one_counts_no_more() -> None:
     old, new = record(0, 900, 910), record(1, 100, 120, epoch=2)
-    ahead = Ahead(1, after_commit=900, commit=900)
+    ahead = UnpublishedProgress(1, after_commit=900, commit=900)
 
     division = divide([("shop.a", [old, new])], frozenset(TOPICS), CompleteThrough(2, 110), ahead)
     early = divide([("shop.a", [old, new])], frozenset(TOPICS), CompleteThrough(1, 910), ahead)
 
     assert ([old], [new]) == (division.within[0][1], division.beyond[0][1])
-    assert (100, Ahead(2, 100, 0, 100)) == (division.boundary, division.ahead)
+    assert (100, UnpublishedProgress(2, 100, 0, 100)) == (division.boundary, division.ahead)
     assert early.boundary is None
 
 

@@ -14,7 +14,7 @@ from headwater.reading import sql as reading_sql
 from projections.changes.record import Record
 from projections.errors import PlaceBehindError, PlaceUnpublishedError
 from projections.publishing import published_versions
-from projections.publishing.boundary import Ahead
+from projections.publishing.boundary import UnpublishedProgress
 from projections.publishing.published_versions import Published, TableVersion
 from projections.stores.delta import table_format as table
 
@@ -122,11 +122,14 @@ def test_what_lies_beyond_is_kept_with_its_records_and_none_is_known_at_first(
 ) -> None:
     before = group.beyond()
     record = Record(b"k", b"\xff\x00", "1", 0, 7)
-    group.keep_beyond(Ahead(1, 500, 20, 510), [("shop.a", [record]), ("shop.b", [])])
+    group.keep_beyond(UnpublishedProgress(1, 500, 20, 510), [("shop.a", [record]), ("shop.b", [])])
     after = group.beyond()
 
-    assert (Ahead(), []) == (before.ahead, before.waiting)
-    assert (Ahead(1, 500, 20, 510), [("shop.a", [record])]) == (after.ahead, after.waiting)
+    assert (UnpublishedProgress(), []) == (before.ahead, before.waiting)
+    assert (UnpublishedProgress(1, 500, 20, 510), [("shop.a", [record])]) == (
+        after.ahead,
+        after.waiting,
+    )
     assert group.latest() is None
 
 

@@ -23,7 +23,7 @@ from projections.archive.table import DAY
 from projections.changes.documents import decoded_key, key_text, key_values, source_key
 from projections.changes.row_batch import RowPart
 from projections.changes.row_change import ReadSpan, RowChange
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.common.throttle import Throttle
 from projections.definition.views import Store
 from projections.errors import RepairRefusedError, VerificationError
@@ -167,10 +167,10 @@ class _Restless:
     def __init__(self, rows: dict[int, dict[str, int]]) -> None:
         self.rows, self.looks = rows, 0
 
-    def stored(self, _: object, keys: list[tuple[int]]) -> list[Holding]:
+    def stored(self, _: object, keys: list[tuple[int]]) -> list[StoredKey]:
         self.looks += 1
         return [
-            Holding(
+            StoredKey(
                 self.looks if key == (1,) else 8,
                 ({"b": key[0], "n": -self.looks},)
                 if key == (1,)

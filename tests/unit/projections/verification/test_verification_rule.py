@@ -9,7 +9,7 @@ from fix_seeds import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from projections.changes.sink import Holding
+from projections.changes.sink import StoredKey
 from projections.verification.recheck import judge
 from projections.verification.report import KeyVerdict
 
@@ -72,9 +72,9 @@ class World:
         while self.applied < len(self.log) and self.log[self.applied][0] < end:
             self.apply()
 
-    def held(self) -> Holding:
+    def held(self) -> StoredKey:
         version, row = self.view
-        return Holding(version, () if row is None else ({"row": row},))
+        return StoredKey(version, () if row is None else ({"row": row},))
 
 
 def document(row: Row) -> Mapping[str, object] | None:
@@ -207,8 +207,8 @@ def test_without_waiting_for_open_transactions_an_early_view_would_raise_an_alar
 
 def test_two_rows_of_one_key_are_told_apart_from_one() -> None:
     row = {"row": 1}
-    doubled = Holding(8, (row, row))
+    doubled = StoredKey(8, (row, row))
 
     assert judge(doubled, row, doubled) is KeyVerdict.DUPLICATED
     assert judge(doubled, None, doubled) is KeyVerdict.EXTRA
-    assert judge(Holding(8, (row,)), row, Holding(8, (row,))) is KeyVerdict.EQUAL
+    assert judge(StoredKey(8, (row,)), row, StoredKey(8, (row,))) is KeyVerdict.EQUAL

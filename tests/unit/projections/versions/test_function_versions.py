@@ -10,11 +10,11 @@ import pytest
 from pyspark import cloudpickle
 
 from projections.definition.codec import decoded, encoded
-from projections.definition.derived.view_function import ViewFunction, part_told
+from projections.definition.derived.view_function import ViewFunction, digest_in
 from projections.definition.registry import load
 from projections.errors import FunctionLostError, ViewQueryError
 from projections.incremental.spark.maintainer import definition_of
-from projections.versions.function_store import KeptFunction, in_place, with_function
+from projections.versions.function_store import StoredFunction, in_place, with_function
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_a_version_goes_on_by_the_function_that_it_had(tmp_path: Path) -> None:
 
     old, new = (with_function(version, each, folder) for each in (second, first))
 
-    assert isinstance(old.function, KeptFunction)
+    assert isinstance(old.function, StoredFunction)
     assert ("abab", "ababab") == (old.function("ab"), second.function("ab"))  # type: ignore[misc]
     assert "headwater_views" not in sys.modules
     assert first.function is new.function
@@ -117,7 +117,7 @@ def test_a_row_of_a_version_runs_nothing_by_itself(tmp_path: Path) -> None:
     view = declared(tmp_path, 2)
     for text in ("part:../../evil", "part:" + "A" * 64, "import os", "part:"):
         document = {**encoded(view), "text": text}
-        assert part_told(text) is None
+        assert digest_in(text) is None
         # it is followed by what is declared
         assert view.function is with_function(decoded(document), view, tmp_path).function
 

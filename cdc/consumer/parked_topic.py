@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cdc.broker.group.key_value_topic import Notebook, notes_of
+from cdc.broker.group.key_value_topic import KeyValueTopic, read_all
 from cdc.consumer.change import instant
 from cdc.consumer.parking import ParkedNotes, StoredRecord, restored
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.broker.errors import RecordRefusedError
     from cdc.broker.group.member import Place
     from cdc.consumer.parking import GroupPause, Note, Request
-    from cdc.consumer.place_queue import Key, ParkedRecord
+    from cdc.consumer.partition_queue import Key, ParkedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ParkedKey:
     raw_key: bytes | None = field(repr=False)
 
 
-class Shelf:
+class ParkedTopic:
     """The parked records of a group, in their topic.
 
     Threads: `catch_up`, `look` and `requests` must be called from one thread, all others may be
@@ -67,7 +67,7 @@ class Shelf:
     def __init__(
         self, bootstrap: str, topic: str, refused: Callable[[RecordRefusedError], None]
     ) -> None:
-        self._notebook = Notebook(bootstrap, topic)
+        self._topic_store = KeyValueTopic(bootstrap, topic)
         self._notes = ParkedNotes()
         self._refused = refused
         self._guard = threading.Lock()  # of the notes
@@ -75,13 +75,13 @@ class Shelf:
 
     def catch_up(self) -> None:
         """Takes in everything that was written before now."""
-        for note in self._notebook.catch_up():
+        for note in self._topic_store.catch_up():
             with self._guard:
                 self._notes.take(note)
 
     def look(self) -> None:
         """Takes in what has come since the last look."""
-        for note in self._notebook.new_notes():
+        for note in self._topic_store.read_new():
             with self._guard:
                 self._notes.take(note)
 
@@ -108,27 +108,27 @@ class Shelf:
     def read(self, at: int) -> StoredRecord | None:
         """Returns the record that was written at an offset; None if it is forgotten."""
         with self._reading:
-            note = self._notebook.read(at)
+            note = self._topic_store.read(at)
         return None if note is None or note.value is None else restored(note)
 
     def write(self, note: Note, written: Callable[[int], None] = lambda _: None) -> None:
         """Writes a note; `written` is called with its offset, in another thread."""
         key, value, headers = note
-        self._notebook.write(key, value, headers, written, self._refused)
+        self._topic_store.write(key, value, headers, written, self._refused)
 
     def flush(self) -> None:
         """Waits until everything is written or refused."""
-        self._notebook.flush()
+        self._topic_store.flush()
 
     def close(self) -> None:
         """Closes the connections."""
-        self._notebook.close()
+        self._topic_store.close()
 
 
 def parked_keys(bootstrap: str, topic: str) -> list[ParkedKey]:
     """Returns the parked keys that a group's topic tells of."""
     notes = ParkedNotes()
-    for note in notes_of(bootstrap, topic):
+    for note in read_all(bootstrap, topic):
         notes.take(note)
     return _keys(notes)
 

@@ -10,7 +10,7 @@ from cdc.broker.reading import arrival
 from cdc.capture import HEARTBEAT_TABLE
 from cdc.connect.errors import ConnectUnavailableError
 from cdc.postgres import delivery
-from cdc.upkeep.flow import Flow, Sight, judge, settled, stall_limit_s
+from cdc.upkeep.flow import CaptureSample, Flow, judge, settled, stall_limit_s
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -26,7 +26,7 @@ _POLL_S: Final = 0.5
 
 def look(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, arrivals: bool = True
-) -> Sight:
+) -> CaptureSample:
     """Looks once; changes nothing.
 
     Args:
@@ -37,12 +37,12 @@ def look(
     """
     answers, worker = _worker(rest, spec.connector)
     sent = delivery.look(connection, spec.slot)
-    return Sight(worker, answers, sent, _arrived(spec) if arrivals else None)
+    return CaptureSample(worker, answers, sent, _arrived(spec) if arrivals else None)
 
 
 def observe(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec
-) -> tuple[Flow, Sight]:
+) -> tuple[Flow, CaptureSample]:
     """Says how a capture stands, and what was seen last.
 
     Waits up to `WINDOW_S` where one look cannot tell.
@@ -59,8 +59,8 @@ def observe(
     return judge(first, last, limit_s), last
 
 
-def _again(connection: Connection[Any], spec: CaptureSpec) -> Sight:
-    return Sight(None, False, delivery.look(connection, spec.slot), _arrived(spec))
+def _again(connection: Connection[Any], spec: CaptureSpec) -> CaptureSample:
+    return CaptureSample(None, False, delivery.look(connection, spec.slot), _arrived(spec))
 
 
 def _worker(rest: ConnectRest, connector: str) -> tuple[bool, ConnectorState | None]:
@@ -70,7 +70,7 @@ def _worker(rest: ConnectRest, connector: str) -> tuple[bool, ConnectorState | N
         return False, None
 
 
-def _arrived(spec: CaptureSpec) -> arrival.Arrival | None:
+def _arrived(spec: CaptureSpec) -> arrival.ArrivalSample | None:
     topics = (*spec.table_topics.values(), spec.transaction_topic)
     try:
         return arrival.look(spec.kafka_bootstrap, topics, spec.table_topics[HEARTBEAT_TABLE])

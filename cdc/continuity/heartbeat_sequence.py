@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cdc.broker.reading.heartbeats import Beat
+    from cdc.broker.reading.heartbeats import Heartbeat
     from cdc.lsn import Lsn
 
 
 def follow(
-    number: int | None, lsn: Lsn | None, found: Iterable[Beat]
-) -> tuple[Beat | None, str | None]:
+    number: int | None, lsn: Lsn | None, found: Iterable[Heartbeat]
+) -> tuple[Heartbeat | None, str | None]:
     """Follows heartbeats in the order in which they arrived.
 
     A connector that was killed sends its last ones again: those have numbers and positions that
@@ -28,7 +28,7 @@ def follow(
         The newest that follows all before it, None if there is none; and what is missing before
         the next, None if nothing is.
     """
-    newest: Beat | None = None
+    newest: Heartbeat | None = None
     for beat in found:
         if number is None or lsn is None or (beat.number == number + 1 and beat.lsn > lsn):
             newest, number, lsn = beat, beat.number, beat.lsn

@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.consumer.place_queue import Hand, PlaceQueue, QueuedRecord
+from cdc.consumer.partition_queue import HandleStep, PartitionQueue, QueuedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cdc.broker.group.member import Place
-    from cdc.consumer.place_queue import Fetch, Key, ParkedRecord, Shelve, Step
+    from cdc.consumer.partition_queue import FetchStep, Key, ParkedRecord, ParkStep, Step
     from cdc.consumer.retry import ChangeFailure
     from cdc.consumer.spec import ConsumerSpec
 
@@ -36,15 +36,15 @@ class DispatchedWork:
     """
 
     place: Place
-    queue: PlaceQueue
+    queue: PartitionQueue
     step: Step
 
 
-class Desk:
+class Dispatcher:
     """The queues of the partitions that this member of the group has.
 
     Threads: all methods may be called from any; the reader's are `open`, `add`, `overfull` and the
-    port `cdc.broker.group.member.Owner`.
+    port `cdc.broker.group.member.PartitionOwner`.
 
     Args:
         spec: Whose limits hold.
@@ -53,7 +53,7 @@ class Desk:
     def __init__(self, spec: ConsumerSpec) -> None:
         self._spec = spec
         self._changed = threading.Condition()
-        self._queues: dict[Place, PlaceQueue] = {}
+        self._queues: dict[Place, PartitionQueue] = {}
         self._released: set[Place] = set()
         self._fresh: set[Place] = set()
         self._turn: list[Place] = []
@@ -67,7 +67,7 @@ class Desk:
     def open(self, place: Place, offset: int, shelf: Mapping[Key, Iterable[ParkedRecord]]) -> None:
         """Begins with a partition that is this member's now."""
         with self._changed:
-            self._queues[place] = PlaceQueue(offset, shelf)
+            self._queues[place] = PartitionQueue(offset, shelf)
             self._turn = sorted(self._queues)
 
     def add(self, place: Place, records: Sequence[Any]) -> None:
@@ -208,18 +208,18 @@ class Desk:
 
     def park(
         self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure
-    ) -> Shelve | None:
+    ) -> ParkStep | None:
         """Parks a change's key; returns what is to be written, None if its partition has gone."""
         with self._changed:
             return taken.queue.park(item, failure) if self._mine(taken) else None
 
-    def stored(self, taken: DispatchedWork, step: Shelve, at: int) -> None:
+    def stored(self, taken: DispatchedWork, step: ParkStep, at: int) -> None:
         """Notes that a record was written to the parked topic, at an offset of it."""
         with self._changed:
             taken.queue.stored(step, at)
             self._changed.notify_all()
 
-    def taken_off(self, taken: DispatchedWork, step: Fetch, record: Any) -> QueuedRecord | None:
+    def taken_off(self, taken: DispatchedWork, step: FetchStep, record: Any) -> QueuedRecord | None:
         """Notes that a parked record was read; returns the item to hand out."""
         with self._changed:
             return taken.queue.taken_off(step, record) if self._mine(taken) else None
@@ -306,7 +306,7 @@ class Desk:
             queue = self._queues[place]
             step = queue.next(now)
             if step is not None:
-                if isinstance(step, Hand):
+                if isinstance(step, HandleStep):
                     self._turn = self._turn[number + 1 :] + self._turn[: number + 1]
                 return DispatchedWork(place, queue, step)
         return None

@@ -68,14 +68,14 @@ class ParkedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class HandleStep:
     """Next: the handler gets this item."""
 
     item: QueuedRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchStep:
     """Next: this parked record is read, and `taken_off` told of it."""
 
     key: Key
@@ -83,18 +83,18 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelve:
+class ParkStep:
     """Next: this item is written to the parked topic, and `stored` told of it."""
 
     item: QueuedRecord
     entry: ParkedRecord
 
 
-Step: TypeAlias = Hand | Fetch | Shelve
+Step: TypeAlias = HandleStep | FetchStep | ParkStep
 
 
 @dataclass(slots=True)
-class _Lane:
+class _KeyQueue:
     """The changes of a key of which one is in hand or waits for its next attempt.
 
     Without a front, a parked record is being read (`parking` False) or written (True). While the
@@ -108,7 +108,7 @@ class _Lane:
     ready: bool = False  # to be handed out
 
 
-class PlaceQueue:
+class PartitionQueue:
     """One partition of a topic, while this member of the group has it.
 
     Threads: none; the caller has a lock.
@@ -125,7 +125,7 @@ class PlaceQueue:
         self.shelf = {key: sorted(entries) for key, entries in (shelf or {}).items() if entries}
         self.held_bytes = 0
         self._incoming: deque[QueuedRecord] = deque()
-        self._lanes: dict[Key, _Lane] = {}
+        self._key_queues: dict[Key, _KeyQueue] = {}
         self._ready: deque[Key] = deque()
         self._due: list[tuple[float, int, Key, QueuedRecord]] = []
         self._number = count()
@@ -142,7 +142,9 @@ class PlaceQueue:
     def busy(self) -> bool:
         """Returns whether one of its changes is being handled."""
         waiting = {key for _, _, key, item in self._due if self._is_front(key, item)}
-        return any(not lane.ready for key, lane in self._lanes.items() if key not in waiting)
+        return any(
+            not key_queue.ready for key, key_queue in self._key_queues.items() if key not in waiting
+        )
 
     @property
     def wake_at(self) -> float | None:
@@ -168,10 +170,10 @@ class PlaceQueue:
         while self._due and self._due[0][0] <= now:
             _, _, key, item = heapq.heappop(self._due)
             if self._is_front(key, item):
-                return Hand(item)
+                return HandleStep(item)
         while self._ready and self._barrier is None:
             key = self._ready.popleft()
-            step = self._go_on(key)
+            step = self._next_step(key)
             if step is not None:
                 return step
         return self._take_in()
@@ -184,7 +186,7 @@ class PlaceQueue:
             self._off_the_shelf(item.key, [item.offset])
         else:
             self._acknowledge(item)
-        self._lay_down(item)
+        self._advance_key(item)
         return True
 
     def failed(self, item: QueuedRecord, due: float) -> bool:
@@ -202,7 +204,7 @@ class PlaceQueue:
         heapq.heappush(self._due, (now, next(self._number), item.key, item))
         return True
 
-    def park(self, item: QueuedRecord, failure: ChangeFailure) -> Shelve | None:
+    def park(self, item: QueuedRecord, failure: ChangeFailure) -> ParkStep | None:
         """Parks the key of a change that is in hand; None if it was not.
 
         Returns:
@@ -214,53 +216,53 @@ class PlaceQueue:
             return None
         if not self._is_front(item.key, item):
             return None
-        self._lower(item)
-        lane = self._lanes[item.key]
-        lane.front, lane.parking = None, True
+        self._lift_barrier(item)
+        key_queue = self._key_queues[item.key]
+        key_queue.front, key_queue.parking = None, True
         if entry is not None:
             self._settle(item.key)
             entry.at, entry.failure = None, failure
-            return Shelve(item, entry)
+            return ParkStep(item, entry)
         step = self._shelve(item)
         step.entry.failure = failure
         return step
 
-    def stored(self, step: Shelve, at: int) -> None:
+    def stored(self, step: ParkStep, at: int) -> None:
         """Notes that a parked record was written at an offset of the parked topic."""
         key = step.item.key
         step.entry.at = at
         if not step.item.shelved:
             self._acknowledge(step.item)
-        lane = self._lanes.get(key)
-        if lane is not None and lane.parking and step.entry.failure is not None:
-            self._to_shelve.extend(self._lanes.pop(key).behind)
-        if key in self._redelivering and key not in self._lanes:
+        key_queue = self._key_queues.get(key)
+        if key_queue is not None and key_queue.parking and step.entry.failure is not None:
+            self._to_shelve.extend(self._key_queues.pop(key).behind)
+        if key in self._redelivering and key not in self._key_queues:
             self._ready.append(key)
 
-    def taken_off(self, step: Fetch, record: Any) -> QueuedRecord | None:
+    def taken_off(self, step: FetchStep, record: Any) -> QueuedRecord | None:
         """Notes that a parked record was read; returns the item to hand out, if it still is.
 
         Args:
             step: What was to be read.
             record: None if it is no longer there.
         """
-        lane = self._lanes.get(step.key)
-        if lane is None or lane.front is not None or lane.parking:
+        key_queue = self._key_queues.get(step.key)
+        if key_queue is None or key_queue.front is not None or key_queue.parking:
             return None
         if record is None:
             self._off_the_shelf(step.key, [step.entry.offset])
         if self._entry(step.key, step.entry.offset) is None:
-            del self._lanes[step.key]
+            del self._key_queues[step.key]
             self._continue_shelf(step.key)
             return None
-        lane.front = QueuedRecord(step.entry.offset, step.key, record, shelved=True)
-        return lane.front
+        key_queue.front = QueuedRecord(step.entry.offset, step.key, record, shelved=True)
+        return key_queue.front
 
     def retry(self, key: Key) -> None:
         """Has a parked key's records handed out again, in order."""
         if key in self.shelf:
             self._redelivering.add(key)
-            if key not in self._lanes:
+            if key not in self._key_queues:
                 self._ready.append(key)
         else:
             self._settle(key)
@@ -286,7 +288,7 @@ class PlaceQueue:
         self._off_the_shelf(key, [entry.offset for entry in given_up if entry.at is not None])
         if key in self.shelf:
             self.retry(key)
-        elif key not in self._lanes:
+        elif key not in self._key_queues:
             self._settle(key)
         return True
 
@@ -299,7 +301,7 @@ class PlaceQueue:
     def _take_in(self) -> Step | None:
         while self._incoming and self._barrier is None:
             item = self._incoming[0]
-            if item.barrier and self._lanes:
+            if item.barrier and self._key_queues:
                 return None
             self._incoming.popleft()
             step = self._place(item)
@@ -307,18 +309,18 @@ class PlaceQueue:
                 return step
         return None
 
-    def _go_on(self, key: Key) -> Step | None:
-        lane = self._lanes.get(key)
-        if lane is not None:
-            if not lane.ready or lane.front is None:
+    def _next_step(self, key: Key) -> Step | None:
+        key_queue = self._key_queues.get(key)
+        if key_queue is not None:
+            if not key_queue.ready or key_queue.front is None:
                 return None
-            lane.ready = False
-            return Hand(lane.front)
+            key_queue.ready = False
+            return HandleStep(key_queue.front)
         entries = self.shelf.get(key)
         if key not in self._redelivering or not entries or entries[0].at is None:
             return None
-        self._lanes[key] = _Lane(None)
-        return Fetch(key, entries[0])
+        self._key_queues[key] = _KeyQueue(None)
+        return FetchStep(key, entries[0])
 
     def _place(self, item: QueuedRecord) -> Step | None:
         """Hands out a record, or puts it behind those of its key.
@@ -327,41 +329,41 @@ class PlaceQueue:
         read again, after a crash or a reset of the group. On the shelf it would wait for a retry
         that no operator can ask for, as nothing failed.
         """
-        shelf, lane = self.shelf.get(item.key), self._lanes.get(item.key)
+        shelf, key_queue = self.shelf.get(item.key), self._key_queues.get(item.key)
         if self._entry(item.key, item.offset) is not None:
             self._acknowledge(item)  # parked before a restart
-        elif lane is not None and lane.parking:
-            lane.behind.append(item)
+        elif key_queue is not None and key_queue.parking:
+            key_queue.behind.append(item)
         elif shelf and shelf[0].offset < item.offset:
             return self._shelve(item)
-        elif lane is None:
-            self._lanes[item.key] = _Lane(item)
+        elif key_queue is None:
+            self._key_queues[item.key] = _KeyQueue(item)
             self._barrier = item if item.barrier else None
-            return Hand(item)
-        elif shelf and (lane.front is None or lane.front.shelved):
+            return HandleStep(item)
+        elif shelf and (key_queue.front is None or key_queue.front.shelved):
             self._acknowledge(item)  # done before; a later one of its key is in hand
         else:
-            lane.behind.append(item)
+            key_queue.behind.append(item)
         return None
 
-    def _shelve(self, item: QueuedRecord) -> Shelve:
+    def _shelve(self, item: QueuedRecord) -> ParkStep:
         entry = ParkedRecord(item.offset)
         insort(self.shelf.setdefault(item.key, []), entry)
-        return Shelve(item, entry)
+        return ParkStep(item, entry)
 
-    def _lay_down(self, item: QueuedRecord) -> None:
+    def _advance_key(self, item: QueuedRecord) -> None:
         """The lane goes on with the next item, or ends."""
-        self._lower(item)
-        lane = self._lanes[item.key]
-        if lane.behind:
-            lane.front, lane.ready = lane.behind.popleft(), True
+        self._lift_barrier(item)
+        key_queue = self._key_queues[item.key]
+        if key_queue.behind:
+            key_queue.front, key_queue.ready = key_queue.behind.popleft(), True
             self._ready.append(item.key)
         else:
-            del self._lanes[item.key]
+            del self._key_queues[item.key]
         if item.key in self._redelivering:
             self._continue_shelf(item.key)
 
-    def _lower(self, item: QueuedRecord) -> None:
+    def _lift_barrier(self, item: QueuedRecord) -> None:
         if self._barrier is item:
             self._barrier = None
 
@@ -393,8 +395,8 @@ class PlaceQueue:
         return next(found, None)
 
     def _is_front(self, key: Key, item: QueuedRecord) -> bool:
-        lane = self._lanes.get(key)
-        return lane is not None and lane.front is item
+        key_queue = self._key_queues.get(key)
+        return key_queue is not None and key_queue.front is item
 
 
 def _size(item: QueuedRecord) -> int:
