@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from projections.archive.commits import Reached
     from projections.definition.views import DerivedView
     from projections.job.batch.replay_derived import ReplayComparison
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
 
 _BEHIND_HINT: Final = "headwater view status says how far the views are"
 

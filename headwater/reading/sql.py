@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import QueryBuilder
 
-    from projections.publishing.published_versions import Published, PublishedVersion, TableVersion
+    from projections.publishing.published_content import PublishedVersion, TableVersion
+    from projections.publishing.published_versions import Published
 
 # names of DataFusion's plan nodes that do more than read
 _CHANGES = re.compile(

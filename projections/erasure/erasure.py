@@ -28,12 +28,8 @@ from projections.erasure.residue import expunge, forget_past, rewrite_files
 from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
 from projections.publishing.other_sources import readers, shown_elsewhere
-from projections.publishing.published_versions import (
-    Published,
-    SourcePosition,
-    places_of_others,
-    promised,
-)
+from projections.publishing.published_content import SourcePosition
+from projections.publishing.published_versions import Published, places_of_others, promised
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.factory import open_sink

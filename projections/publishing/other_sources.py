@@ -15,13 +15,14 @@ import orjson
 
 from cdc.lsn import Lsn
 from projections.definition.views import Store
-from projections.publishing.published_versions import Published, SourcePosition, sources
+from projections.publishing.published_content import SourcePosition
+from projections.publishing.published_versions import Published, sources
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from projections.publishing.published_versions import TableVersion
+    from projections.publishing.published_content import TableVersion
 
 
 class OtherViews(NamedTuple):

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from projections.common.delta_log import Action, FileKey
-    from projections.publishing.published_versions import Published, TableVersion
+    from projections.publishing.published_content import TableVersion
+    from projections.publishing.published_versions import Published
 
 COMMITS_PER_CHECKPOINT: Final = 25
 """Most commits that a reader reads to open the table; a checkpoint costs as much as ten.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.common.throttle import Throttle
     from projections.definition.views import Store
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.published_versions import TableVersion
+    from projections.publishing.published_content import TableVersion
     from projections.verification.wait import PositionWaiter
 
     Document = Mapping[str, Any]

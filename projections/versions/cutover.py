@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from projections.errors import ProjectionError
     from projections.planning.job_config import JobConfig
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
     from projections.versions.version import ViewVersion
 
     Connection = psycopg.Connection[Any]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.published_versions import TableVersion
+    from projections.publishing.published_content import TableVersion
     from projections.versions.version import ViewVersion
 
     Connection = psycopg.Connection[Any]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
     from projections.versions.compare import VersionDifference
     from projections.versions.version import ViewVersion
 

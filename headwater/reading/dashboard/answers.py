@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from projections.definition.dashboard import Dashboard, Panel
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
 
 _LOGGER = logging.getLogger(__name__)
 ROWS_MAX: Final = 1_000

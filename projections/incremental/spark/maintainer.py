@@ -33,7 +33,7 @@ from projections.incremental.spark.recompute_keys import affected, outcome, with
 from projections.incremental.spark.recompute_suffix import onward, touched
 from projections.incremental.spark.sql_query import definition_of_sql
 from projections.publishing.other_sources import other_positions, own_position
-from projections.publishing.published_versions import TableVersion
+from projections.publishing.published_content import TableVersion
 from projections.stores.delta.derived_table import DerivedTable, Origin
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from projections.incremental.spark.analysis import Derivation
     from projections.incremental.spark.pruned_inputs import PrunedInputs
     from projections.incremental.spark.table_reader import TableVersions
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
 
 _FEW_ROWS: Final = 1_000_000
 """Rows of all inputs from which on compiling the query pays."""

@@ -19,7 +19,7 @@ from projections.incremental.spark.maintainer import DerivedMaintainer, query_fa
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.batch.compare_derived import counted, wrong
 from projections.job.spark.session import session_beside
-from projections.publishing.published_versions import PublishedVersion, TableVersion
+from projections.publishing.published_content import PublishedVersion, TableVersion
 from projections.verification.report import KeyFinding
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import StoreAddresses
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.published_versions import (
+    from projections.publishing.published_content import (
         PublishedVersion,
         SourcePosition,
         TableVersion,

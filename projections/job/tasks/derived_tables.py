@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from projections.definition.views import DerivedView
     from projections.planning.job_spec import JobSpec
     from projections.publishing.other_sources import OtherViews
-    from projections.publishing.published_versions import PublishedVersion, TableVersion
+    from projections.publishing.published_content import PublishedVersion, TableVersion
     from projections.verification.requests import Renewal
 
     Connection = psycopg.Connection[Any]

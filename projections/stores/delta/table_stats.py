@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.definition.views import View
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
 
 _TIMES: Final = (START, "match_start", "valid_from")
 """Columns with the start of a row in its own time: of windows, matches and states."""

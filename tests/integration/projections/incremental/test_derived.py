@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.publishing.published_versions import PublishedVersion
+    from projections.publishing.published_content import PublishedVersion
     from tests.fix_capture import Captured
     from tests.fix_spark import ViewJob
 

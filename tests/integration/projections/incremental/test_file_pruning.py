@@ -16,7 +16,7 @@ from projections.incremental.spark import maintainer
 from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.pruned_inputs import PrunedInputs
 from projections.incremental.spark.table_reader import TableVersions
-from projections.publishing.published_versions import PublishedVersion, TableVersion
+from projections.publishing.published_content import PublishedVersion, TableVersion
 from projections.stores.delta.table_format import FEED
 
 if TYPE_CHECKING:

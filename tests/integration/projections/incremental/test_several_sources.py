@@ -19,7 +19,8 @@ from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.other_sources import published_views, readers
-from projections.publishing.published_versions import Published, SourcePosition, promised
+from projections.publishing.published_content import SourcePosition
+from projections.publishing.published_versions import Published, promised
 from projections.stores.delta.table_format import FEED
 from tests.fix_spark import UNCOMPILED
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.publishing.published_versions import TableVersion
+    from projections.publishing.published_content import TableVersion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -17,7 +17,7 @@ from projections.incremental.spark.java_classes import java_class, scala_object
 from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.table_reader import TableVersions
 from projections.job.spark.session import session_of_batches
-from projections.publishing.published_versions import PublishedVersion, TableVersion
+from projections.publishing.published_content import PublishedVersion, TableVersion
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.table_format import COMMITS_PER_COMPACTION, FEED
 

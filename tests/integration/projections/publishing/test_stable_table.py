@@ -22,7 +22,8 @@ from headwater.reading import sql
 from projections.errors import LogUnreadableError
 from projections.job.tasks.stable_tables import StableTablesTask
 from projections.publishing import stable_table
-from projections.publishing.published_versions import Published, TableVersion, stable_path
+from projections.publishing.published_content import TableVersion
+from projections.publishing.published_versions import Published, stable_path
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.table_format import CONFIGURATION, FEED
 from tests.programs import killed_show

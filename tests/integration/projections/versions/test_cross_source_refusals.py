@@ -21,7 +21,8 @@ from projections.job.batch.check_dependents import stand_still
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.other_sources import readers
-from projections.publishing.published_versions import Published, SourcePosition, TableVersion
+from projections.publishing.published_content import SourcePosition, TableVersion
+from projections.publishing.published_versions import Published
 from projections.versions import dependents, registry, retire
 from projections.versions.version import VersionState
 from tests.fix_spark import UNCOMPILED

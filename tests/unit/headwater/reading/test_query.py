@@ -9,7 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headwater.reading import sql as reading_sql
-from projections.publishing.published_versions import Published, TableVersion
+from projections.publishing.published_content import TableVersion
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,8 @@ from headwater.reading.replay import boundary
 from headwater.reading.sql import AsOfError
 from projections.archive.commits import Reached
 from projections.definition.views import DerivedView, Store
-from projections.publishing.published_versions import Published, PublishedVersion, TableVersion
+from projections.publishing.published_content import PublishedVersion, TableVersion
+from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
     from pathlib import Path

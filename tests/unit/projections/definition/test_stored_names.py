@@ -12,7 +12,7 @@ from projections.common.spark_checkpoint import CheckpointMark
 from projections.definition.codec import decoded, digest, encoded
 from projections.definition.registry import load
 from projections.definition.views import Store
-from projections.publishing.published_versions import (
+from projections.publishing.published_content import (
     Current,
     PendingRecords,
     PublishedVersion,

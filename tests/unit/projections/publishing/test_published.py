@@ -15,7 +15,8 @@ from projections.changes.record import Record
 from projections.errors import PlaceBehindError, PlaceUnpublishedError
 from projections.publishing import published_versions
 from projections.publishing.boundary import UnpublishedProgress
-from projections.publishing.published_versions import Published, TableVersion
+from projections.publishing.published_content import TableVersion
+from projections.publishing.published_versions import Published
 from projections.stores.delta import table_format as table
 
 if TYPE_CHECKING:

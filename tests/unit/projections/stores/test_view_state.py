@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from projections.definition.columns import DELETED_FIELD
 from projections.definition.views import DerivedView, Store
-from projections.publishing.published_versions import Published, TableVersion
+from projections.publishing.published_content import TableVersion
+from projections.publishing.published_versions import Published
 from projections.stores.delta.derived_table import DerivedTable
 from projections.stores.delta.table_stats import kept, states
 
