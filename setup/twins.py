@@ -25,7 +25,6 @@ WORDS: Final = (
     (r"\basync (?=def |for |with )|\bawait (?=[\w(])", ""),
     (r"\b__a(enter|exit)__", r"__\1__"),
     (r"\basync_(paging|running)\b", r"\1"),
-    (r"\b(joined|own)_async(_cursor)?\b", r"\1\2"),
     (
         r"\bAsync(EventStore|EventLog|PostgresEventLog|PlanRunner|Iterator|Sessions|Connection|Cursor)\b",
         r"\1",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import stamina
+from psycopg import AsyncConnection, AsyncCursor
 
 from eventstore.errors import (
     ConditionFailedError,
@@ -22,8 +23,8 @@ from eventstore.postgres.async_paging import items, pages
 from eventstore.postgres.connection import (
     CONNECTIONS_MAX,
     check_address,
-    joined_async,
-    own_async_cursor,
+    joined,
+    own_cursor,
 )
 from eventstore.postgres.errors import EVENT_ID, STREAM_POSITION, translated, violated
 from eventstore.postgres.high_water_mark import HighWaterMark
@@ -31,8 +32,6 @@ from eventstore.postgres.sessions import AsyncSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
-
-    from psycopg import AsyncConnection, AsyncCursor
 
     from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
     from eventstore.model.query import Query
@@ -75,7 +74,7 @@ class AsyncPostgresEventLog:
     async def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
         if connection is not None:
-            return await self._append_joined(request, joined_async(connection))
+            return await self._append_joined(request, joined(AsyncConnection, connection))
         asked = append_statement.append(request)
         try:
             return await self._append(request, asked)
@@ -124,7 +123,7 @@ class AsyncPostgresEventLog:
     ) -> Appended:
         asked = append_statement.append(request, joined=True)
         with _translating():
-            cursor = await own_async_cursor(connection).execute(asked.sql, asked.parameters)
+            cursor = await own_cursor(AsyncCursor, connection).execute(asked.sql, asked.parameters)
             row = await cursor.fetchone()
         return append_statement.appended(request, row or ())
 
@@ -223,7 +222,7 @@ class AsyncPostgresEventLog:
         """A cursor that has all its rows in memory and needs its connection no more."""
         with _translating():
             if connection is not None:
-                cursor = own_async_cursor(joined_async(connection))
+                cursor = own_cursor(AsyncCursor, joined(AsyncConnection, connection))
                 if tenant is not None:
                     await cursor.execute(
                         "SELECT set_config('eventstore.tenant', %s, true)", (tenant,)

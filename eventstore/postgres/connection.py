@@ -7,7 +7,7 @@ import os
 import select
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from psycopg import AsyncCursor, Cursor
     from psycopg.abc import AdaptContext
+
+ConnectionT = TypeVar("ConnectionT", bound="psycopg.BaseConnection[Any]")
+CursorT = TypeVar("CursorT", "psycopg.Cursor[Any]", "psycopg.AsyncCursor[Any]")
 
 CONNECTIONS_MAX: Final = 10
 """A backend of Postgres takes some MiB; more writers than this wait for a connection."""
@@ -155,14 +158,10 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
     return _Pool(
         dsn,
         connection_class=StoreConnection,
-        kwargs=options(dsn),
         configure=configure,
         check=_still_there,
-        min_size=1,
-        max_size=connections_max,
-        timeout=CONNECTION_TIMEOUT_S,
-        name="eventstore",
         open=True,
+        **_pool_options(dsn, connections_max),
     )
 
 
@@ -184,15 +183,21 @@ def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[Async
     return _AsyncPool(
         dsn,
         connection_class=AsyncStoreConnection,
-        kwargs=options(dsn),
         configure=configure,
         check=check,
-        min_size=1,
-        max_size=connections_max,
-        timeout=CONNECTION_TIMEOUT_S,
-        name="eventstore",
         open=False,
+        **_pool_options(dsn, connections_max),
     )
+
+
+def _pool_options(dsn: str, connections_max: int) -> dict[str, Any]:
+    return {
+        "kwargs": options(dsn),
+        "min_size": 1,
+        "max_size": connections_max,
+        "timeout": CONNECTION_TIMEOUT_S,
+        "name": "eventstore",
+    }
 
 
 def pooled(connection: psycopg.BaseConnection[Any], backend_pid: int) -> bool:
@@ -230,21 +235,16 @@ class _JsonText(ByteaLoader):
         return bytes(data)
 
 
-def own_cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
-    """Returns a cursor over the caller's connection that answers as the store expects.
+def own_cursor(kind: type[CursorT], connection: Any) -> CursorT:
+    """Returns a cursor over the caller's connection that returns rows as the store expects.
 
-    Row factory and cursor class of the connection are the caller's choice, for the caller's
-    statements.
+    The connection's own row factory and cursor class belong to the caller's statements.
+
+    Args:
+        kind: `psycopg.Cursor`, or `psycopg.AsyncCursor` for a connection for asyncio.
+        connection: The caller's connection, of the same kind.
     """
-    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-    cursor.format = psycopg.pq.Format.BINARY
-    payloads_as_bytes(cursor)
-    return cursor
-
-
-def own_async_cursor(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCursor[Any]:
-    """`own_cursor` for asyncio."""
-    cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    cursor = kind(connection, row_factory=tuple_row)
     cursor.format = psycopg.pq.Format.BINARY
     payloads_as_bytes(cursor)
     return cursor
@@ -261,34 +261,21 @@ def lent(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> 
         changed.row_factory, changed.cursor_factory = kept
 
 
-def joined(handle: Any) -> psycopg.Connection[Any]:
-    """Returns the driver's connection of whatever the caller has a transaction open on.
+def joined(kind: type[ConnectionT], handle: Any) -> ConnectionT:
+    """Returns the psycopg connection on which the caller has opened a transaction.
 
     Args:
-        handle: A psycopg connection or cursor, or an SQLAlchemy session or connection.
+        kind: `psycopg.Connection` or `psycopg.AsyncConnection`.
+        handle: A psycopg connection or cursor, or an SQLAlchemy session or connection; for
+            `psycopg.AsyncConnection`, one of their asyncio classes.
 
     Raises:
-        BatchRefusedError: It is none of these, or it is in autocommit mode.
+        BatchRefusedError: The handle is none of these, or it is in autocommit mode.
     """
+    if issubclass(kind, psycopg.AsyncConnection):
+        handle = getattr(handle, "sync_session", getattr(handle, "sync_connection", handle))
     found = _driver_connection(handle)
-    if not isinstance(found, psycopg.Connection):
-        raise _not_joinable(handle)
-    _check_transaction(found)
-    return found
-
-
-def joined_async(handle: Any) -> psycopg.AsyncConnection[Any]:
-    """Returns the driver's connection of a transaction that is open for asyncio.
-
-    Args:
-        handle: A psycopg async connection or cursor, or an SQLAlchemy async session or connection.
-
-    Raises:
-        BatchRefusedError: It is none of these, or it is in autocommit mode.
-    """
-    handle = getattr(handle, "sync_session", getattr(handle, "sync_connection", handle))
-    found = _driver_connection(handle)
-    if not isinstance(found, psycopg.AsyncConnection):
+    if not isinstance(found, kind):
         raise _not_joinable(handle)
     _check_transaction(found)
     return found

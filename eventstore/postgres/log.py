@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import stamina
+from psycopg import Connection, Cursor
 
 from eventstore.errors import (
     ConditionFailedError,
@@ -32,8 +33,6 @@ from eventstore.postgres.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from psycopg import Connection, Cursor
 
     from eventstore.log import Boundary, LogPart, Repeated, StateSnapshot, StreamPart
     from eventstore.model.query import Query
@@ -76,7 +75,7 @@ class PostgresEventLog:
     def append(self, request: AppendRequest, *, connection: Any = None) -> Appended:
         """See `EventLog.append`."""
         if connection is not None:
-            return self._append_joined(request, joined(connection))
+            return self._append_joined(request, joined(Connection, connection))
         asked = append_statement.append(request)
         try:
             return self._append(request, asked)
@@ -123,7 +122,7 @@ class PostgresEventLog:
     def _append_joined(self, request: AppendRequest, connection: Connection[Any]) -> Appended:
         asked = append_statement.append(request, joined=True)
         with _translating():
-            cursor = own_cursor(connection).execute(asked.sql, asked.parameters)
+            cursor = own_cursor(Cursor, connection).execute(asked.sql, asked.parameters)
             row = cursor.fetchone()
         return append_statement.appended(request, row or ())
 
@@ -220,7 +219,7 @@ class PostgresEventLog:
         """A cursor that has all its rows in memory and needs its connection no more."""
         with _translating():
             if connection is not None:
-                cursor = own_cursor(joined(connection))
+                cursor = own_cursor(Cursor, joined(Connection, connection))
                 if tenant is not None:
                     cursor.execute("SELECT set_config('eventstore.tenant', %s, true)", (tenant,))
                 return cursor.execute(asked.sql, asked.parameters)

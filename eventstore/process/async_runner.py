@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eventstore.model.callables import check_async_function, check_instance
+from eventstore.model.callables import check_async_function
 from eventstore.process.clock import Clock
 from eventstore.process.reacting import Reacting
-from eventstore.process.runner import BATCH_SIZE
-from eventstore.subscription import AsyncSubscription, Start
+from eventstore.subscription import AsyncSubscription
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
 from eventstore.subscription.session import AsyncSession
 
@@ -44,22 +43,14 @@ class AsyncProcessRunner(AsyncSubscriptionRunner):
         on_stop: Callable[[BaseException | None], object] | None = None,
         **options: Any,
     ) -> None:
-        check_instance("a process manager", manager, ["correlate", "react"])
-        check_async_function("handle of the store of an AsyncProcessRunner", store.handle)
         reacting = Reacting(manager, store)
+        check_async_function("handle of the store of an AsyncProcessRunner", store.handle)
         in_threads = store.codec.keyring is not None
 
         async def take(event: RecordedEvent, delivery: Delivery) -> None:
             session = AsyncSession(delivery.connection, in_threads=in_threads)
             await reacting.take_event(event, delivery, session)
 
-        subscription = AsyncSubscription(
-            name=manager.name,
-            handler=take,
-            query=manager.query,
-            tenant=store.tenant,
-            unknown=store.unknown,
-            **{"batch_size": BATCH_SIZE, "start": Start.BEGINNING, **options},
-        )
+        subscription = AsyncSubscription(handler=take, **reacting.subscription(options))
         clock = Clock(subscription, reacting)
         super().__init__(dsn, subscription, store=store, chore=clock, on_stop=on_stop)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from eventstore.deciding.context import Context, listed
 from eventstore.errors import NameRefusedError, Rejected, SubscriptionError
-from eventstore.model.callables import check_result
+from eventstore.model.callables import check_instance, check_result
 from eventstore.model.event import StoredEvent
 from eventstore.model.names import check_label
 from eventstore.process.journal import Journal, Process
@@ -20,6 +20,7 @@ from eventstore.process.reaction import (
     Schedule,
     TimedOut,
 )
+from eventstore.subscription import Start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from eventstore.store import EventStore
     from eventstore.subscription import Delivery
     from eventstore.subscription.session import RunnerSession
+
+BATCH_SIZE: Final = 20
+"""Each event may append to several streams, whose locks are held until the batch commits."""
 
 PROCESS_ID_BYTES_MAX: Final = 128
 """It is part of an idempotency key, beside the manager's name and the event's id."""
@@ -63,9 +67,24 @@ class Reacting:
         store: EventStore | AsyncEventStore,
         journal: Callable[[RunnerSession, Process], Journal] = Journal,
     ) -> None:
+        check_instance("a process manager", manager, ["correlate", "react"])
         self._manager = manager
         self._store = store
         self._journal = journal
+
+    def subscription(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns the attributes of the manager's subscription besides its handler.
+
+        Args:
+            options: Given by the caller; see `ProcessRunner`.
+        """
+        return dict(
+            name=self._manager.name,
+            query=self._manager.query,
+            tenant=self._store.tenant,
+            unknown=self._store.unknown,
+            **{"batch_size": BATCH_SIZE, "start": Start.BEGINNING, **options},
+        )
 
     async def take_event(
         self, event: RecordedEvent, delivery: Delivery, session: RunnerSession

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from eventstore.model.callables import check_function, check_instance
+from eventstore.model.callables import check_function
 from eventstore.process.clock import Clock
 from eventstore.process.reacting import Reacting
-from eventstore.subscription import Start, Subscription
+from eventstore.subscription import Subscription
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.subscription.session import BlockingSession, completed
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from eventstore.serialization.recorded import RecordedEvent
     from eventstore.store import EventStore
     from eventstore.subscription import Delivery
-
-BATCH_SIZE: Final = 20
-"""Each event may append to several streams, whose locks are held until the batch commits."""
 
 
 class ProcessRunner(SubscriptionRunner):
@@ -50,21 +47,13 @@ class ProcessRunner(SubscriptionRunner):
         on_stop: Callable[[BaseException | None], object] | None = None,
         **options: Any,
     ) -> None:
-        check_instance("a process manager", manager, ["correlate", "react"])
-        check_function("handle of the store of a ProcessRunner", store.handle)
         reacting = Reacting(manager, store)
+        check_function("handle of the store of a ProcessRunner", store.handle)
 
         def take(event: RecordedEvent, delivery: Delivery) -> None:
             session = BlockingSession(delivery.connection)
             completed(reacting.take_event(event, delivery, session))
 
-        subscription = Subscription(
-            name=manager.name,
-            handler=take,
-            query=manager.query,
-            tenant=store.tenant,
-            unknown=store.unknown,
-            **{"batch_size": BATCH_SIZE, "start": Start.BEGINNING, **options},
-        )
+        subscription = Subscription(handler=take, **reacting.subscription(options))
         clock = Clock(subscription, reacting)
         super().__init__(dsn, subscription, store=store, chore=clock, on_stop=on_stop)

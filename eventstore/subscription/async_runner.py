@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING, Self
 
 from eventstore.errors import WrongKindError
 from eventstore.model.callables import check_callable
-from eventstore.postgres.connection import check_address
 from eventstore.subscription.alarm import AsyncAlarm
 from eventstore.subscription.async_control import AsyncSubscriptions
-from eventstore.subscription.runner import Runner, tenant_of
+from eventstore.subscription.runner import Runner
 from eventstore.subscription.session import async_session
 from eventstore.subscription.subscription import AsyncSubscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from eventstore.async_store import AsyncEventStore
+    from eventstore.async_store import AsyncEventStore  # noqa: F401  # named in a base class
     from eventstore.model.token import Token
-    from eventstore.serialization.codec import Codec
-    from eventstore.subscription.limit import DeliveryLimit
-    from eventstore.subscription.serving import Chore
+    from eventstore.subscription.runner import Opened
 
 
-class AsyncSubscriptionRunner(Runner):
+class AsyncSubscriptionRunner(Runner[AsyncSubscription, "AsyncEventStore"]):
     """Runs a subscription whose handler is awaited. Each runner is run once.
 
     Handlers run in the loop of `run`, one at a time. Whatever happens to a batch, its transaction
@@ -52,17 +47,9 @@ class AsyncSubscriptionRunner(Runner):
         WrongKindError: It is no `AsyncSubscription`, or `on_stop` cannot be called.
     """
 
-    def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
-        self,
-        dsn: str,
-        subscription: AsyncSubscription,
-        *,
-        store: AsyncEventStore | None = None,
-        codec: Codec | None = None,
-        chore: Chore | None = None,
-        on_stop: Callable[[BaseException | None], object] | None = None,
-        limit: DeliveryLimit | None = None,
-    ) -> None:
+    _task: asyncio.Task[None] | None = None
+
+    def _check(self, subscription: AsyncSubscription, on_stop: object) -> None:
         if on_stop is not None:
             check_callable("on_stop", on_stop)
         if not isinstance(subscription, AsyncSubscription):
@@ -71,14 +58,9 @@ class AsyncSubscriptionRunner(Runner):
                 detail=f"{type(subscription).__qualname__}",
                 hint="its handler is async def, and writes with await delivery.connection.execute",
             )
-        super().__init__(subscription, tenant_of(subscription, store), on_stop)
-        check_address(dsn)
-        self._dsn = dsn
-        codec = store.codec if codec is None and store is not None else codec
-        in_threads = codec is not None and codec.keyring is not None
-        opened = partial(async_session, dsn, in_threads=in_threads)
-        self._serve_with(codec, chore, AsyncAlarm(), opened, limit)
-        self._task: asyncio.Task[None] | None = None
+
+    def _connecting(self, *, in_threads: bool) -> tuple[AsyncAlarm, Opened]:
+        return AsyncAlarm(), partial(async_session, self._dsn, in_threads=in_threads)
 
     async def run(self) -> None:
         """Delivers events until `stop`, or until the task is cancelled.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
@@ -22,7 +23,7 @@ from eventstore.subscription.alarm import Alarm, AsyncAlarm
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.serving import Chore, Serving
 from eventstore.subscription.session import blocking_session, completed
-from eventstore.subscription.subscription import AsyncSubscription
+from eventstore.subscription.subscription import AsyncSubscription, Subscription
 from eventstore.subscription.trace import traceback_of
 
 if TYPE_CHECKING:
@@ -35,15 +36,19 @@ if TYPE_CHECKING:
     from eventstore.store import EventStore
     from eventstore.subscription.limit import DeliveryLimit
     from eventstore.subscription.session import RunnerSession
-    from eventstore.subscription.subscription import Subscription
+
+    Opened = Callable[..., AbstractAsyncContextManager[RunnerSession]]
 
 __all__ = ["Chore", "Runner", "SubscriptionRunner"]
+
+SubscriptionT = TypeVar("SubscriptionT", bound=Subscription)
+StoreT = TypeVar("StoreT", bound="EventStore | AsyncEventStore")
 
 _log = structlog.get_logger(__name__)
 
 
-class Runner:
-    """What both kinds of runner have.
+class Runner(ABC, Generic[SubscriptionT, StoreT]):
+    """The shared part of `SubscriptionRunner` and `AsyncSubscriptionRunner`.
 
     Attributes:
         subscription: What it runs, with the tenant that it runs for.
@@ -51,17 +56,39 @@ class Runner:
             cancelled.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
         self,
-        subscription: Subscription,
-        tenant: str,
-        on_stop: Callable[[BaseException | None], object] | None,
+        dsn: str,
+        subscription: SubscriptionT,
+        *,
+        store: StoreT | None = None,
+        codec: Codec | None = None,
+        chore: Chore | None = None,
+        on_stop: Callable[[BaseException | None], object] | None = None,
+        limit: DeliveryLimit | None = None,
     ) -> None:
-        self.subscription = replace(subscription, tenant=tenant)
+        self._check(subscription, on_stop)
+        self.subscription = replace(subscription, tenant=tenant_of(subscription, store))
+        check_address(dsn)
         self.failed: BaseException | None = None
+        self._dsn = dsn
         self._on_stop = on_stop
-        self._alarm: Alarm | AsyncAlarm
-        self._serving: Serving
+        codec = store.codec if codec is None and store is not None else codec
+        in_threads = codec is not None and codec.keyring is not None
+        self._alarm, opened = self._connecting(in_threads=in_threads)
+        self._serving = Serving(self.subscription, codec, chore, self._alarm, opened, limit)
+
+    @abstractmethod
+    def _check(self, subscription: SubscriptionT, on_stop: object) -> None:
+        """Checks that this kind of runner can run the subscription and call `on_stop`."""
+
+    @abstractmethod
+    def _connecting(self, *, in_threads: bool) -> tuple[Alarm | AsyncAlarm, Opened]:
+        """Returns the alarm of the runner, and the function that opens its connection.
+
+        Args:
+            in_threads: Whether decoding an event may query a key ring's database.
+        """
 
     @property
     def ready(self) -> bool:
@@ -71,17 +98,6 @@ class Runner:
     def stop(self) -> None:
         """Ends `run` after the event that is being handled; what is done is committed."""
         self._alarm.ring()
-
-    def _serve_with(
-        self,
-        codec: Codec | None,
-        chore: Chore | None,
-        alarm: Alarm | AsyncAlarm,
-        opened: Callable[..., AbstractAsyncContextManager[RunnerSession]],
-        limit: DeliveryLimit | None,
-    ) -> None:
-        self._alarm = alarm
-        self._serving = Serving(self.subscription, codec, chore, alarm, opened, limit)
 
     async def _run(self) -> None:
         try:
@@ -117,7 +133,7 @@ class Runner:
             )
 
 
-class SubscriptionRunner(Runner):
+class SubscriptionRunner(Runner[Subscription, "EventStore"]):
     """Runs a subscription. Each runner is run once; make another one to run it again.
 
     Threads: `run` belongs to one; everything else may be called from any, `stop` also from a signal
@@ -145,17 +161,10 @@ class SubscriptionRunner(Runner):
         WrongKindError: `on_stop` is no function, or an async one; or it is an `AsyncSubscription`.
     """
 
-    def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
-        self,
-        dsn: str,
-        subscription: Subscription,
-        *,
-        store: EventStore | None = None,
-        codec: Codec | None = None,
-        chore: Chore | None = None,
-        on_stop: Callable[[BaseException | None], object] | None = None,
-        limit: DeliveryLimit | None = None,
-    ) -> None:
+    _thread: threading.Thread | None = None
+    _error: BaseException | None = None
+
+    def _check(self, subscription: Subscription, on_stop: object) -> None:
         if on_stop is not None:
             check_function("on_stop", on_stop)
         if isinstance(subscription, AsyncSubscription):
@@ -164,13 +173,9 @@ class SubscriptionRunner(Runner):
                 detail="an AsyncSubscription",
                 hint="run it with AsyncSubscriptionRunner, or declare it as a Subscription",
             )
-        super().__init__(subscription, tenant_of(subscription, store), on_stop)
-        check_address(dsn)
-        self._dsn = dsn
-        codec = store.codec if codec is None and store is not None else codec
-        self._serve_with(codec, chore, Alarm(), partial(blocking_session, dsn), limit)
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+
+    def _connecting(self, *, in_threads: bool) -> tuple[Alarm, Opened]:  # noqa: ARG002  # has one thread
+        return Alarm(), partial(blocking_session, self._dsn)
 
     def run(self) -> None:
         """Delivers events until `stop`.

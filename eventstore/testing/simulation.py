@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventstore.errors import SubscriptionError
 from eventstore.log import LogPart
-from eventstore.model.callables import check_function, check_instance, check_result
+from eventstore.model.callables import check_function, check_result
 from eventstore.process.journal import Journal, Process
 from eventstore.process.reacting import Reacting
 from eventstore.process.reaction import TimedOut
@@ -44,7 +44,6 @@ class ProcessSimulation:
     """
 
     def __init__(self, manager: ProcessManager[Any], store: EventStore, clock: MovedClock) -> None:
-        check_instance("a process manager", manager, ["correlate", "react"])
         check_function("handle of the store of a ProcessSimulation", store.handle)
         self._manager = manager
         self._store = store
