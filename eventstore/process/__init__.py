@@ -1,6 +1,6 @@
-"""Process managers: what reacts to events of several streams with commands and timers.
+"""Process managers react to events of several streams with commands and timers.
 
-What is here is pure and loads no driver; `eventstore.process.runner` runs it.
+This package declares them: it is pure and loads no driver. `eventstore.process.runner` runs them.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class AsyncProcessRunner(AsyncSubscriptionRunner):
     """Runs a process manager in an event loop; see `ProcessRunner`.
 
-    The functions of the manager stay what they are, pure and not async. What a process has taken in
-    is folded in the loop, or in a thread where the store has a key ring.
+    The functions of the manager remain pure and synchronous. The runner folds the inputs of a
+    process in the event loop, or in a thread if the store has a key ring.
 
     Args:
-        dsn: The event store's database, the same as the store's; never shown.
+        dsn: The database of the store; never shown.
         manager: What to run.
         store: Has the deciders of the commands; its log is an `AsyncPostgresEventLog`.
         on_stop: See `AsyncSubscriptionRunner`.

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from eventstore.subscription.session import RunnerSession
 
 _AT_ONCE: Final = 100
-"""Timers before events have their turn again."""
+"""Timers fired in a row before the runner delivers events again."""
 
-# The process is what is locked: its events may set and cancel timers, and lock it as well. Another
-# runner takes the next one. The timer itself may have gone meanwhile, so it is deleted as seen.
+# The lock is on the process, not on the timer: handling an event of the process may set and cancel
+# timers, and takes the same lock. SKIP LOCKED leaves other processes to other runners. The timer
+# may have been cancelled before the lock was taken, so _FIRE deletes it only if it is unchanged.
 _DUE: Final = (
     "SELECT t.process_id, t.name, t.due_at, t.fires_at, t.attempts"
     " FROM eventstore.timers AS t"
@@ -29,12 +30,12 @@ _DUE: Final = (
     " WHERE t.tenant = %s AND t.manager = %s AND t.fires_at <= clock_timestamp()"
     " ORDER BY t.fires_at LIMIT 1 FOR UPDATE OF p SKIP LOCKED"
 )
-# Its reaction needed what no program knew then.
+# Timers parked because their reaction needed an event type that the program did not declare.
 _UNKNOWN: Final = (
     "SELECT process_id, name FROM eventstore.timers"
     " WHERE tenant = %s AND manager = %s AND fires_at = 'infinity' AND error_code = %s"
 )
-# as text: the driver has no such instant
+# fires_at as text: psycopg cannot represent 'infinity'
 _ONE: Final = (
     "SELECT t.process_id, t.name, t.due_at, t.fires_at::text, 0"
     " FROM eventstore.timers AS t"
@@ -60,7 +61,7 @@ _NEXT: Final = (
 
 
 class Clock:
-    """The chore of a process manager's runner. Any number of runners may have one."""
+    """The timers of a process manager's runner. Several runners may fire timers concurrently."""
 
     def __init__(self, subscription: Subscription, reacting: Reacting) -> None:
         self._subscription = subscription
@@ -69,7 +70,7 @@ class Clock:
         self._began = False
 
     async def run(self, session: RunnerSession) -> float | None:
-        """Fires what is due; returns the seconds until the next is, None if none is set."""
+        """Fires due timers; returns the seconds until the next one is due, None without one."""
         if not self._began:
             await self._fire_unknown(session)
             self._began = True
@@ -80,7 +81,7 @@ class Clock:
         return None if row[0] is None else float(row[0])
 
     async def _fire_unknown(self, session: RunnerSession) -> None:
-        """Fires what was parked as undeclared once more: this program may declare it."""
+        """Fires timers parked for an undeclared type again: this program may declare the type."""
         asked = (*self._scope, UndeclaredError.code)
         for timer in await session.rows(_UNKNOWN, asked):
             await self._fire(session, _ONE, (*self._scope, *timer))

@@ -1,4 +1,4 @@
-"""Journal: what one process has taken in and waits for, in the open transaction."""
+"""Journal: the stored inputs and timers of one process, within the open transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from eventstore.process.reaction import Schedule
     from eventstore.subscription.session import RunnerSession
 
-# creates it or not, locks it in both cases
+# locks the row whether or not it has to be created
 _LOCK: Final = (
     "INSERT INTO eventstore.processes AS p (tenant, manager, process_id) VALUES (%s, %s, %s)"
     " ON CONFLICT (tenant, manager, process_id) DO UPDATE SET inputs = p.inputs"
@@ -69,14 +69,14 @@ class Process(NamedTuple):
 
 
 class Journal:
-    """Reads and writes what is kept of one process. Its row is locked first, by `lock`."""
+    """Reads and writes the stored state of one process. Call `lock` first: it locks the row."""
 
     def __init__(self, session: RunnerSession, process: Process) -> None:
         self._session = session
         self._process = process
 
     async def lock(self) -> bool:
-        """Makes all others wait until the transaction ends; returns whether it is completed."""
+        """Locks the process until the transaction ends; returns whether it is completed."""
         return bool(await self._session.value(_LOCK, self._process))
 
     async def knows(self, global_position: int) -> bool:
@@ -97,7 +97,7 @@ class Journal:
         return await self._take("refusal", None, refusal.command, refusal.reason, None)
 
     async def taken(self) -> list[Any]:
-        """Returns all that the process has taken in, oldest first; events as they are stored."""
+        """Returns all inputs of the process, oldest first; events in their stored form."""
         rows = await self._session.rows(_INPUTS, self._process)
         events = await self._events([row[1] for row in rows if row[1] is not None])
         return [_input(row, events) for row in rows]
@@ -107,7 +107,7 @@ class Journal:
         await self._session.change(_SCHEDULE, (*self._process, timer.name, timer.at, timer.after))
 
     async def cancel(self, name: str) -> bool:
-        """Takes a timer back; returns whether there was one."""
+        """Cancels a timer; returns whether it existed."""
         return await self._session.change(_CANCEL, (*self._process, name)) > 0
 
     async def complete(self) -> None:

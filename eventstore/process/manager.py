@@ -1,4 +1,4 @@
-"""ProcessManager: what several streams have to do with each other, as pure functions.
+"""ProcessManager: coordinates several streams by pure functions.
 
     def correlate(recorded): ...     # which process an event belongs to, None for none
     def initial_state(): ...
@@ -6,8 +6,8 @@
     def react(state, taken): ...     # what to do, given the state after it
 
 `taken` is an event, a `TimedOut` or a `CommandRejected`. The functions read no clock and no
-database. `evolve` is applied again to all that the process has taken in whenever it takes in more,
-so the state is never stored and never out of date, and no payload is copied out of the log.
+database. For each new input, the runner folds all inputs of the process again with `evolve`. The
+state is therefore never stored and never outdated, and no payload is copied out of the log.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessManager(Generic[S]):
-    """A kind of process: an order is placed, paid, shipped, or all of it is taken back.
+    """A kind of process, such as an order that is paid and shipped, or else cancelled.
 
     Attributes:
         name: Its identity, and that of its subscription.
-        correlate: Takes a `RecordedEvent`; returns the id of the process that it belongs to, of 128
-            bytes at most, or None.
-        initial_state: Returns the state of a process that has taken in nothing.
-        evolve: Takes a state and what came in; returns the next state and changes neither.
-        react: Takes the state after it and what came in; returns what is to be done.
-        query: Which events to look at.
+        correlate: Takes a `RecordedEvent`; returns the id of its process, 128 bytes at most, or
+            None if the event belongs to no process.
+        initial_state: Returns the state of a process without inputs.
+        evolve: Takes a state and an input; returns the next state and changes neither.
+        react: Takes the state after an input and the input; returns the reactions.
+        query: Events that the manager reads.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ProcessManager(Generic[S]):
             check_function(f"{what} of process manager {self.name}", getattr(self, what))
 
     def state(self, taken: Iterable[Any]) -> S:
-        """Returns the state of a process that has taken all this in."""
+        """Returns the state of a process after these inputs."""
         state = self.initial_state()
         for one in taken:
             state = self.evolve(state, one)

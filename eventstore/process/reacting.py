@@ -1,4 +1,4 @@
-"""Reacting: a process takes something in, and what it wants done is done, in one transaction."""
+"""Reacting: records an input of a process and performs its reactions in one transaction."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ PROCESS_ID_BYTES_MAX: Final = 128
 """It is part of an idempotency key, beside the manager's name and the event's id."""
 
 REACTIONS_MAX: Final = 100
-"""To one event: more is a process that reacts to its own refusals without end."""
+"""Reactions to one input; a process that exceeds it probably reacts to its own refusals."""
 
 
 class _Cause(NamedTuple):
-    """What a process reacts to.
+    """The input that a process reacts to.
 
     Attributes:
-        taken: As `react` sees it.
-        identity: Names it in keys and as the cause of what follows.
+        taken: The input as `react` receives it.
+        identity: Identifies it in idempotency keys and as the causation id of commands.
     """
 
     taken: Any
@@ -56,9 +56,9 @@ class _Cause(NamedTuple):
 
 
 class Reacting:
-    """Lets the processes of one manager take in events and timeouts.
+    """Passes events and timeouts to the processes of one manager.
 
-    Threads: belongs to one.
+    Threads: for use by one thread.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Reacting:
     async def take_event(
         self, event: RecordedEvent, delivery: Delivery, session: RunnerSession
     ) -> None:
-        """The subscription's handler. Before `effects_from`, and in a replay, it only remembers."""
+        """Handles an event. Before `effects_from`, and in a replay, it only records the event."""
         process_id = self._manager.correlate(event)
         check_result(f"correlate of process manager {self._manager.name}", process_id)
         if process_id is None:
@@ -106,7 +106,7 @@ class Reacting:
     async def take_timed_out(
         self, process_id: str, timed_out: TimedOut, session: RunnerSession
     ) -> None:
-        """Takes in a timeout; its timer is gone, and the process locked, already."""
+        """Handles a timeout. The caller has locked the process and deleted the timer."""
         process = self._process(process_id)
         journal = self._journal(session, process)
         number = await journal.take_timed_out(timed_out)
@@ -128,7 +128,7 @@ class Reacting:
                 raise SubscriptionError(
                     f"a process of {manager.name} reacts more than {REACTIONS_MAX} times to one"
                     " event",
-                    hint="does it react to refusals with what is refused?",
+                    hint="check that it does not answer a refusal with a command refused again",
                 )
             if isinstance(reaction, Dispatch):
                 refusal = await self._dispatch(session, process, cause, reaction.command, number)
@@ -144,9 +144,9 @@ class Reacting:
                 completed = True
             else:
                 raise SubscriptionError(
-                    f"a process of {manager.name} reacted with what is no reaction",
+                    f"react of process manager {manager.name} returned an unsupported reaction",
                     detail=type(reaction).__qualname__,
-                    hint="Dispatch, Schedule, Cancel or Complete",
+                    hint="return Dispatch, Schedule, Cancel or Complete",
                 )
         if completed:
             await journal.complete()
@@ -170,7 +170,7 @@ class Reacting:
         command: Any,
         number: int,
     ) -> CommandRejected | None:
-        """Has a command handled in the open transaction; returns how it was refused, if it was."""
+        """Handles a command in the open transaction; returns the refusal, None if accepted."""
         try:
             handle = partial(
                 self._store.handle,
@@ -194,7 +194,7 @@ class Reacting:
         check_label("process id", process_id)
         if len(process_id.encode()) > PROCESS_ID_BYTES_MAX:
             raise NameRefusedError(
-                f"a process id takes {PROCESS_ID_BYTES_MAX} bytes at most",
+                f"a process id has {PROCESS_ID_BYTES_MAX} bytes at most",
                 detail=f"{len(process_id.encode())} bytes",
             )
         return Process(self._store.tenant, self._manager.name, process_id)

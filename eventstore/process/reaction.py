@@ -1,4 +1,4 @@
-"""What a process takes in besides events, and what it does."""
+"""Inputs of a process besides events, and its reactions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A timer that the process had scheduled was not cancelled in time.
+    """A timer scheduled by the process has expired.
 
     Attributes:
-        name: Of the timer.
+        name: Name of the timer.
         due_at: When it was due.
     """
 
@@ -28,11 +28,11 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class CommandRejected:
-    """A command that the process had dispatched was refused by the domain's rules.
+    """The domain's rules refused a command that the process dispatched.
 
     Attributes:
         command: Name of the command's class.
-        reason: Name of the class of the refusal.
+        reason: Name of the class of the `Rejected` error.
     """
 
     command: str
@@ -41,10 +41,10 @@ class CommandRejected:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Has a command handled, once. If it is refused, the process takes in a `CommandRejected`.
+    """Handles a command once. If it is refused, the process receives a `CommandRejected`.
 
     Attributes:
-        command: Of a class that a decider of the store takes.
+        command: A command of a class that a decider of the store handles.
     """
 
     command: Any
@@ -56,8 +56,8 @@ class Schedule:
 
     Attributes:
         name: Names it within the process.
-        after: How long from now, by the database's clock.
-        at: When, with an offset; either this or `after`.
+        after: Delay from now, by the database's clock.
+        at: Instant with an offset; set either this or `after`.
     """
 
     name: str
@@ -69,16 +69,16 @@ class Schedule:
         check_instant("at", self.at)
         if (self.after is None) == (self.at is None):
             raise SubscriptionError(
-                "a timer is due after some time or at an instant", detail=f"timer {self.name}"
+                "a timer needs exactly one of after and at", detail=f"timer {self.name}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Takes a timer back; nothing happens if there is none.
+    """Cancels a timer; has no effect if the timer does not exist.
 
     Attributes:
-        name: Of the timer.
+        name: Name of the timer.
     """
 
     name: str
@@ -86,9 +86,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Ends the process, once all refusals of this moment were reacted to.
+    """Ends the process after it has reacted to all refusals of the current input.
 
-    Its timers are taken back. It takes in no further events.
+    Its timers are cancelled, and it ignores further events.
     """
 
 

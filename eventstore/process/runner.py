@@ -23,19 +23,17 @@ if TYPE_CHECKING:
 class ProcessRunner(SubscriptionRunner):
     """Runs a process manager until it is stopped.
 
-    An event that is taken in, the commands that follow from it, timers and the checkpoint commit
-    together: a crash repeats nothing and loses nothing. What a process has taken in it ignores when
-    it is delivered again. Events of one process that lie in several partitions are taken in one
-    after another.
+    The event, the commands that follow from it, timers and the checkpoint commit in one
+    transaction, so a crash neither repeats nor loses anything. A process ignores an event that is
+    delivered again. Events of one process from several partitions are handled one at a time.
 
     Args:
-        dsn: The event store's database, the same as the store's; never shown.
+        dsn: The database of the store; never shown.
         manager: What to run.
         store: Has the deciders of the commands; its log is a `PostgresEventLog`.
         on_stop: See `SubscriptionRunner`.
         options: Attributes of the `Subscription` besides name, handler, query, tenant and unknown.
-            With `effects_from=Start.END`, events of the history are taken in, and nothing is done
-            about them.
+            With `effects_from=Start.END`, processes record the existing events without reactions.
     """
 
     def __init__(

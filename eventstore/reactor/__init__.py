@@ -1,8 +1,9 @@
-"""Reactors: effects on the outside, and commands, from the events of the log.
+"""Reactors: external effects and commands that follow from the events of the log.
 
-What is here says what is wanted and loads no driver; `eventstore.reactor.runner` runs it, and
-`eventstore.reactor.async_runner` in an event loop. `eventstore.reactor.dry_run` lists the effects
-of a part of the log and makes none. `eventstore.reactor.control` lists, pauses and retries.
+This package declares reactors and loads no driver. `eventstore.reactor.runner` runs them in a
+thread, `eventstore.reactor.async_runner` in an event loop. `eventstore.reactor.dry_run` lists the
+effects of a part of the log without performing them. `eventstore.reactor.control` lists, pauses
+and resumes reactors.
 """
 
 from __future__ import annotations

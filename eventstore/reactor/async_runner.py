@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 class AsyncReactorRunner(AsyncSubscriptionRunner):
     """Runs a reactor in an event loop; see `ReactorRunner`.
 
-    `react` stays a plain function, because it waits for nothing. What `Invoke` calls, and
-    `perform` of an effect of yours, may be async; an `HttpPost` is sent in a thread.
+    `react` remains a synchronous function, because it does no I/O. The function of an `Invoke` and
+    `perform` of a custom effect may be async; an `HttpPost` is sent in a thread.
 
     Args:
-        dsn: The event store's database, the same as the store's; never shown.
-        reactor: What to run.
-        store: Decodes events, says whose they are, and handles commands.
+        dsn: The database of the store; never shown.
+        reactor: The reactor.
+        store: Decodes events, determines their tenant and handles commands.
         on_stop: See `AsyncSubscriptionRunner`.
     """
 

@@ -1,4 +1,4 @@
-"""Breaker: stops calls to a dependency that is away, and tries with one call whether it is back."""
+"""Breaker: a circuit breaker that stops calls to an unavailable dependency and probes it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 AWAY: Final = (DependencyAwayError, ConnectionError, TimeoutError)
-"""Errors that say that a dependency is away, where a policy names no others."""
+"""Default errors that mean that a dependency is unavailable."""
 
 
 class BreakerState(StrEnum):
-    """What a breaker does with the next call.
+    """The state of a breaker, which decides about the next call.
 
     Attributes:
-        CLOSED: It is made.
-        OPEN: It waits.
-        HALF_OPEN: One is made, as a probe; its outcome closes the breaker or opens it again.
+        CLOSED: Calls are made.
+        OPEN: Calls wait.
+        HALF_OPEN: One call is made as a probe; its outcome closes the breaker or opens it again.
     """
 
     CLOSED = "closed"
@@ -32,14 +32,14 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerPolicy:
-    """When a dependency counts as away, and when it is retried.
+    """When a dependency counts as unavailable, and when it is probed.
 
     Attributes:
-        failures_max: So many failures without a success between them open the breaker.
+        failures_max: Number of consecutive failures that opens the breaker.
         open_s: Seconds until the first probe.
-        open_max_s: After each failed probe the wait doubles, up to this many seconds.
-        away: Errors that say that the dependency is away. Any other error is the event's own: the
-            dependency has answered.
+        open_max_s: The wait doubles after each failed probe, up to this many seconds.
+        away: Errors that mean that the dependency is unavailable. Any other error counts as an
+            answer of the dependency, and as a failure of the event.
     """
 
     failures_max: int = 5
@@ -60,10 +60,10 @@ class Breaker:
 
     Args:
         policy: When it opens.
-        clock: Returns seconds that only grow.
+        clock: Monotonic clock, in seconds.
 
     Attributes:
-        error: What said last that the dependency is away; None while it is closed.
+        error: The last error that kept the breaker open; None while it is closed.
     """
 
     def __init__(self, policy: BreakerPolicy, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,7 +76,7 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """What it does with the next call."""
+        """The current state."""
         if self._open_until is None:
             return BreakerState.CLOSED
         return BreakerState.OPEN if self.wait_s() > 0 else BreakerState.HALF_OPEN
@@ -86,14 +86,14 @@ class Breaker:
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
     def succeeded(self) -> None:
-        """Notes that the dependency has answered."""
+        """Records an answer of the dependency."""
         self.error, self._open_until = None, None
         self._failures = self._probes = 0
 
     def failed(self, error: BaseException) -> bool:
-        """Notes a failed call; returns whether it counts as an attempt of its event.
+        """Records a failed call; returns whether it counts as an attempt of its event.
 
-        It does not if it opened the breaker, or was a probe.
+        A failure that opens the breaker, or that ends a probe, does not count.
         """
         if not isinstance(error, self._policy.away):
             self.succeeded()

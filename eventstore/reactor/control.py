@@ -1,4 +1,4 @@
-"""Reactors: what an operator does with reactors from outside."""
+"""Reactors: lists, pauses and resumes reactors, for operators."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _PAUSE: Final = "SELECT eventstore.pause_reactor(%s, %s, %s)"
 
 @dataclass(frozen=True, slots=True)
 class ReactorStatus:
-    """How a reactor is.
+    """The status of a reactor.
 
     Attributes:
         name: Its name.
-        state: `running`; `waiting` for its dependency, which is away; `paused` by an operator; or
-            `stopped`, as no process runs it.
-        global_position: Everything up to here has had its effects, or waits with its stream.
-        projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
-            up to `LAG_EVENTS_MAX` by partition.
-        retrying_streams: Streams whose effect failed, and is retried by itself.
-        parked_streams: Streams that wait for a decision.
+        state: `running`; `waiting` for an unavailable dependency; `paused` by an operator; or
+            `stopped`, if no process runs it.
+        global_position: All events up to this position have had their effects, or are parked.
+        projection_lag_events: Events of its streams after its checkpoint, whether or not they match
+            the query; counted up to `LAG_EVENTS_MAX` in each partition.
+        retrying_streams: Streams with a failed effect that is retried automatically.
+        parked_streams: Streams that wait for an operator's decision.
         paused_at: When it was paused; None if it is not.
-        breaker_opened_at: Since when its dependency is away, as the process that noticed last says;
-            None if it is not.
-        breaker_error: Class of the error that said so.
+        breaker_opened_at: When the breaker opened, as recorded by a process whose breaker is open;
+            None if it is closed.
+        breaker_error: Class of the error that opened the breaker.
     """
 
     name: str
@@ -78,19 +78,19 @@ class Reactors(Subscriptions):
         tenant: Whose reactors.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
     """
 
     def all(self) -> list[ReactorStatus]:
-        """Returns how each reactor is that has ever run and was not removed, by name."""
+        """Returns the status of every reactor that has run and was not removed, by name."""
         with self._connection() as connection:
             cursor = connection.cursor(row_factory=class_row(ReactorStatus))
             return cursor.execute(_LIST, (LAG_EVENTS_MAX, self._tenant)).fetchall()
 
     def pause(self, name: str) -> None:
-        """Pauses a reactor. Once this returns, it makes no effect until `resume`, in any process.
+        """Pauses a reactor: after the return, no process performs its effects until `resume`.
 
-        It waits for the effects under way. A pause outlives restarts.
+        The call waits for effects in progress. The pause persists across restarts.
 
         Raises:
             SubscriptionError: There is no such reactor.
@@ -98,7 +98,7 @@ class Reactors(Subscriptions):
         self._pause(name, pause=True)
 
     def resume(self, name: str) -> None:
-        """Lets a paused reactor go on where it was.
+        """Resumes a paused reactor at its checkpoint.
 
         Raises:
             SubscriptionError: There is no such reactor.

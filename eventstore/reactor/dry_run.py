@@ -1,4 +1,4 @@
-"""A dry run: which effects a part of the log would have; none is made."""
+"""Dry run: lists the effects of a part of the log without performing them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEffect:
-    """An effect that a reactor would make.
+    """An effect that a reactor would perform.
 
     Attributes:
-        global_position: Of the event.
-        stream: Of the event.
-        type: Of the event.
-        key: The key that the outside would be given; None where `react` failed.
-        effect: What would be done, without values of events; None where `react` failed.
-        error_type: What `react` raised, so that the event's stream would wait; None if nothing.
+        global_position: Global position of the event.
+        stream: Stream of the event.
+        type: Type of the event.
+        key: Idempotency key of the effect; None if `react` failed.
+        effect: Description of the effect, without values of events; None if `react` failed.
+        error_type: Error raised by `react`, which would park the stream; None without one.
     """
 
     global_position: int
@@ -41,15 +41,15 @@ class PlannedEffect:
 def dry_run(
     store: EventStore, reactor: Reactor, *, after: int = 0, through: int | None = None
 ) -> Iterator[PlannedEffect]:
-    """Yields the effects of a part of the log, in its order, and makes none.
+    """Yields the effects of a part of the log, in log order, without performing them.
 
-    It reads the log alone: no position moves, and whether the reactor runs does not matter.
+    The dry run only reads the log. It moves no checkpoint, and the reactor may be running.
 
     Args:
-        store: Whose log.
-        reactor: Its `react` is called with each event.
+        store: The store whose log is read.
+        reactor: The reactor whose `react` is called with each event.
         after: Only events after this global position.
-        through: Only up to this one; None: up to where the log is complete.
+        through: Only events up to this global position; None: up to the high-water mark.
     """
     check_instance("a reactor", reactor, ["effects"])
     check_function("read_all of the store of a dry run", store.read_all)

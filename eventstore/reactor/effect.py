@@ -1,4 +1,4 @@
-"""Effects: what a reactor wants done, as values, so that they can be listed without being done."""
+"""Effects of a reactor, as values, so that they can be listed without being performed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class OutsideEffect(Protocol):
-    """An effect on the outside, such as `HttpPost` and `Invoke`; a class of yours may be one."""
+    """An effect outside the database, such as `HttpPost`, `Invoke` or a class of your own."""
 
     def perform(self, key: str) -> object:
-        """Does it; called again with the same key after a failure or a crash.
+        """Performs the effect; called again with the same key after a failure or a crash.
 
         Args:
-            key: The effect's identity, for the other side's deduplication.
+            key: Idempotency key, by which the receiver drops repetitions.
         """
         ...
 
     def describe(self) -> str:
-        """Returns what it does, in a few words without values of events."""
+        """Returns a short description without values of events."""
         ...
 
 
@@ -35,13 +35,13 @@ Effect: TypeAlias = OutsideEffect | Dispatch
 
 @dataclass(frozen=True, slots=True, init=False)
 class Invoke:
-    """Calls a function with the key and these arguments.
+    """Calls a function with the idempotency key and these arguments.
 
     Attributes:
-        function: Is given the key, then the arguments; async functions need an
+        function: Takes the key, then the arguments; async functions need an
             `AsyncReactorRunner`.
-        arguments: By position.
-        options: By name.
+        arguments: Positional arguments.
+        options: Keyword arguments.
     """
 
     function: Callable[..., object]
@@ -65,24 +65,24 @@ class Invoke:
 
 
 def describe(effect: Effect) -> str:
-    """Returns what an effect does, in a few words without values of events."""
+    """Returns a short description of an effect without values of events."""
     if isinstance(effect, Dispatch):
         return f"dispatch {type(effect.command).__qualname__}"
     return effect.describe()
 
 
 def checked(name: str, effect: Any) -> Effect:
-    """Returns what a reactor returned if it is an effect.
+    """Returns the given object if it is an effect.
 
     Raises:
-        SubscriptionError: It is not.
+        SubscriptionError: It is not an effect.
     """
     if isinstance(effect, Dispatch) or (
         not isinstance(effect, type) and isinstance(effect, OutsideEffect)
     ):
         return effect
     raise SubscriptionError(
-        f"reactor {name} returned what is no effect",
+        f"reactor {name} returned an object that is not an effect",
         detail=type(effect).__qualname__,
-        hint="HttpPost, Invoke, Dispatch, or an object with perform(key) and describe()",
+        hint="return HttpPost, Invoke, Dispatch, or an object with perform(key) and describe()",
     )

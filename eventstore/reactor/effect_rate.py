@@ -1,4 +1,4 @@
-"""EffectRate: so many effects a second at most."""
+"""EffectRate: limits the number of effects per second."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class EffectRate:
-    """Spaces effects evenly. All members of a reactor together have the whole rate.
+    """Spaces effects evenly. The members of a reactor share the rate.
 
-    Each has the part of it that is its share of the partitions.
+    The rate of a member is proportional to its share of the partitions.
 
     Args:
-        per_s: Effects a second of the whole reactor.
-        clock: Returns seconds that only grow.
+        per_s: Effects per second of the whole reactor.
+        clock: Monotonic clock, in seconds.
 
     Attributes:
-        share: The part of it that this process has, from 0 to 1.
+        share: Share of the rate that this process has, from 0 to 1.
     """
 
     def __init__(self, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,11 +29,11 @@ class EffectRate:
         self._free_at = clock()
 
     def wait_s(self) -> float:
-        """Returns the seconds until the next effect may be made; 0 if at once."""
+        """Returns the seconds until the next effect may be performed; 0 if now."""
         return max(0.0, self._free_at - self._clock())
 
     def took(self) -> None:
-        """Notes that an effect was tried."""
+        """Records an attempted effect."""
         own = self._per_s * self.share
         if own > 0:
             self._free_at = max(self._free_at, self._clock()) + 1 / own

@@ -23,18 +23,18 @@ _LATER: Final = frozenset({408, 425, 429, *range(500, 600)})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPost:
-    """A POST of a JSON document; any 2xx accepts it. Redirects are not followed.
+    """A POST of a JSON document. Any 2xx status is a success; redirects are not followed.
 
-    408, 425, 429, 5xx and no answer say that the receiver is away; any other status is a refusal,
-    which parks the event at once.
+    408, 425, 429, 5xx and no response mean that the receiver is unavailable. Any other status is a
+    refusal, which parks the event immediately.
 
     Attributes:
         url: `http` or `https`; may be a secret, and is never shown.
-        body: What orjson can write; or bytes, which are sent as they are.
+        body: An object that orjson can serialize, or bytes, which are sent unchanged.
         headers: Further headers.
-        sign: Returns headers that sign the body, given the key and the body, such as
+        sign: Takes the key and the body, and returns headers that sign the body; for example
             `projections.alerting.signature.signed` with a secret.
-        timeout_s: Seconds for the connection, and for each wait for the answer.
+        timeout_s: Timeout of the connection, and of each read of the response, in seconds.
     """
 
     url: str = field(repr=False)
@@ -51,11 +51,11 @@ class HttpPost:
             )
 
     def perform(self, key: str) -> None:
-        """Sends it.
+        """Sends the request.
 
         Raises:
-            DependencyAwayError: The receiver does not answer, or not now.
-            EffectRefusedError: It refuses.
+            DependencyAwayError: The receiver does not respond, or is temporarily unavailable.
+            EffectRefusedError: The receiver refuses the request.
         """
         body = self.body if isinstance(self.body, bytes) else orjson.dumps(self.body)
         headers = {"Content-Type": "application/json", **self.headers, IDEMPOTENCY_KEY: key}

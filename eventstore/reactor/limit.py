@@ -1,4 +1,4 @@
-"""EffectLimit: holds a reactor's runner back while its dependency is away, and to its rate."""
+"""EffectLimit: pauses a reactor while its dependency is unavailable, and limits its rate."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class EffectLimit(DeliveryLimit):
     """The limit of one runner of a reactor.
 
     Args:
-        reactor: What it runs.
-        clock: Returns seconds that only grow.
+        reactor: The reactor that it runs.
+        clock: Monotonic clock, in seconds.
     """
 
     once = True
@@ -56,18 +56,18 @@ class EffectLimit(DeliveryLimit):
         self._shown: str | None = None
 
     async def joined(self, session: RunnerSession, subscription: Subscription) -> None:
-        """Notes in the database that the subscription is a reactor."""
+        """Records in the database that the subscription is a reactor."""
         self._scope = (subscription.owner, subscription.name)
         self._shown = None
         await session.change(_DECLARE, self._scope)
 
     async def held_s(self, session: RunnerSession) -> float:
-        """See `DeliveryLimit.held_s`; notes in the database whether the breaker is open."""
+        """See `DeliveryLimit.held_s`; records in the database whether the breaker is open."""
         await self._show(session)
         return self.wait_s()
 
     def wait_s(self) -> float:
-        """Returns the seconds until the next effect may be made; 0 if at once."""
+        """Returns the seconds until the next effect may be performed; 0 if now."""
         waits = [one.wait_s() for one in (self._breaker, self._rate) if one is not None]
         return max(waits, default=0.0)
 
@@ -77,7 +77,7 @@ class EffectLimit(DeliveryLimit):
 
     @property
     def closed(self) -> bool:
-        """Whether the dependency counts as there, so that effects need no probe."""
+        """Whether effects may be performed without probing the dependency first."""
         return self._breaker is None or self._breaker.state is BreakerState.CLOSED
 
     def full(self, events: int) -> bool:

@@ -1,4 +1,4 @@
-"""Reactor: which effects follow from which events, and how they are repeated and limited."""
+"""Reactor: which effects follow from which events, and how they are retried and limited."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ React: TypeAlias = "Callable[[Any], Effect | Iterable[Effect] | None]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reactor:
-    """Effects on the outside, and commands, that follow from events.
+    """Performs external effects and commands that follow from events.
 
     Attributes:
-        name: Its identity within the tenant, and the beginning of each key.
-        react: Is given a `RecordedEvent` and returns its effects: one, several or none. It must do
-            nothing itself, and return the same for the same event.
-        query: Which events.
-        start: Where it begins when it runs for the first time. By default at the end of the log:
-            what happened before has no effects.
-        partitions: Into how many parts the streams are split; so many processes can share the work.
-        batch_size: Events with effects in one transaction. After a crash the effects of so many are
-            repeated, with the same keys.
-        retry: What happens when an effect fails.
-        breaker: When the dependency counts as away; None: never. A reactor has one dependency.
-        rate_per_s: Effects a second of all its processes together; None: without a limit.
+        name: Its identity within the tenant, and the prefix of each idempotency key.
+        react: Takes a `RecordedEvent` and returns its effects: one, several or none. It must have
+            no effects of its own, and return the same effects for the same event.
+        query: Events that the reactor reads.
+        start: Where the first run begins. By default the end of the log, so that earlier events
+            have no effects.
+        partitions: Number of partitions of the streams, and so of processes that share the work.
+        batch_size: Events with effects per transaction. A crash repeats the effects of up to this
+            many events, with the same keys.
+        retry: How failed effects are retried.
+        breaker: When the dependency counts as unavailable; None: never. A reactor has one
+            dependency.
+        rate_per_s: Maximum effects per second of all its processes together; None: no limit.
         parked_streams_max: See `Subscription`.
         on_failure: See `Subscription`.
     """
@@ -79,12 +80,12 @@ class Reactor:
             )
 
     def effects(self, recorded: RecordedEvent) -> tuple[Effect, ...]:
-        """Returns the effects of an event; makes none.
+        """Returns the effects of an event without performing them.
 
         Raises:
-            SubscriptionError: `react` returned what is no effect.
-            WrongKindError: It returned something to be awaited.
-            Exception: What it raised.
+            SubscriptionError: `react` returned an object that is not an effect.
+            WrongKindError: `react` returned an awaitable.
+            Exception: Raised by `react`.
         """
         returned = self.react(recorded)
         check_result(f"react of reactor {self.name}", returned)

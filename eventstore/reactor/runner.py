@@ -1,4 +1,4 @@
-"""ReactorRunner: runs a reactor as a subscription whose handler only asks for effects."""
+"""ReactorRunner: runs a reactor as a subscription whose handler only requests effects."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from eventstore.subscription import Delivery
 
 EVENTS_MAX: Final = 200
-"""Events without effects that one transaction passes."""
+"""Maximum events without effects in one transaction."""
 
 
 class ReactorRunner(SubscriptionRunner):
-    """Runs a reactor until it is stopped. Any number of them share its partitions.
+    """Runs a reactor until it is stopped. Several runners share its partitions.
 
     Args:
-        dsn: The event store's database, the same as the store's; never shown.
-        reactor: What to run.
-        store: Decodes events, says whose they are, and handles commands.
+        dsn: The database of the store; never shown.
+        reactor: The reactor.
+        store: Decodes events, determines their tenant and handles commands.
         on_stop: See `SubscriptionRunner`.
     """
 
@@ -79,14 +79,14 @@ def ask(
     *,
     perform: Callable[[OutsideEffect], Callable[[str], object]] = attrgetter("perform"),
 ) -> None:
-    """Asks for the effects of an event; is the subscription's handler.
+    """Requests the effects of an event; the handler of the subscription.
 
     Args:
-        reactor: Says which.
+        reactor: Determines the effects.
         store: Handles commands, in the delivery's transaction.
-        event: What happened.
-        delivery: Takes them.
-        perform: Returns the function that does an effect on the outside.
+        event: The event.
+        delivery: Receives the effects.
+        perform: Returns the function that performs an external effect.
     """
     if not delivery.live:
         return

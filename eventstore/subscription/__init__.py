@@ -1,9 +1,9 @@
-"""Subscriptions: readers of the log that remember how far they have come.
+"""Subscriptions: readers of the log with durable checkpoints.
 
-What is here says what is wanted and loads no driver. `eventstore.subscription.runner` runs it, and
-`eventstore.subscription.async_runner` in an event loop;
-`eventstore.subscription.control` looks at it, waits for it, replays it and decides about what is
-parked.
+This package declares subscriptions and loads no driver. `eventstore.subscription.runner` runs them
+in a thread, `eventstore.subscription.async_runner` in an event loop.
+`eventstore.subscription.control` shows their status, waits for them, replays them, and retries or
+drops parked events.
 """
 
 from __future__ import annotations

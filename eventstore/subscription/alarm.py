@@ -1,4 +1,4 @@
-"""Alarms: what a runner waits on; its connection's socket and `ring` both wake it."""
+"""Alarms: let a runner wait until its connection's socket is readable or `ring` is called."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from contextlib import suppress
 
 
 class Alarm:
-    """Wakes one waiting thread. `ring` is for good: every wait after it returns at once.
+    """Wakes one waiting thread. After `ring`, every wait returns immediately.
 
-    Threads: `ring` may be called from any thread and from a signal handler, the rest from one.
+    Threads: `ring` may be called from any thread and from a signal handler, other methods from one
+    thread.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class Alarm:
         self._far: socket.socket | None = None
 
     def open(self) -> None:
-        """Makes waiting possible."""
+        """Opens the sockets; call it before the first wait."""
         near, self._far = socket.socketpair()
         self._process = os.getpid()
         near.setblocking(False)
@@ -34,15 +35,16 @@ class Alarm:
         """Ends the wait, and every later one."""
         self.rung = True
         near = self._near
-        if near is not None and self._process == os.getpid():  # a fork shares it with its parent
-            with suppress(OSError):  # full, so it has rung; or closed, so no one waits
+        if near is not None and self._process == os.getpid():  # a forked child shares it
+            # The buffer is full, so it has rung; or the socket is closed, so no thread waits.
+            with suppress(OSError):
                 near.send(b"!")
 
     def wait(self, timeout_s: float, fileno: int | None = None) -> None:
-        """Waits until there is something to read, `ring`, or the time has passed.
+        """Waits until the socket is readable, `ring` is called, or the time is up.
 
         Args:
-            timeout_s: Seconds at most.
+            timeout_s: Longest wait, in seconds.
             fileno: A socket to watch.
         """
         if self._far is None or self.rung or timeout_s <= 0:
@@ -54,11 +56,11 @@ class Alarm:
             watched.select(timeout_s)
 
     async def sleep(self, timeout_s: float, fileno: int | None = None) -> None:
-        """Is `wait`, for a runner's work over a blocking connection."""
+        """Calls `wait`; a coroutine for a runner over a blocking connection."""
         self.wait(timeout_s, fileno)
 
     def close(self) -> None:
-        """Gives back what it holds open."""
+        """Closes the sockets."""
         for end in (self._near, self._far):
             if end is not None:
                 end.close()
@@ -66,10 +68,10 @@ class Alarm:
 
 
 class AsyncAlarm:
-    """Wakes one waiting task. `ring` is for good: every wait after it returns at once.
+    """Wakes one waiting task. After `ring`, every wait returns immediately.
 
-    Threads: `ring` may be called from any thread and from a signal handler, the rest from the
-    thread of the loop that `open` was called in.
+    Threads: `ring` may be called from any thread and from a signal handler, other methods from the
+    thread of the event loop in which `open` was called.
     """
 
     def __init__(self) -> None:
@@ -78,22 +80,22 @@ class AsyncAlarm:
         self._waiting: asyncio.Future[None] | None = None
 
     def open(self) -> None:
-        """Makes waiting possible, in the loop that runs now."""
+        """Binds the alarm to the running event loop; call it before the first wait."""
         self._loop = asyncio.get_running_loop()
 
     def ring(self) -> None:
         """Ends the wait, and every later one."""
-        self.rung = True  # before the loop is looked up: `sleep` looks at it after `open`
+        self.rung = True  # set before _loop is read: `sleep` checks it after `open` has set _loop
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed, so nothing waits
                 self._loop.call_soon_threadsafe(self._wake)
 
     async def sleep(self, timeout_s: float, fileno: int | None = None) -> None:
-        """Waits until there is something to read, `ring`, or the time has passed.
+        """Waits until the socket is readable, `ring` is called, or the time is up.
 
         Args:
-            timeout_s: Seconds at most.
-            fileno: A socket to watch, that nothing else reads meanwhile.
+            timeout_s: Longest wait, in seconds.
+            fileno: A socket to watch; no other code may read it meanwhile.
         """
         loop = self._loop
         if loop is None or self.rung or timeout_s <= 0:
@@ -111,7 +113,7 @@ class AsyncAlarm:
             self._waiting = None
 
     def close(self) -> None:
-        """Ends its use of the loop."""
+        """Releases the event loop."""
         self._loop = None
 
     def _wake(self) -> None:

@@ -22,20 +22,20 @@ CONNECTIONS_MAX = 4
 
 
 async def _no_matter() -> None:
-    """What a wait asks between two looks where nothing can have failed."""
+    """The default check between two polls of a wait: it does nothing."""
 
 
 class AsyncSubscriptions:
-    """The subscriptions of one tenant, for who waits for them in an event loop.
+    """Waits for the subscriptions of one tenant, in an event loop.
 
-    What an operator does with them, `Subscriptions` does.
+    The operator's methods are in `Subscriptions`.
 
     Args:
         dsn: The event store's database; never shown.
-        tenant: Whose subscriptions.
+        tenant: The tenant.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
     """
 
     def __init__(self, dsn: str, *, tenant: str = DEFAULT_TENANT) -> None:
@@ -51,18 +51,18 @@ class AsyncSubscriptions:
         *,
         running: Callable[[], Awaitable[object]] = _no_matter,
     ) -> None:
-        """Waits until a subscription has handled what a token stands for, in all partitions.
+        """Waits until all partitions of a subscription have handled the events up to a token.
 
         Args:
             name: The subscription.
-            token: What an append or a command has returned.
-            timeout_s: Seconds at most.
-            running: Is awaited between two looks, and may raise.
+            token: The token returned by an append or a command.
+            timeout_s: Longest wait, in seconds.
+            running: Awaited between two polls; may raise to end the wait.
 
         Raises:
-            WaitTimeoutError: It has not, or the event is parked.
-            SubscriptionError: There is no such subscription, or it is of another tenant than the
-                append.
+            WaitTimeoutError: The time is up, or the event is parked.
+            SubscriptionError: The subscription does not exist, or belongs to another tenant than
+                the append.
         """
         reaching = Reaching(self._tenant, name, token, timeout_s)
         while (pause_s := reaching.pause_s(await self._row(reaching.asked))) is not None:
@@ -77,7 +77,7 @@ class AsyncSubscriptions:
             raise translated(error) from error
 
     async def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         await self._sessions.close()
 
     async def __aenter__(self) -> Self:

@@ -21,30 +21,32 @@ if TYPE_CHECKING:
 
 
 class AsyncSubscriptionRunner(Runner[AsyncSubscription, "AsyncEventStore"]):
-    """Runs a subscription whose handler is awaited. Each runner is run once.
+    """Runs a subscription with an async handler. A runner can run only once.
 
-    Handlers run in the loop of `run`, one at a time. Whatever happens to a batch, its transaction
-    decides: where the task of `run` is cancelled, what is under way is rolled back, and delivered
-    again by the next runner.
+    The runner calls the handler in the event loop of `run`, for one event at a time. If the task of
+    `run` is cancelled, the transaction of the current batch is rolled back, and the next runner
+    delivers its events again.
 
-    Threads: everything belongs to the loop's; `stop` may be called from any, and from a signal
-    handler.
+    Threads: all methods belong to the thread of the event loop; `stop` may be called from any
+    thread and from a signal handler.
 
     Args:
         dsn: The event store's database; never shown.
-        subscription: What to run.
-        store: Decodes events for the handler, and says whose they are. Without it and without a
-            codec, the handler takes `StoredEvent`. With a key ring, events are decoded in a thread.
-        codec: Decodes events where there is no store; the subscription says whose they are.
-        chore: What else is to be done on the connection between batches.
-        limit: When events may be delivered, and how many at once; None: always.
-        on_stop: Is called once when `run` ends, and awaited if it is async: with what ended it, or
-            None after `stop` and where the task was cancelled.
+        subscription: The subscription.
+        store: Decodes events for the handler, and determines their tenant. Without a store and
+            without a codec, the handler takes `StoredEvent`. With a key ring, a thread decodes
+            events.
+        codec: Decodes events if there is no store; the subscription determines their tenant.
+        chore: Further work on the connection between batches.
+        limit: When events may be delivered, and how many in one transaction; None: no limit.
+        on_stop: Called once when `run` ends, and awaited if it is async: with the error that ended
+            `run`, or with None after `stop` or a cancellation.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
         SubscriptionError: The subscription is declared for another tenant than the store's.
-        WrongKindError: It is no `AsyncSubscription`, or `on_stop` cannot be called.
+        WrongKindError: The subscription is not an `AsyncSubscription`, or `on_stop` is not
+            callable.
     """
 
     _task: asyncio.Task[None] | None = None
@@ -65,29 +67,29 @@ class AsyncSubscriptionRunner(Runner[AsyncSubscription, "AsyncEventStore"]):
     async def run(self) -> None:
         """Delivers events until `stop`, or until the task is cancelled.
 
-        It reconnects for as long as it takes; what was under way is repeated.
+        The runner reconnects without a time limit, and repeats the interrupted batch.
 
         Raises:
             UndeclaredError: An event's type or version is unknown, and the policy is to halt.
             CheckpointBeyondHeadError: The subscription is ahead of the log.
-            SubscriptionError: It cannot run as it is declared, or its handler is broken.
-            EventStoreError: The database refuses what no repetition changes.
+            SubscriptionError: The declaration of the subscription or its handler is invalid.
+            EventStoreError: The database reported a permanent error.
         """
         await self._run()
 
     def start(self) -> None:
-        """Runs it in a task of the running loop; `failed`, `on_stop` and `join` tell how it ended.
+        """Starts `run` as a task; `failed`, `on_stop` and `join` report how it ended.
 
-        The caller that starts it joins it: an error that `join` has not raised is in the log alone.
+        Call `join` later: an error that `join` does not raise is only logged.
         """
         name = f"subscription {self.subscription.name}"
         self._task = asyncio.get_running_loop().create_task(self.run(), name=name)
         self._task.add_done_callback(_retrieved)
 
     async def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the task's end and raises what `run` has raised; False if it still runs.
+        """Waits for the task and raises the error of `run`; returns False if it still runs.
 
-        To cancel `join` leaves the task alone.
+        Cancelling `join` does not cancel the task.
         """
         if self._task is None:
             return True
@@ -100,9 +102,9 @@ class AsyncSubscriptionRunner(Runner[AsyncSubscription, "AsyncEventStore"]):
         return True
 
     async def wait_for(self, token: Token, timeout_s: float) -> None:
-        """See `Subscriptions.wait_for`; raises what `run` has raised, if it has.
+        """See `Subscriptions.wait_for`; raises the error of `run` if `run` has failed.
 
-        Each call connects once. To wait often, keep an `AsyncSubscriptions`.
+        Each call opens a connection. To wait often, use an `AsyncSubscriptions`.
         """
         async with AsyncSubscriptions(self._dsn, tenant=self.subscription.owner) as subscriptions:
             await subscriptions.wait_for(
@@ -114,7 +116,7 @@ class AsyncSubscriptionRunner(Runner[AsyncSubscription, "AsyncEventStore"]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stops it after the event under way; cancels it if this wait is cancelled itself."""
+        """Stops the runner after the current event; cancels it if this wait is cancelled."""
         self.stop()
         try:
             await self.join()
@@ -130,6 +132,6 @@ class AsyncSubscriptionRunner(Runner[AsyncSubscription, "AsyncEventStore"]):
 
 
 def _retrieved(task: asyncio.Task[None]) -> None:
-    """Looks at a task's error, which the runner has logged: asyncio need not log it as well."""
+    """Retrieves a task's error, so that asyncio does not log it: the runner has logged it."""
     if not task.cancelled():
         task.exception()

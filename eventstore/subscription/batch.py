@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _EMPTY_EVERY_S: Final = 0.05
-"""A checkpoint that passes only events of others moves no more often than this."""
+"""Shortest interval between moves of a checkpoint that pass no event of the subscription."""
 
 _PAGE_MAX: Final = 10_000
 
 
 class Look(NamedTuple):
-    """What a batch saw of the log.
+    """The log as a batch has read it.
 
     Attributes:
-        head: The last global position that was given out.
+        head: The last assigned global position.
         mark: The high-water mark.
-        behind: Whether there is more to handle at once.
+        behind: Whether more events can be handled immediately.
         due_in_s: Seconds until the next retry is due; None if there is none.
     """
 
@@ -61,19 +61,19 @@ class _Partition(NamedTuple):
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a batch has done so far.
+    """The result of a batch so far.
 
     Attributes:
-        reached: The checkpoint may move up to here.
-        handled: Number of events.
-        stopped: Whether it was cut short.
-        parked: Streams whose events wait.
-        given_up: How many of them wait until someone decides.
-        parking: Events to park: event, live, failure, seconds until it is retried.
-        effects: What is to happen outside of the database, by event.
-        acted: Events that have effects.
-        full: Whether it was cut short because too many streams wait.
-        halt: Why the subscription stops after this batch.
+        reached: Position up to which the checkpoint may move.
+        handled: Number of handled events.
+        stopped: Whether the batch ended before the end of its page.
+        parked: Parked streams.
+        given_up: Number of parked streams that are not retried automatically.
+        parking: Events to park: event, live, failure, seconds until the retry.
+        effects: Requested effects, by event.
+        acted: Number of events with effects.
+        full: Whether the batch ended early because too many streams are parked.
+        halt: The error that stops the subscription after this batch.
     """
 
     reached: int
@@ -91,10 +91,11 @@ class _Outcome:
 
 
 class Batch:
-    """Handles events of some partitions of a subscription, a transaction at a time.
+    """Handles events of some partitions of a subscription, one transaction at a time.
 
-    At first without savepoints, because nearly always nothing fails. If something does, all is
-    rolled back and repeated with a savepoint around each event, so that it costs only its own.
+    The first attempt uses no savepoints, because failures are rare. If an event fails, the
+    transaction is rolled back and repeated with a savepoint around each event, so that only the
+    failing event is undone.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Batch:
         Raises:
             UndeclaredError: An event's type or version is unknown, and the policy is to halt.
             CheckpointBeyondHeadError: The subscription is ahead of the log.
-            SubscriptionError: It is gone, or its handler is broken.
+            SubscriptionError: The subscription was removed, or its handler is broken.
         """
         self._failures = {}
         look = await self._once(mine, careful=False)
@@ -199,10 +200,9 @@ class Batch:
         return look, set(parked), given_up, paused
 
     def _holds(self, parked: int, given_up: int) -> bool:
-        """Whether delivery pauses because too many streams wait, some of which are still retried.
+        """Whether delivery pauses: too many streams are parked, and some are still retried.
 
-        A dependency that all need is away, most likely: to call the handler with more events would
-        neither help it nor them.
+        The likely cause is an unavailable dependency, so further events would fail as well.
         """
         bound = self._subscription.parked_streams_max
         holding = given_up < bound <= parked
@@ -218,7 +218,7 @@ class Batch:
     async def _deliver(
         self, group: list[_Partition], through: int, outcome: _Outcome, *, careful: bool
     ) -> bool:
-        """Handles a page of events; False if one failed and the transaction is of no use."""
+        """Handles a page of events; False if one failed and the transaction must roll back."""
         page = await self._read(group, through)
         deadline = time.monotonic() + self._subscription.batch_s_max
         silent = {row.partition: row.replay_until for row in group}
@@ -253,7 +253,7 @@ class Batch:
     async def _handle(
         self, event: StoredEvent, live: bool, outcome: _Outcome, *, careful: bool
     ) -> bool:
-        """Handles or parks an event; False if it failed and the transaction is of no use."""
+        """Handles or parks an event; False if it failed and the transaction must roll back."""
         if event.stream in outcome.parked:
             outcome.parking.append((event, live, None, None))
             return True
@@ -284,7 +284,7 @@ class Batch:
     async def _handle_apart(
         self, event: StoredEvent, live: bool, attempt: int
     ) -> tuple[Failure | None, bool]:
-        """Handles an event in a savepoint; returns how it failed, and whether it has effects."""
+        """Handles an event in a savepoint; returns its failure, and whether it has effects."""
         failure: Failure | None = None
         acted = False
         async with self._session.transaction():
@@ -330,7 +330,7 @@ class Batch:
                 )
 
     async def _act(self, outcome: _Outcome) -> bool:
-        """Has the effects done; False if one failed."""
+        """Performs the effects; False if one failed."""
         for event, effects in outcome.effects:
             known = self._failures.get(event.global_position)
             failure = await self._handling.act(effects, known.attempts + 1 if known else 1)
@@ -342,7 +342,7 @@ class Batch:
     async def _store(
         self, group: list[_Partition], outcome: _Outcome, before: int, *, hurry: bool
     ) -> bool:
-        """Writes what is parked and the checkpoint; False if it is not worth a transaction."""
+        """Writes parked events and the checkpoint; False if the batch is not worth a commit."""
         if not outcome.handled and not hurry:
             now = time.monotonic()
             if now - self._emptied_at < _EMPTY_EVERY_S:
@@ -418,8 +418,8 @@ class _Page(NamedTuple):
     """Events of this member.
 
     Attributes:
-        events: Each with its partition, oldest first.
-        end: With them, everything up to here has been seen.
+        events: Partition and event, oldest first.
+        end: Global position up to which the page has read the log.
     """
 
     events: list[tuple[int, StoredEvent]]
@@ -427,9 +427,9 @@ class _Page(NamedTuple):
 
 
 def _next_part(rows: list[_Partition], mark: int) -> tuple[list[_Partition], int]:
-    """The partitions that are furthest behind, and up to where they may go together.
+    """Returns the partitions with the lowest checkpoint, and the end of their next read.
 
-    No further than the next ones are: from there on they are read in one.
+    The read ends at the next higher checkpoint, from which both groups are read together.
     """
     least = min(row.global_position for row in rows)
     group = [row for row in rows if row.global_position == least]

@@ -1,4 +1,4 @@
-"""Subscriptions: what an operator, or a reader of a view, does with subscriptions from outside."""
+"""Subscriptions: status, waits, replays and parked events, for operators and readers of views."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX: Final = 4
 LAG_EVENTS_MAX: Final = 100_000
-"""Counting further costs more than it says."""
+"""Counting more events would cost more than the number is worth."""
 
 _STATUS: Final = (
     "SELECT s.name, s.partition, s.partitions, s.global_position, s.replay_until,"
@@ -63,7 +63,7 @@ _TIMERS: Final = (
     " FROM eventstore.timers WHERE tenant = %s AND manager = %s AND attempts > 0"
     " ORDER BY process_id, name LIMIT %s"
 )
-# An error is named by its code, its class or the class's full name.
+# The caller names an error by its code, its class or the full name of the class.
 _OF_ERROR: Final = (
     "(%(error)s::text IS NULL OR %(error)s IN (error_code, error_type)"
     " OR right(error_type, length(%(error)s) + 1) = '.' || %(error)s)"
@@ -74,7 +74,7 @@ _RETRY_ALL: Final = (
     f"       WHERE tenant = %(tenant)s AND subscription = %(name)s AND state <> 'waiting'"
     f"         AND {_OF_ERROR} ORDER BY global_position OFFSET 0) AS parked"
 )
-# A process is locked before its timers, as its runner does.
+# Locks the processes before their timers, in the same order as a runner.
 _PROCESSES: Final = (
     "SELECT FROM eventstore.processes WHERE tenant = %(tenant)s AND manager = %(name)s"
     " AND process_id IN (SELECT process_id FROM eventstore.timers WHERE tenant = %(tenant)s"
@@ -101,21 +101,21 @@ _REMOVE: Final = "SELECT eventstore.remove_subscription(%s, %s)"
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How one partition of a subscription is.
+    """The status of one partition of a subscription.
 
     Attributes:
         name: Name of the subscription.
-        partition: Its number, from 0.
-        partitions: How many there are.
-        global_position: Everything up to here is handled or parked.
-        replay_until: Side effects are held back up to here.
-        replay_through: Where a replay of a part ends; None if none is under way.
-        owner_pid: The server process of the member that has it; None if no one has.
-        updated_at: When it last moved.
-        projection_lag_events: Events of its streams that it has not passed, wanted or not; counted
-            up to `LAG_EVENTS_MAX`.
+        partition: Number of the partition, from 0.
+        partitions: Number of partitions.
+        global_position: Checkpoint; all events up to here are handled or parked.
+        replay_until: Effects are suppressed for events up to here.
+        replay_through: Where a partial replay ends; None if none is in progress.
+        owner_pid: The server process of the member that owns it; None without an owner.
+        updated_at: When the checkpoint last moved.
+        projection_lag_events: Events of its streams after its checkpoint, whether or not they match
+            the query; counted up to `LAG_EVENTS_MAX`.
         parked_streams: Streams that wait for a retry or for a decision.
-        parked_timers: Timers of a process manager that do.
+        parked_timers: Timers of a process manager that wait for a retry or for a decision.
     """
 
     name: str
@@ -133,19 +133,19 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ParkedStream:
-    """A stream whose first waiting event failed.
+    """A stream that waits because the handler failed with one of its events.
 
     Attributes:
-        stream: Its name.
-        global_position: Of the event that failed.
-        state: `retrying` by itself, or `parked` until someone decides.
-        attempts: How often the handler was called with it.
+        stream: Name of the stream.
+        global_position: Global position of the event that failed.
+        state: `retrying` if it is retried automatically, or `parked` until an operator decides.
+        attempts: Number of calls of the handler with this event.
         error_code: Stable code of the last error, or SQLSTATE; None if it has none.
         error_type: Class of the last error.
         error_location: `file:line` of the handler that raised it.
-        retry_at: When it is retried by itself; None if it is not.
-        parked_at: When it failed first.
-        waiting: Later events of the stream behind it.
+        retry_at: When it is retried automatically; None if it is not.
+        parked_at: When it first failed.
+        waiting: Number of later events of the stream that wait behind it.
     """
 
     stream: str
@@ -165,15 +165,15 @@ class ParkedTimer:
     """A timer of a process manager whose reaction failed.
 
     Attributes:
-        process_id: Whose timer it is.
-        timer: Its name.
-        state: `retrying` by itself, or `parked` until someone decides.
+        process_id: Process of the timer.
+        timer: Name of the timer.
+        state: `retrying` if it is retried automatically, or `parked` until an operator decides.
         due_at: When it was due.
-        attempts: How often the reaction was called.
+        attempts: Number of calls of the reaction.
         error_code: Stable code of the last error, or SQLSTATE; None if it has none.
         error_type: Class of the last error.
         error_location: `file:line` of the reaction that raised it.
-        retry_at: When it fires again by itself; None if it does not.
+        retry_at: When it is retried automatically; None if it is not.
     """
 
     process_id: str
@@ -190,14 +190,14 @@ class ParkedTimer:
 class Subscriptions:
     """The subscriptions of one tenant.
 
-    Threads: may be used from several at once.
+    Threads: may be used concurrently.
 
     Args:
         dsn: The event store's database; never shown.
-        tenant: Whose subscriptions.
+        tenant: The tenant.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
     """
 
     def __init__(self, dsn: str, *, tenant: str = DEFAULT_TENANT) -> None:
@@ -206,12 +206,12 @@ class Subscriptions:
         self._sessions = Sessions(dsn, CONNECTIONS_MAX)
 
     def names(self) -> list[str]:
-        """Returns the names of all subscriptions that have ever run and were not removed."""
+        """Returns the names of all subscriptions that have run and were not removed."""
         with self._connection() as connection:
             return [name for (name,) in connection.execute(_NAMES, (self._tenant,))]
 
     def status(self, name: str) -> list[PartitionStatus]:
-        """Returns how each partition is.
+        """Returns the status of each partition.
 
         Raises:
             SubscriptionError: There is no such subscription.
@@ -224,15 +224,16 @@ class Subscriptions:
         return found
 
     def parked(self, name: str, *, limit: int = 1_000) -> list[ParkedStream]:
-        """Returns the streams that wait, by name."""
+        """Returns the parked streams, by name."""
         with self._connection() as connection:
             cursor = connection.cursor(row_factory=class_row(ParkedStream))
             return cursor.execute(_PARKED, (self._tenant, name, limit)).fetchall()
 
     def retry(self, name: str, stream: str) -> bool:
-        """Has a parked stream's events delivered again, in order, by the runner.
+        """Requests that the runner deliver the events of a parked stream again, in order.
 
-        As long as one fails, those behind it wait. Returns whether the stream was parked.
+        While an event fails, the later events of the stream wait. Returns whether the stream was
+        parked.
         """
         return bool(self._answer(_RETRY, self._tenant, name, stream))
 
@@ -243,15 +244,15 @@ class Subscriptions:
             return cursor.execute(_TIMERS, (self._tenant, name, limit)).fetchall()
 
     def retry_all(self, name: str, *, error_type: str | None = None) -> int:
-        """Has everything that is parked retried: streams, and timers of a process manager.
+        """Requests a retry of all parked streams, and of all failed timers of a process manager.
 
         Args:
             name: The subscription.
-            error_type: Only what failed with this error: its class (`KeyError`), the class's full
-                name, or its code (`HW-E050`, `40001`).
+            error_type: Retries only failures with this error: its class (`KeyError`), the full name
+                of the class, or its code (`HW-E050`, `40001`).
 
         Returns:
-            How many streams and timers.
+            The number of streams and timers.
         """
         asked = {"tenant": self._tenant, "name": name, "error": error_type}
         with self._connection() as connection:
@@ -259,42 +260,43 @@ class Subscriptions:
             return int(row[0]) + _change(connection, _FIRE_TIMERS, _OF_ERROR, asked)
 
     def retry_timer(self, name: str, process_id: str, timer: str) -> bool:
-        """Has a timer whose reaction failed fire again now; returns whether there is one."""
+        """Fires a timer whose reaction failed again now; returns whether it exists."""
         return self._timer(_FIRE_TIMERS, name, process_id, timer)
 
     def drop_timer(self, name: str, process_id: str, timer: str) -> bool:
-        """Gives up a timer whose reaction failed: the process will never have taken it in.
+        """Drops a timer whose reaction failed: the process never handles it.
 
         Returns:
-            Whether there was one.
+            Whether the timer existed.
         """
         return self._timer(_DROP_TIMERS, name, process_id, timer)
 
     def drop(self, name: str, stream: str, *, everything: bool = False) -> int:
-        """Drops the event of a parked stream that failed; the later ones are delivered.
+        """Drops the failed event of a parked stream; the later events are delivered.
 
         Args:
             name: The subscription.
             stream: The parked stream.
-            everything: Those behind it are given up as well.
+            everything: Whether the waiting later events are dropped as well.
 
         Returns:
-            How many events were given up: the subscription will never have seen them.
+            The number of dropped events, which the subscription never handles.
         """
         return int(self._answer(_DROP, self._tenant, name, stream, everything))
 
     def replay(self, name: str, from_position: int, *, through: int | None = None) -> None:
-        """Delivers events again, in silence: `Delivery.effect` does nothing for them.
+        """Delivers events again without effects: `Delivery.effect` does nothing for them.
 
-        It may run meanwhile: the batch under way ends first.
+        The subscription may be running; the replay begins after its current batch.
 
         Args:
             name: The subscription.
-            from_position: Events after this global position.
-            through: Up to this one, then it goes on where it was. None: up to where it was, and on.
+            from_position: Replays the events after this global position.
+            through: Replays up to this global position, then continues at the checkpoint. None:
+                replays up to the checkpoint.
 
         Raises:
-            SubscriptionError: There is nothing to replay, or it would lose or double something.
+            SubscriptionError: There is nothing to replay, or a replay would lose or repeat writes.
         """
         unrepeatable = self._answer(_UNREPEATABLE, self._tenant, name)
         if unrepeatable is not None:
@@ -304,10 +306,10 @@ class Subscriptions:
             raise refused(outcome, name)
 
     def remove(self, name: str) -> None:
-        """Forgets a subscription and everything that it has parked.
+        """Deletes a subscription and its parked events.
 
         Raises:
-            SubscriptionError: It is running, or there is none.
+            SubscriptionError: The subscription is running, or does not exist.
         """
         outcome = self._answer(_REMOVE, self._tenant, name)
         if outcome != "done":
@@ -321,18 +323,18 @@ class Subscriptions:
         *,
         running: Callable[[], object] = lambda: None,
     ) -> None:
-        """Waits until a subscription has handled what a token stands for, in all partitions.
+        """Waits until all partitions of a subscription have handled the events up to a token.
 
         Args:
             name: The subscription.
-            token: What an append or a command has returned.
-            timeout_s: Seconds at most.
-            running: Is called while it waits, and may raise.
+            token: The token returned by an append or a command.
+            timeout_s: Longest wait, in seconds.
+            running: Called between two polls; may raise to end the wait.
 
         Raises:
-            WaitTimeoutError: It has not, or the event is parked.
-            SubscriptionError: There is no such subscription, or it is of another tenant than the
-                append.
+            WaitTimeoutError: The time is up, or the event is parked.
+            SubscriptionError: The subscription does not exist, or belongs to another tenant than
+                the append.
         """
         reaching = Reaching(self._tenant, name, token, timeout_s)
         while True:
@@ -345,7 +347,7 @@ class Subscriptions:
             time.sleep(pause_s)
 
     def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         self._sessions.close()
 
     def __enter__(self) -> Self:
@@ -374,7 +376,7 @@ class Subscriptions:
 
 
 def _change(connection: StoreConnection, how: str, which: str, asked: dict[str, Any]) -> int:
-    """Changes timers under the locks of their processes; returns how many."""
+    """Changes timers after locking their processes; returns the number of timers."""
     with connection.transaction():
         connection.execute(_PROCESSES.format(which).encode(), asked)
         return connection.execute(how.format(which).encode(), asked).rowcount

@@ -1,4 +1,4 @@
-"""Delivery: the circumstances in which a handler sees an event, and the gate for side effects."""
+"""Delivery: what a handler receives with an event; it also collects the handler's effects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class HeldEffect(NamedTuple):
-    """An effect that a handler asked for.
+    """An effect that a handler requested.
 
     Attributes:
-        key: The same on each repetition.
-        act: Does it, given the key.
+        key: Idempotency key, the same on each repetition.
+        act: Performs the effect; takes the key.
         within: Whether it writes through the delivery's connection, and so commits with the batch.
     """
 
@@ -29,23 +29,23 @@ class HeldEffect(NamedTuple):
 
 @dataclass(slots=True)
 class Delivery:
-    """How an event is delivered.
+    """The circumstances of a delivery.
 
-    What is written through `connection` takes effect exactly once. What happens outside of this
-    database cannot: it goes through `effect`, which holds it back in a replay, runs it at the last
-    moment before the commit, and gives it a key by which the other side can drop a repetition.
+    Writes through `connection` take effect exactly once. Effects outside this database cannot be
+    exactly once: request them with `effect`, which drops them in a replay, performs them right
+    before the commit, and passes them a key by which the receiver can drop repetitions.
 
     Attributes:
-        connection: psycopg's, with the transaction open that also moves the checkpoint. It must not
-            be committed or rolled back by the handler.
+        connection: The psycopg connection, in the transaction that also moves the checkpoint. The
+            handler must not commit it or roll it back.
         subscription: Name of the subscription.
-        tenant: Whose event it is.
-        live: False where the event was delivered before a replay, or lies in the history before
-            `effects_from`: nothing may happen outside of the database.
+        tenant: Tenant of the event.
+        live: False in a replay, and for events before `effects_from`: the handler must have no
+            effects outside the database.
         attempt: 1 for the first call with this event, 2 for the next.
-        key: Names the event and the subscription, the same on each repetition.
+        key: Identifies the event and the subscription; the same on each repetition.
         awaited: Whether effects may be async, as in an `AsyncSubscription`.
-        held: Effects that were asked for; the runner has them done.
+        held: Requested effects, which the runner performs.
     """
 
     connection: Any
@@ -58,19 +58,19 @@ class Delivery:
     held: list[HeldEffect] = field(default_factory=list)
 
     def effect(self, act: Effect, *, within: bool = False) -> None:
-        """Has something done outside of the database; at least once if live, never otherwise.
+        """Requests an effect: performed at least once if the delivery is live, otherwise never.
 
-        It is called after all handlers of the transaction, right before the commit. It is called
-        again if the process is killed before the commit is through. If it raises, that is a failure
-        of this event.
+        The runner performs the effect after all handlers of the transaction, right before the
+        commit, and again if the process dies before the commit completes. If the effect raises,
+        this event has failed.
 
         Args:
-            act: Is given a key, the same on each repetition, for the other side's deduplication.
-            within: It writes through `connection` alone, so it is undone where the batch is. It is
-                called after the event's effects on the outside.
+            act: Takes a key, the same on each repetition, by which the receiver drops repetitions.
+            within: Whether the effect writes only through `connection`, so that a rollback undoes
+                it. Such effects are performed after the external effects of the event.
 
         Raises:
-            WrongKindError: It is no function, or an async one that nothing awaits.
+            WrongKindError: `act` is not a function, or is async in a synchronous subscription.
         """
         check = check_callable if self.awaited else check_function
         check(f"an effect of subscription {self.subscription}", act)

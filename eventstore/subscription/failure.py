@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerFailure:
-    """A failure of a handler, or of a process' reaction, as `on_failure` is given it.
+    """A failure of a handler, or of a process manager's reaction, as `on_failure` receives it.
 
     Attributes:
         subscription: Name of the subscription or process manager.
-        tenant: Whose event it is.
-        stream: The event's stream; None for a timer.
-        global_position: Of the event; None for a timer.
-        process_id: Whose timer it is; None for an event.
-        timer: Its name; None for an event.
-        attempts: How often the handler was called.
-        error: What it raised, with its traceback; None if it swallowed an error of the database.
-        error_type: Name of its class.
-        error_code: Its stable code; None if it has none.
+        tenant: Tenant of the event or timer.
+        stream: Stream of the event; None for a timer.
+        global_position: Global position of the event; None for a timer.
+        process_id: Process of the timer; None for an event.
+        timer: Name of the timer; None for an event.
+        attempts: Number of calls of the handler.
+        error: The error with its traceback; None if the handler swallowed a database error.
+        error_type: Name of the error's class.
+        error_code: The error's stable code; None if it has none.
         error_location: `file:line` of the handler's own code; None if unknown.
-        retry_in_s: When it is retried; None if it is parked until someone decides.
+        retry_in_s: Seconds until the retry; None if it is parked until an operator decides.
     """
 
     subscription: str
@@ -39,5 +39,5 @@ class HandlerFailure:
 
     @property
     def parked(self) -> bool:
-        """Whether it waits until someone decides."""
+        """Whether it waits until an operator decides."""
         return self.retry_in_s is None

@@ -1,4 +1,4 @@
-"""Handling: calls the handler for one event, and tells its failures from the database's."""
+"""Handling: calls the handler for one event, and separates its failures from the database's."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from eventstore.subscription.subscription import Subscription
 
 CONTENTION_MAX: Final = 10
-"""Deadlocks and serialization failures in a row, after which the handler is to blame."""
+"""Consecutive deadlocks and serialization failures after which the handler has failed."""
 
 
 def decoder(codec: Codec | None) -> Callable[[StoredEvent], Any]:
-    """Returns what makes an event of the log one of the handler's.
+    """Returns the function that converts a stored event into the handler's argument.
 
     Args:
-        codec: Decodes it, at once, so that what cannot be decoded never reaches the handler. None:
-            the handler takes events as the log holds them.
+        codec: Decodes the event before the call, so that an event that cannot be decoded never
+            reaches the handler. None: the handler takes events as the log stores them.
     """
     if codec is None:
         return lambda stored: stored
@@ -50,8 +50,8 @@ class Handling:
     """Calls a subscription's handler within a transaction.
 
     Attributes:
-        contended: Deadlocks and serialization failures in a row; reset by a commit.
-        limit: Is given the outcome of each effect.
+        contended: Consecutive deadlocks and serialization failures; reset by a commit.
+        limit: Records the outcome of each effect.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Handling:
     async def call(
         self, stored: StoredEvent, *, live: bool, attempt: int
     ) -> list[HeldEffect] | Failure:
-        """Calls the handler; returns the effects that it asks for, or how it failed.
+        """Calls the handler; returns the effects that it requests, or its failure.
 
         Raises:
-            UndeclaredError: No one knows the event's type or version, and the policy is to halt.
-            SubscriptionError: The handler has ended the transaction.
-            Exception: The transaction is to be repeated: the connection broke, or it lost against
-                another.
+            UndeclaredError: The event's type or version is unknown, and the policy is to halt.
+            SubscriptionError: The handler ended the transaction.
+            Exception: The transaction must be repeated: the connection broke, or there was a
+                deadlock or a serialization failure.
         """
         subscription = self._subscription
         delivery = Delivery(
@@ -105,9 +105,9 @@ class Handling:
         return self._failed_silently(attempt) or delivery.held
 
     async def act(self, effects: list[HeldEffect], attempt: int) -> Failure | None:
-        """Has effects done that were not done by an earlier attempt of this process.
+        """Performs the effects that no earlier attempt of this process has performed.
 
-        Those within the transaction come last, and are done by each attempt.
+        Effects within the transaction come last, and are performed by each attempt.
 
         Raises:
             Exception: See `call`.
@@ -133,12 +133,12 @@ class Handling:
             await self._session.compute(self._decode, stored)
         except UndeclaredError:
             return False
-        except Exception:  # noqa: BLE001  # that is another failure, for a handler's policy
+        except Exception:  # noqa: BLE001  # other failures are left to the retry policy
             return True
         return True
 
     def committed(self) -> None:
-        """Says that the transaction is through, so that nothing of it is repeated."""
+        """Records that the transaction has committed, so that it is not repeated."""
         self.contended = 0
         self._done.clear()
 
@@ -151,7 +151,7 @@ class Handling:
         return Failure.of(error, attempt, self._subscription.retry)
 
     def _failed_silently(self, attempt: int) -> Failure | None:
-        """A handler may swallow a database error, but the transaction does not."""
+        """Returns a failure if the handler swallowed an error that aborted the transaction."""
         self._check_open()
         if self._session.status is TransactionStatus.INERROR:
             return Failure(

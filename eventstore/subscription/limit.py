@@ -10,39 +10,39 @@ if TYPE_CHECKING:
 
 
 class DeliveryLimit:
-    """The limit of a plain subscription: none. A reactor has a breaker and a rate.
+    """A subscription has no limit. A reactor overrides this class with a breaker and a rate.
 
     Attributes:
-        once: Whether an effect that failed waits at once. Otherwise its handler is called a second
-            time without a wait, which isolates the failure.
+        once: Whether a failed effect parks its stream immediately. Otherwise the handler is first
+            called a second time without a wait, which isolates the failure.
     """
 
     once: bool = False
 
     async def joined(self, session: RunnerSession, subscription: Subscription) -> None:
-        """Is called when the runner's session has become a member."""
+        """Called when the runner's session has joined the subscription."""
 
     async def held_s(self, session: RunnerSession) -> float:
-        """Returns for how many seconds nothing may be delivered, 0 for none."""
+        """Returns the seconds for which delivery pauses; 0 if it does not."""
         del session
         return 0.0
 
     def full(self, events: int) -> bool:
-        """Returns whether a transaction ends after so many events that have effects."""
+        """Returns whether a transaction ends after this number of events with effects."""
         del events
         return False
 
     def held_now(self) -> bool:
-        """Returns whether nothing may be delivered at this moment."""
+        """Returns whether delivery is paused now."""
         return False
 
     def claimed(self, share: float) -> None:
-        """Takes the part of all partitions that the runner has, from 0 to 1."""
+        """Sets the share of all partitions that the runner owns, from 0 to 1."""
 
     def succeeded(self) -> None:
-        """Notes that an effect was done."""
+        """Records a successful effect."""
 
     def failed(self, error: BaseException) -> bool:
-        """Notes that an effect failed; returns whether that counts as an attempt."""
+        """Records a failed effect; returns whether it counts as an attempt."""
         del error
         return True

@@ -1,4 +1,4 @@
-"""Membership: a session's place among those who share a subscription's partitions."""
+"""Membership: lets the sessions of several runners share the partitions of a subscription."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 async def join(session: RunnerSession, subscription: Subscription) -> None:
     """Makes the session a member; declares the subscription if it is new.
 
-    If it had another number of partitions and no one runs it, it is split again first.
+    If the number of partitions has changed, `join` repartitions the subscription first, which
+    requires that no runner is running it.
 
     Raises:
-        CheckpointBeyondHeadError: It is to start beyond the end of the log.
-        SubscriptionError: It has another number of partitions, and that cannot be changed now.
+        CheckpointBeyondHeadError: The declared start is beyond the end of the log.
+        SubscriptionError: The number of partitions has changed, and cannot be changed now.
     """
     asked = (subscription.owner, subscription.name, subscription.partitions)
     async with session.transaction():
-        # one at a time: whoever looks, or splits, has the members' lock for a moment, and would be
-        # taken for a member that runs
+        # One session at a time: while a session joins or repartitions, it briefly holds the lock of
+        # the members, and another session would mistake it for a running member.
         await session.rows(statement.TAKE_TURNS, asked[:2])
         for _ in range(_ROUNDS_MAX):
             await _declare(session, subscription)
@@ -78,15 +79,15 @@ async def _declare(session: RunnerSession, subscription: Subscription) -> None:
 
 
 async def claim(session: RunnerSession, subscription: Subscription, process: int) -> list[int]:
-    """Takes and gives up partitions so that each member has its share; returns what it has.
+    """Claims and releases partitions so that each member has its share; returns the owned ones.
 
     Args:
-        session: Of the runner.
-        subscription: What it runs.
-        process: Process of the server that has joined.
+        session: Session of the runner.
+        subscription: The subscription.
+        process: Server process of the session that joined.
 
     Raises:
-        SubscriptionError: A pooler has given the runner another session since.
+        SubscriptionError: A pooler has since assigned another server session to the runner.
     """
     await check_session(session, subscription.name, process)
     mine: list[int] = await session.value(statement.CLAIM, (subscription.owner, subscription.name))
@@ -97,15 +98,15 @@ _PROBES = 3
 
 
 async def check_session(session: RunnerSession, name: str, process: int) -> None:
-    """Makes sure that a runner still has the session that joined.
+    """Checks that a runner still uses the server session that joined.
 
     Args:
-        session: Of the runner, outside of a transaction.
-        name: Of the subscription.
-        process: Process of the server that has joined.
+        session: Session of the runner, outside a transaction.
+        name: Name of the subscription.
+        process: Server process of the session that joined.
 
     Raises:
-        SubscriptionError: A pooler has given the runner another session since.
+        SubscriptionError: A pooler has since assigned another server session to the runner.
     """
     if await session.value(BACKEND_PID) != process:
         raise _shared(name)
@@ -116,18 +117,18 @@ async def own_session(
     opened: Callable[[], AbstractAsyncContextManager[RunnerSession]],
     name: str,
 ) -> int:
-    """Returns the server's process, and refuses a pooler that deals out sessions by transaction.
+    """Returns the id of the server process, and refuses a pooler in transaction mode.
 
-    While another client's transaction is open, such a pooler gives it the session that this one had
-    before, or this one another.
+    To detect such a pooler, the function opens a transaction in a second session. The pooler then
+    assigns the first session's server process to the second, or another process to the first.
 
     Args:
-        session: Of the runner, outside of a transaction.
-        opened: Opens another one.
-        name: Of the subscription.
+        session: Session of the runner, outside a transaction.
+        opened: Opens a second session.
+        name: Name of the subscription.
 
     Raises:
-        SubscriptionError: The session is not the runner's own.
+        SubscriptionError: The server session is not dedicated to the runner.
     """
     own: int = await session.value(BACKEND_PID)
     if not pooled(session.connection, own):
@@ -145,16 +146,16 @@ def _shared(name: str) -> SubscriptionError:
     return SubscriptionError(
         f"the runner of subscription {name} needs a session of its own",
         detail="a pooler gives each transaction another session of the server",
-        hint="give the runner a DSN that leads to Postgres itself, or to a pooler in session mode;"
-        " stores and Subscriptions work through either",
+        hint="use a DSN of Postgres itself, or of a pooler in session mode; stores and"
+        " Subscriptions also work with a pooler in transaction mode",
     )
 
 
 async def leave(session: RunnerSession) -> None:
-    """Gives up membership and partitions at once.
+    """Releases membership and partitions immediately.
 
-    Closing the connection would do so too, but only when the server gets round to it: until
-    then the next runner would see the subscription as running.
+    Closing the connection releases them too, but only when the server process ends. Until then
+    another runner would see the subscription as running.
     """
-    with suppress(psycopg.Error):  # then closing the connection does it
+    with suppress(psycopg.Error):  # closing the connection then releases them
         await session.rows(statement.LEAVE)

@@ -1,4 +1,4 @@
-"""Reaching: one wait for a subscription, between two looks at how far it has come."""
+"""Reaching: decides between two polls whether a wait for a subscription is over."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _WAIT_LONGEST_S: Final = 0.025
 
 
 class Reaching:
-    """Decides whether a wait is over; a caller that waits runs `REACHED` with `asked` before.
+    """Decides whether a wait is over. For each poll, the caller runs `REACHED` with `asked`.
 
     Args:
-        tenant: Whose subscription.
-        name: Of the subscription.
-        token: What it shall reach.
-        timeout_s: Seconds at most.
+        tenant: Tenant of the subscription.
+        name: Name of the subscription.
+        token: The position to reach.
+        timeout_s: Longest wait, in seconds.
 
     Attributes:
         asked: Parameters of `REACHED`.
@@ -46,14 +46,14 @@ class Reaching:
         self._pause_s = _WAIT_FIRST_S
 
     def pause_s(self, row: Any) -> float | None:
-        """Returns how long to wait before the next look, in seconds; None: it is reached.
+        """Returns the seconds until the next poll; None if the position is reached.
 
         Args:
-            row: The answer to `REACHED`.
+            row: The row that `REACHED` returned.
 
         Raises:
             WaitTimeoutError: The time is up, or the event is parked.
-            SubscriptionError: There is no such subscription, or it is another tenant's.
+            SubscriptionError: The subscription does not exist, or belongs to another tenant.
         """
         reached, head, parked, owner = row
         if self._token.transaction_id and owner not in (None, self._tenant):
@@ -70,9 +70,9 @@ class Reaching:
 
 def _foreign(name: str, tenant: str, owner: str) -> SubscriptionError:
     return SubscriptionError(
-        f"subscription {name} is of another tenant than what it is waited for",
+        f"subscription {name} belongs to another tenant than the append",
         detail=f"subscription: {tenant}; the append: {owner}",
-        hint="run it with store=store, whose tenant it takes, or declare it with tenant=...",
+        hint="run it with store=store to use the store's tenant, or declare it with tenant=...",
     )
 
 
@@ -85,11 +85,11 @@ def _late(
         return WaitTimeoutError(
             f"subscription {name} has parked the event at global position {token.global_position}",
             detail="its handler failed with it, or with an earlier event of its stream",
-            hint="look at what is parked, repair the handler, then retry it",
+            hint="list the parked events, repair the handler, then retry them",
         )
     return WaitTimeoutError(
         f"subscription {name} did not reach global position {token.global_position} in time",
         detail=f"it is at {reached}, {token.global_position - reached} positions short;"
         f" the log ends at {head}",
-        hint="is it running, and does anything hold the log back? see eventstore.writers_under_way",
+        hint="check that it runs, and see eventstore.writers_under_way for open transactions",
     )

@@ -1,10 +1,10 @@
-"""Rebuild: a view's own tables computed again from the log, then exchanged in one transaction.
+"""Rebuild: computes a view's own tables again from the log, and replaces differing rows atomically.
 
-The handler writes to temporary tables of the same names, which hide the view's own in the session
-of the rebuild. When they have caught up, the subscription's checkpoints are locked, so its runners
-wait between two batches; what is left is handled; and the rows that differ are exchanged. Readers
-see all of the old rows, then all of the new ones. Table, indexes, grants and views stay what they
-are, and the checkpoints do not move.
+In the session of the rebuild, temporary tables of the same names hide the view's own tables, so the
+handler writes to them. When they have caught up, a transaction locks the subscription's
+checkpoints, which makes its runners wait between two batches; handles the remaining events; and
+replaces the rows that differ. Readers see either all old rows or all new rows. The tables, their
+indexes, grants and dependent views remain, and the checkpoints do not move.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from eventstore.subscription.subscription import Subscription
 
 PAGE: Final = 1_000
-"""Events of one transaction; and of the last one, during which runners wait."""
+"""Events per transaction, also of the last one, during which runners wait."""
 
 _CHECKPOINTS: Final = (
     "SELECT partition, partitions, global_position,"
@@ -55,12 +55,12 @@ _PARKED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a rebuild did.
+    """The result of a rebuild.
 
     Attributes:
-        events: How many the handler was called with.
-        removed: Rows that the tables had and the log does not give, or gives differently.
-        added: Rows that were put in.
+        events: Number of events that the handler has handled.
+        removed: Number of deleted rows: absent from the rebuilt tables, or different there.
+        added: Number of inserted rows.
     """
 
     events: int
@@ -69,7 +69,7 @@ class Rebuilt:
 
 
 class _Checkpoints(NamedTuple):
-    """How far a subscription is, by partition."""
+    """Checkpoints of a subscription, by partition."""
 
     positions: dict[int, int]
 
@@ -88,22 +88,22 @@ def rebuild(
 ) -> Rebuilt:
     """Rebuilds a view's tables, whether or not its subscription runs.
 
-    Nothing happens outside of the database: `delivery.live` is false, and effects are dropped. What
-    the handler writes to tables that the subscription does not name is refused, and everything is
-    as it was.
+    The rebuild has no effects outside the database: `delivery.live` is false, and effects are
+    dropped. If the handler writes to a table that the subscription does not name, the rebuild fails
+    and the view's tables are unchanged.
 
     Args:
-        dsn: The event store's database, with a session of its own; never shown.
-        subscription: Names the tables that it alone writes, each with a primary key. The handler
-            names them without a schema.
-        store: Decodes events, and says whose they are.
-        codec: Decodes events where there is no store.
-        after: Only events after this global position; what the subscription began with if left out.
+        dsn: The event store's database, not through a pooler in transaction mode; never shown.
+        subscription: Names its own tables, each with a primary key. The handler must name them
+            without a schema.
+        store: Decodes events, and determines their tenant.
+        codec: Decodes events if there is no store.
+        after: Only events after this global position; by default, where the subscription began.
 
     Raises:
-        SubscriptionError: It has no tables, or they cannot be rebuilt; it has never run, has parked
-            streams or replays; or the handler wrote elsewhere.
-        Exception: What the handler raised.
+        SubscriptionError: The subscription has no tables, or they cannot be rebuilt; it has never
+            run, has parked streams or is replaying; or the handler wrote to other tables.
+        Exception: Raised by the handler.
     """
     if isinstance(subscription, AsyncSubscription):
         raise SubscriptionError(
@@ -122,7 +122,7 @@ async def async_rebuild(
     codec: Codec | None = None,
     after: int | None = None,
 ) -> Rebuilt:
-    """Is `rebuild` for a view whose handler is async."""
+    """`rebuild` for a view whose handler is async."""
     work = _Rebuilding(dsn, subscription, store, codec, after)
     in_threads = work.codec is not None and work.codec.keyring is not None
     return await work.run(partial(async_session, dsn, in_threads=in_threads))
@@ -154,7 +154,7 @@ class _Rebuilding:
     async def run(
         self, opened: Callable[..., AbstractAsyncContextManager[RunnerSession]]
     ) -> Rebuilt:
-        """Does it."""
+        """Performs the rebuild."""
         name = self._subscription.name
         try:
             async with opened(f"headwater rebuild {name}") as session:
@@ -170,7 +170,7 @@ class _Rebuilding:
             raise translated(error) from error
 
     async def _catch_up(self, session: RunnerSession, shadow: Shadow) -> None:
-        """Handles what all partitions are past, until a page of it at most is left."""
+        """Handles events that all partitions have passed, until at most a page of them is left."""
         while True:
             reached = await self._checkpoints(session, _CHECKPOINTS)
             through = min(reached.positions.values())
@@ -180,7 +180,7 @@ class _Rebuilding:
                 await self._page(session, shadow, reached, through)
 
     async def _exchange(self, session: RunnerSession, shadow: Shadow) -> Rebuilt:
-        """Handles what is left while runners wait, and puts the rows in their place."""
+        """Handles the remaining events while runners wait, and replaces the rows that differ."""
         reached = await self._checkpoints(session, _LOCKED)
         through = max(reached.positions.values())
         while self._after < through:
@@ -210,7 +210,7 @@ class _Rebuilding:
         async with shadow.guarded():
             for row in rows:
                 if row[2] is None or row[3] > reached.positions[row[2]]:
-                    continue  # of no event, or of one that its partition has not come to
+                    continue  # no event, or an event after the checkpoint of its partition
                 await self._handle(session, StoredEvent._make(row[3:]))
         self._after = last if size >= PAGE else through
 
@@ -232,12 +232,12 @@ class _Rebuilding:
             raise refused("absent", name)
         if any(row[3] for row in rows):
             raise SubscriptionError(
-                f"subscription {name} replays, or is not through its former partitions",
+                f"subscription {name} is replaying, or has not finished its repartitioning",
                 hint="run it until it has caught up, then rebuild",
             )
         if await session.row(_PARKED, which) is not None:
             raise SubscriptionError(
-                f"subscription {name} has parked streams, whose events its tables lack",
+                f"subscription {name} has parked events, which its tables lack",
                 hint=f"headwater events parked retry {name} --all, then rebuild",
             )
         return _Checkpoints({row[0]: row[2] for row in rows})
@@ -248,7 +248,7 @@ def _begin(subscription: Subscription) -> int:
         return subscription.start
     if subscription.start is Start.END:
         raise SubscriptionError(
-            f"subscription {subscription.name} began at an end of the log that is not recorded",
-            hint="say after which global position it is rebuilt: after=...",
+            f"subscription {subscription.name} began at the end of the log, which is not recorded",
+            hint="give the global position after which to rebuild it: after=...",
         )
     return 0

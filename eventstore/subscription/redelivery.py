@@ -1,4 +1,4 @@
-"""Redelivery: hands parked events to the handler again, one transaction each, in their order."""
+"""Redelivery: delivers parked events again in stream order, in one transaction each."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 100
-"""Events of one parked stream before the others have their turn again."""
+"""Events of one parked stream that are delivered in a row before another stream's."""
 
 
 class Redelivery:
     """Delivers the parked events of some partitions of a subscription when they are due.
 
-    An event that succeeds is deleted from those parked, and the next of its stream comes up. When
-    none is left, the stream flows again.
+    After a success, the parked event is deleted and the next one of its stream becomes due. When
+    none is left, the stream is no longer parked.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Redelivery:
         self._stopping = stopping
 
     async def run(self, mine: Sequence[int]) -> None:
-        """Delivers what is due.
+        """Delivers the due events.
 
         Args:
             mine: Partitions whose locks this session holds.
 
         Raises:
             UndeclaredError: See `Subscription.unknown`.
-            SubscriptionError: The handler has ended the transaction.
+            SubscriptionError: The handler ended the transaction.
         """
         subscription = self._subscription
         due = await self._session.rows(
@@ -73,10 +73,10 @@ class Redelivery:
                     break
 
     async def retry_known(self, mine: Sequence[int]) -> None:
-        """Has events retried that were parked as unknown, and that this program knows.
+        """Retries events that were parked as undeclared, if this program declares their types.
 
         Args:
-            mine: Partitions whose locks this session has got just now.
+            mine: Partitions that this session has just claimed.
         """
         subscription = self._subscription
         scope = (subscription.owner, subscription.name)

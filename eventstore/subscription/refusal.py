@@ -1,4 +1,4 @@
-"""Refusals: why an operator's request about a subscription is not done."""
+"""Refusals: errors for operator requests that the database refuses."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Final
 from eventstore.errors import SubscriptionError
 
 _REFUSALS: Final = {
-    "absent": ("there is no subscription {}", "it is declared when it runs for the first time"),
+    "absent": ("there is no subscription {}", "its first run declares it"),
     "running": ("subscription {} is running", "stop all of its runners first"),
     "parked": (
-        "subscription {} has parked streams, whose events a replay would lose or double",
+        "subscription {} has parked streams, whose events a replay would lose or repeat",
         "retry or drop them first",
     ),
     "repartitioning": (
         "subscription {} has not yet caught up with its former partitions",
-        "run it until it has, then replay",
+        "run it until it has caught up, then replay",
     ),
     "ahead": (
-        "subscription {} has not come so far, there is nothing to replay",
-        "a replay goes back; what is ahead comes by itself",
+        "subscription {} has not reached that position, so there is nothing to replay",
+        "name a position before its checkpoint; later events are delivered without a replay",
     ),
     "doubling": (
-        "subscription {} has tables of its own, and a replay would double what they hold",
-        "headwater events rebuild {} builds them beside it, then exchanges what differs",
+        "subscription {} has tables of its own, and a replay would apply events to them twice",
+        "use headwater events rebuild {}, which computes the tables again",
     ),
     "effects": (
         "subscription {} is a reactor, whose effects are never repeated by a replay",
-        "headwater reactor retry repeats what has failed",
+        "headwater reactor retry repeats failed effects",
     ),
-    "empty": ("a replay of subscription {} ends after it begins", "through is greater than from"),
+    "empty": ("a replay of subscription {} must end after it begins", "set through above from"),
 }
 
 
 def refused(outcome: str, name: str) -> SubscriptionError:
-    """Returns the error that an answer of the database stands for."""
+    """Returns the error for an outcome that the database returned."""
     message, hint = _REFUSALS[outcome]
     return SubscriptionError(message.format(name), hint=hint.format(name))

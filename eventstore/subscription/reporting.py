@@ -1,4 +1,4 @@
-"""Reporting: tells the log and `on_failure` that a handler failed, outside of any transaction."""
+"""Reporting: logs a failure of a handler and calls `on_failure`, outside any transaction."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ async def report(  # noqa: PLR0913  # an event's place or a timer's
     process_id: str | None = None,
     timer: str | None = None,
 ) -> None:
-    """Logs a failure and tells `on_failure` of it, outside of any transaction.
+    """Logs a failure and calls `on_failure`, outside any transaction.
 
     Args:
-        session: Of the runner.
-        subscription: Whose handler failed.
-        failure: How.
-        retry_in_s: When it is retried; None if it is not.
-        first: Whether it is new; a traceback is logged then, and when it is parked.
-        stream: Of the event.
-        global_position: Of the event.
-        process_id: Of the timer.
-        timer: Its name.
+        session: Session of the runner.
+        subscription: Subscription whose handler failed.
+        failure: The failure.
+        retry_in_s: Seconds until the retry; None if it is parked.
+        first: Whether it is the first failure. The traceback is logged for the first failure, and
+            when the event or timer is parked.
+        stream: Stream of the event.
+        global_position: Global position of the event.
+        process_id: Process of the timer.
+        timer: Name of the timer.
     """
     what = "event failed" if timer is None else "timer failed"
     place = {"stream": stream, "global_position": global_position}
@@ -80,7 +81,7 @@ async def report(  # noqa: PLR0913  # an event's place or a timer's
         await session.call(
             f"on_failure of subscription {subscription.name}", subscription.on_failure, told
         )
-    except Exception as error:  # noqa: BLE001  # it only looks on
+    except Exception as error:  # noqa: BLE001  # an observer must not stop the runner
         _log.error(
             "on_failure failed", subscription=subscription.name, traceback=traceback_of(error)
         )

@@ -1,4 +1,4 @@
-"""RetryPolicy: how often and when an event is retried; Failure: what is kept of an error."""
+"""RetryPolicy: how often and when an event is retried; Failure: the stored form of an error."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from eventstore.subscription.trace import kind_of, location_of
 from foundation.retry import RetrySchedule
 
 ATTEMPTS_MAX: Final = 20
-"""With the waits below, about eleven minutes: a dependency that is restarted is back by then."""
+"""About eleven minutes with the waits below: longer than the restart of a dependency."""
 
 WAIT_INITIAL_S: Final = 0.2
 WAIT_MAX_S: Final = 60.0
-"""So long after a dependency is back, the last stream that waited for it is handled again."""
+"""Also the longest time until a stream is retried after its dependency has recovered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy(RetrySchedule):
-    """How a handler that fails is retried; see `RetrySchedule`. Only the event's stream waits.
+    """How a failed event is retried; see `RetrySchedule`. Only the event's stream waits.
 
     By default 20 calls, with waits of 0.2, 0.4, 0.8, … 51 seconds, then of a minute: about eleven
-    minutes in all.
+    minutes in total.
     """
 
     attempts_max: int = ATTEMPTS_MAX
@@ -33,16 +33,17 @@ class RetryPolicy(RetrySchedule):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is kept of a handler's error: never its text, which may have values of rows in it.
+    """The stored form of a handler's error: never its text, which may contain values of rows.
 
     Attributes:
         error_type: Name of its class.
         error_code: Its stable code: HW-E… of this package, or Postgres' SQLSTATE.
-        attempts: How often the handler was called.
-        permanent: No retry resolves it.
+        attempts: Number of calls of the handler.
+        permanent: Whether a retry cannot succeed.
         error_location: `file:line` of the handler's own code; None if unknown.
         error: The error itself, for this process only.
-        outage: A dependency is away, so that this was no attempt; it is retried in any case.
+        outage: Whether a dependency is unavailable. Such a failure does not count as an attempt and
+            is always retried.
     """
 
     error_type: str
@@ -55,7 +56,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, attempts: int, policy: RetryPolicy) -> Failure:
-        """Returns what is kept of an error after so many attempts."""
+        """Returns the failure for an error after this number of attempts."""
         code = getattr(error, "sqlstate", None)
         permanent = isinstance(error, policy.permanent)
         if isinstance(error, EventStoreError):
@@ -64,11 +65,11 @@ class Failure:
         return cls(kind_of(error), code, attempts, permanent, location_of(error), error)
 
     def wait_s(self, policy: RetryPolicy) -> float | None:
-        """Returns how long to wait before the next attempt, in seconds; None if there is none."""
+        """Returns the seconds until the next attempt; None if there is none."""
         if self.outage:
             return policy.pause_s(max(1, self.attempts))
         return None if self.permanent else policy.wait_s(self.attempts)
 
     def during_outage(self) -> Failure:
-        """Returns this failure as one that counts as no attempt."""
+        """Returns the same failure, which does not count as an attempt."""
         return replace(self, attempts=self.attempts - 1, permanent=False, outage=True)

@@ -1,8 +1,8 @@
-"""SubscriptionRunner: history first, then each event as it comes, until it is stopped.
+"""SubscriptionRunner: delivers the existing events, then new ones, until it is stopped.
 
-One runner has one connection, and one thread works on it. Run more of them, in this process or in
-others, and they share the subscription's partitions. The server's session must be the runner's own:
-no pooler that deals out sessions by transaction may stand between.
+A runner has one connection, used by one thread. Several runners, in one process or in several,
+share the subscription's partitions. The server session must be dedicated to the runner, so a pooler
+in transaction mode is refused.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Runner(ABC, Generic[SubscriptionT, StoreT]):
     """The shared part of `SubscriptionRunner` and `AsyncSubscriptionRunner`.
 
     Attributes:
-        subscription: What it runs, with the tenant that it runs for.
-        failed: What ended `run`; None while it runs, after `stop`, and where its task was
-            cancelled.
+        subscription: The subscription, with its tenant.
+        failed: The error that ended `run`; None while it runs, after `stop` and after a
+            cancellation.
     """
 
     def __init__(  # noqa: PLR0913  # each is one thing that a caller can want
@@ -92,11 +92,11 @@ class Runner(ABC, Generic[SubscriptionT, StoreT]):
 
     @property
     def ready(self) -> bool:
-        """Whether it is connected and shares the subscription's partitions now."""
+        """Whether it is connected and a member of the subscription now."""
         return self._serving.ready
 
     def stop(self) -> None:
-        """Ends `run` after the event that is being handled; what is done is committed."""
+        """Ends `run` after the current event; the handled events are committed."""
         self._alarm.ring()
 
     async def _run(self) -> None:
@@ -134,31 +134,32 @@ class Runner(ABC, Generic[SubscriptionT, StoreT]):
 
 
 class SubscriptionRunner(Runner[Subscription, "EventStore"]):
-    """Runs a subscription. Each runner is run once; make another one to run it again.
+    """Runs a subscription. A runner can run only once.
 
-    Threads: `run` belongs to one; everything else may be called from any, `stop` also from a signal
-    handler.
+    Threads: `run` belongs to one thread; other methods may be called from any thread, `stop` also
+    from a signal handler.
 
     Args:
         dsn: The event store's database; never shown.
-        subscription: What to run.
-        store: Decodes events for the handler, and says whose they are. Without it and without a
-            codec, the handler takes `StoredEvent`.
-        codec: Decodes events where there is no store; the subscription says whose they are.
-        chore: What else is to be done on the connection between batches.
-        limit: When events may be delivered, and how many at once; None: always.
-        on_stop: Is called once, in the thread of `run`, when that ends: with what ended it, or None
-            after `stop`.
+        subscription: The subscription.
+        store: Decodes events for the handler, and determines their tenant. Without a store and
+            without a codec, the handler takes `StoredEvent`.
+        codec: Decodes events if there is no store; the subscription determines their tenant.
+        chore: Further work on the connection between batches.
+        limit: When events may be delivered, and how many in one transaction; None: no limit.
+        on_stop: Called once, in the thread of `run`, when `run` ends: with the error that ended it,
+            or with None after `stop`.
 
     Attributes:
-        subscription: What it runs, with the tenant that it runs for.
-        failed: What ended `run`; None while it runs and after `stop`.
-        ready: Whether it is connected and shares the subscription's partitions now.
+        subscription: The subscription, with its tenant.
+        failed: The error that ended `run`; None while it runs and after `stop`.
+        ready: Whether it is connected and a member of the subscription now.
 
     Raises:
-        StoreUnavailableError: There is no way to the database.
+        StoreUnavailableError: The database cannot be reached.
         SubscriptionError: The subscription is declared for another tenant than the store's.
-        WrongKindError: `on_stop` is no function, or an async one; or it is an `AsyncSubscription`.
+        WrongKindError: `on_stop` is not a function, or is async; or the subscription is an
+            `AsyncSubscription`.
     """
 
     _thread: threading.Thread | None = None
@@ -180,25 +181,25 @@ class SubscriptionRunner(Runner[Subscription, "EventStore"]):
     def run(self) -> None:
         """Delivers events until `stop`.
 
-        A lost connection is reopened, for as long as it takes; the interrupted batch is repeated.
+        The runner reconnects without a time limit, and repeats the interrupted batch.
 
         Raises:
             UndeclaredError: An event's type or version is unknown, and the policy is to halt.
             CheckpointBeyondHeadError: The subscription is ahead of the log.
-            SubscriptionError: It cannot run as it is declared, or its handler is broken.
-            EventStoreError: The database refuses what no repetition changes.
+            SubscriptionError: The declaration of the subscription or its handler is invalid.
+            EventStoreError: The database reported a permanent error.
         """
         completed(self._run())
 
     def start(self) -> None:
-        """Runs it in a thread of its own. `failed`, `on_stop` and `join` tell how it ended."""
+        """Starts `run` in a thread; `failed`, `on_stop` and `join` report how it ended."""
         self._thread = threading.Thread(
             target=self._keep_error, name=f"subscription {self.subscription.name}", daemon=True
         )
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Waits for the thread's end and raises what `run` has raised; False if it still runs."""
+        """Waits for the thread and raises the error of `run`; returns False if it still runs."""
         if self._thread is None:
             return True
         self._thread.join(timeout_s)
@@ -210,9 +211,9 @@ class SubscriptionRunner(Runner[Subscription, "EventStore"]):
         return True
 
     def wait_for(self, token: Token, timeout_s: float) -> None:
-        """See `Subscriptions.wait_for`; raises what `run` has raised, if it has.
+        """See `Subscriptions.wait_for`; raises the error of `run` if `run` has failed.
 
-        To wait often, keep a `Subscriptions`: this method opens a connection each time.
+        Each call opens a connection. To wait often, use a `Subscriptions`.
         """
         with Subscriptions(self._dsn, tenant=self.subscription.owner) as subscriptions:
             subscriptions.wait_for(self.subscription.name, token, timeout_s, running=self._running)
@@ -237,13 +238,13 @@ class SubscriptionRunner(Runner[Subscription, "EventStore"]):
 
 
 def tenant_of(subscription: Subscription, store: EventStore | AsyncEventStore | None) -> str:
-    """Whose events a subscription reads."""
+    """Returns the tenant whose events a subscription reads."""
     if store is None:
         return subscription.owner
     if subscription.tenant not in (None, store.tenant):
         raise SubscriptionError(
-            f"subscription {subscription.name} is of another tenant than its store",
+            f"subscription {subscription.name} belongs to another tenant than its store",
             detail=f"subscription: {subscription.tenant}; store: {store.tenant}",
-            hint="leave the tenant out, or run it with store.for_tenant(...)",
+            hint="omit the tenant, or run it with store.for_tenant(...)",
         )
     return store.tenant

@@ -1,8 +1,8 @@
-"""Serving: history first, then each event as it comes, until it is stopped.
+"""Serving: delivers the existing events, then new ones, until it is stopped.
 
-How it waits: while events come it looks at the log's end every few milliseconds, which is cheap for
-the database and free for writers. After a quiet while it asks to be woken: the next append sends
-one notification. Whatever happens to that, it looks again after a quarter of a second.
+While events arrive, the runner polls the end of the log every few milliseconds, which is cheap for
+the database and costs writers nothing. After a quiet period it requests one notification from the
+next append. In case the notification is lost, it also polls every quarter of a second.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 BUSY_POLL_S: Final = 0.004
-"""Between two looks while events come; the most that waiting adds to an event's way."""
+"""Poll interval while events arrive; the longest delay that polling adds to an event."""
 
 BUSY_S: Final = 0.5
-"""A quiet time of this length ends the busy phase."""
+"""A quiet period of this length ends the busy phase."""
 
 IDLE_POLL_S: Final = 0.25
-"""Between two looks whether or not a notification came."""
+"""Poll interval after a quiet period, in case a notification is lost."""
 
 WRITING_POLL_S: Final = 0.05
-"""While a transaction that appends is open, at most; it does not notify when it ends."""
+"""Longest poll interval while an appending transaction is open, whose end sends no notification."""
 
 BALANCE_S: Final = 0.5
-"""Between two looks at who else shares the partitions."""
+"""Interval at which members redistribute the partitions."""
 
 _RECONNECT_S: Final = (0.1, 5.0)
 _CONTENTION_S: Final = (0.005, 0.5)
 
 
 class Chore(Protocol):
-    """What else is to be done on the runner's connection, such as firing timers."""
+    """Further work on the runner's connection, such as firing timers."""
 
     async def run(self, session: RunnerSession) -> float | None:
-        """Does what is due; returns the seconds until the next is, None if nothing is planned."""
+        """Does due work; returns the seconds until more is due, None if nothing is planned."""
         ...
 
 
@@ -66,16 +66,16 @@ class Serving:
     """The work of one runner, over one connection at a time.
 
     Args:
-        subscription: What to run, with its tenant.
-        codec: Decodes events for the handler; None: it takes them as they are stored.
-        chore: What else is to be done between batches.
-        alarm: Ends it.
-        opened: Opens a connection, given what the server shall call it.
-        limit: When events may be delivered; None: always.
+        subscription: The subscription, with its tenant.
+        codec: Decodes events for the handler; None: the handler takes stored events.
+        chore: Further work between batches.
+        alarm: Ends the work when it rings.
+        opened: Opens a connection; takes its application name.
+        limit: When events may be delivered; None: no limit.
 
     Attributes:
         subscription: As given.
-        ready: Whether it is connected and shares the subscription's partitions now.
+        ready: Whether it is connected and a member of the subscription now.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # what a runner is made of
@@ -120,7 +120,7 @@ class Serving:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[RunnerSession]:
-        """A connection that is a member of the subscription."""
+        """Opens a connection and joins the subscription."""
         name = f"headwater subscription {self.subscription.name}"
         async with self._opened(name) as session:
             self._server_process = await membership.own_session(
@@ -164,7 +164,7 @@ class Serving:
             except Exception as error:
                 if session.lost:
                     raise psycopg.OperationalError("the connection is lost") from error
-                # what failed may be that the session is another one
+                # the cause may be a pooler that has assigned another server session
                 await membership.check_session(
                     session, self.subscription.name, self._server_process
                 )
@@ -178,7 +178,7 @@ class Serving:
     async def _turn(
         self, session: RunnerSession, batch: Batch, redelivery: Redelivery, mine: list[int]
     ) -> tuple[Look | None, float]:
-        """One round of work; returns what it saw, and how long to wait at most, in seconds."""
+        """Runs a batch and other due work; returns the state of the log and the longest wait, s."""
         wait_s = IDLE_POLL_S
         held_s = await self._limit.held_s(session)
         if held_s > 0:
@@ -211,8 +211,8 @@ class Serving:
         return mine
 
     async def _pause(self, session: RunnerSession, look: Look | None, wait_s: float) -> None:
-        """Waits until there is reason to look again, for `wait_s` at most."""
-        if look is None:  # no partition is ours
+        """Waits until the log may have more events, for `wait_s` seconds at most."""
+        if look is None:  # this runner owns no partition, or delivery is paused
             await self._alarm.sleep(wait_s)
             return
         now = time.monotonic()
@@ -222,7 +222,8 @@ class Serving:
         while not self._alarm.rung and (left := deadline - time.monotonic()) > 0:
             quiet = time.monotonic() - self._moved_at
             if look.mark < look.head:
-                # A writer is under way who may have seen that no one waits, so it will not notify.
+                # An open transaction may have appended before this runner requested a
+                # notification, so its commit would send none.
                 await self._alarm.sleep(
                     min(left, max(BUSY_POLL_S, min(quiet / 10, WRITING_POLL_S)))
                 )
@@ -235,7 +236,7 @@ class Serving:
                 return
 
     async def _sleep(self, session: RunnerSession, head: int, timeout_s: float) -> None:
-        """Asks to be woken, and waits for it."""
+        """Requests a notification, and waits for it."""
         self._woken = False
         if await session.value(statement.WANT_WAKE) == head and not self._woken:
             await self._alarm.sleep(timeout_s, session.connection.fileno())
@@ -260,4 +261,4 @@ class Serving:
 
 def _pause_s(times: int, first_s: float, longest_s: float) -> float:
     wait: float = min(first_s * 2 ** min(times - 1, 20), longest_s)
-    return wait * random.uniform(0.5, 1.0)  # noqa: S311  # spreads, does not hide
+    return wait * random.uniform(0.5, 1.0)  # noqa: S311  # spreads retries, is no secret

@@ -1,8 +1,8 @@
-"""RunnerSession: a runner's connection, and who waits for its answers, a thread or an event loop.
+"""RunnerSession: a runner's connection, blocking or for asyncio.
 
-What runners do is written once, as coroutines over a `RunnerSession`. Over a blocking connection
-none of them is ever suspended, so `completed` runs them through in the caller's thread. Over one
-for asyncio the caller's loop does.
+The work of runners is implemented once, as coroutines over a `RunnerSession`. Over a blocking
+connection no coroutine is ever suspended, so `completed` runs it to its end in the caller's thread.
+Over a connection for asyncio, the caller's event loop runs it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 
 def completed(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine over a `BlockingSession` through, in this thread and without a loop.
+    """Runs a coroutine over a `BlockingSession` to its end, without an event loop.
 
     Raises:
-        RuntimeError: It waits for an event loop.
+        RuntimeError: The coroutine waits for an event loop.
     """
     try:
         work.send(None)
@@ -47,7 +47,7 @@ class RunnerSession(ABC):
     """One connection of a runner.
 
     Attributes:
-        connection: The driver's own, as handlers get it.
+        connection: The psycopg connection, which handlers receive.
     """
 
     connection: Any
@@ -69,11 +69,11 @@ class RunnerSession(ABC):
 
     @abstractmethod
     async def events(self, asked: str, parameters: Any = None) -> list[tuple[Any, ...]]:
-        """Executes a statement; returns its rows, with json as the bytes that are stored."""
+        """Executes a statement; returns its rows, with json columns as the stored bytes."""
 
     @abstractmethod
     async def change(self, asked: str, parameters: Any = None) -> int:
-        """Executes a statement; returns the number of rows that it has changed."""
+        """Executes a statement; returns the number of changed rows."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[None]:
@@ -81,24 +81,24 @@ class RunnerSession(ABC):
 
     @abstractmethod
     async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function of the user's; the connection has its settings back afterwards.
+        """Calls a user's function, then restores the settings of the connection.
 
         Args:
-            what: What it is, for the error.
-            function: Is called in this thread; over asyncio, what it returns is awaited.
-            arguments: Of the function.
+            what: Name of the function in an error message.
+            function: Called in this thread; over asyncio, its result is awaited.
+            arguments: Arguments of the function.
 
         Raises:
-            WrongKindError: It returned something to be awaited, and nothing awaits it.
-            Exception: Whatever the function raised.
+            WrongKindError: The function returned an awaitable over a blocking connection.
+            Exception: Raised by the function.
         """
 
     @abstractmethod
     async def compute(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Calls what decodes events: over asyncio in another thread if a key ring may be asked."""
+        """Calls a function that decodes events; in another thread if asyncio uses a key ring."""
 
     async def row(self, asked: str, parameters: Any = None) -> tuple[Any, ...] | None:
-        """Executes a statement; returns its first row, None if there is none."""
+        """Executes a statement; returns its first row, None without one."""
         found = await self.rows(asked, parameters)
         return found[0] if found else None
 
@@ -109,10 +109,10 @@ class RunnerSession(ABC):
 
 
 class BlockingSession(RunnerSession):
-    """A session over a blocking connection; each of its coroutines ends without a suspension.
+    """A session over a blocking connection; its coroutines are never suspended.
 
     Args:
-        connection: In autocommit mode, or with the transaction open that is joined.
+        connection: In autocommit mode, or with an open transaction, which the session joins.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -154,8 +154,8 @@ class AsyncSession(RunnerSession):
     """A session over a connection for asyncio.
 
     Args:
-        connection: In autocommit mode, or with the transaction open that is joined.
-        in_threads: Whether decoding may wait for a key ring's database.
+        connection: In autocommit mode, or with an open transaction, which the session joins.
+        in_threads: Whether decoding may query a key ring's database.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class AsyncSession(RunnerSession):
 
 
 def _unopened(dsn: str, error: psycopg.OperationalError) -> Exception:
-    """What a runner ends with if its login is refused; else the driver's error: it retries that."""
+    """Returns an error that ends a runner if the login was refused, else one that it retries."""
     found = login.failure(dsn, error)
     return found if isinstance(found, LoginRefusedError) else error
 
@@ -211,8 +211,8 @@ async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncItera
     """Opens a blocking connection for a runner.
 
     Args:
-        dsn: Where to.
-        name: What the server calls it.
+        dsn: The database.
+        name: Application name of the connection.
     """
     given = options(dsn, name[:63])
     try:
@@ -220,7 +220,7 @@ async def blocking_session(dsn: str, name: str = APPLICATION_NAME) -> AsyncItera
     except psycopg.OperationalError as error:
         raise _unopened(dsn, error) from None
     with opened as connection:
-        # the mark is of use to snapshots that are taken after it only
+        # READ COMMITTED: a statement needs a snapshot taken after the high-water mark was read
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         yield BlockingSession(connection)
 
@@ -232,8 +232,8 @@ async def async_session(
     """Opens a connection for asyncio for a runner.
 
     Args:
-        dsn: Where to.
-        name: What the server calls it.
+        dsn: The database.
+        name: Application name of the connection.
         in_threads: See `AsyncSession`.
     """
     given = options(dsn, name[:63])

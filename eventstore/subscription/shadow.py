@@ -1,4 +1,4 @@
-"""Shadow: temporary tables that stand for a view's own while it is rebuilt."""
+"""Shadow: temporary tables that replace a view's own tables while it is rebuilt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from eventstore.subscription.session import RunnerSession
 
-# A name without a schema, as the handler writes it; and what the exchange has to know of the table.
+# Resolves a table name without a schema, and returns the key and columns of the table.
 _TABLE = (
     "SELECT c.oid, n.nspname, c.relkind IN ('r', 'p') AND c.relpersistence <> 't',"
     " ARRAY(SELECT a.attname::text FROM pg_index AS i"
@@ -25,7 +25,7 @@ _TABLE = (
     " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
     " WHERE c.oid = to_regclass(quote_ident(%s))"
 )
-# What this session has written, not yet counted by the server; by table.
+# Rows written by the current transaction to permanent tables, by table.
 _WRITTEN = (
     "SELECT schemaname || '.' || relname, n_tup_ins + n_tup_upd + n_tup_del"
     " FROM pg_stat_xact_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0"
@@ -44,11 +44,11 @@ class _Table(NamedTuple):
 
 
 class Shadow:
-    """The temporary tables of one rebuild; they go with the session.
+    """The temporary tables of one rebuild; they exist until the session ends.
 
     Args:
-        session: Of the rebuild.
-        subscription: Its name, for errors.
+        session: Session of the rebuild.
+        subscription: Name of the subscription, for errors.
         tables: Names of the view's tables.
     """
 
@@ -59,16 +59,17 @@ class Shadow:
         self._tables: list[_Table] = []
 
     async def make(self) -> None:
-        """Makes them, empty.
+        """Creates the temporary tables, empty.
 
         Raises:
-            SubscriptionError: A table is not there, has no primary key, or is of another kind; or
-                the server does not count writes.
+            SubscriptionError: A table does not exist, has no primary key, or is not an ordinary
+                table; or the server does not count writes.
         """
         if not await self._session.value(_COUNTED):
             raise SubscriptionError(
-                "the server does not count writes, so a rebuild could not see its own go astray",
-                hint="SET track_counts = on, in the role or the database",
+                "the server does not count writes, so a rebuild cannot detect writes to other"
+                " tables",
+                hint="set track_counts = on for the role or the database",
             )
         for name in self._names:
             self._tables.append(await self._found(name))
@@ -78,10 +79,10 @@ class Shadow:
 
     @asynccontextmanager
     async def guarded(self) -> AsyncIterator[None]:
-        """Makes sure that what is written meanwhile goes to the shadow alone.
+        """Checks that the body writes only to the temporary tables.
 
         Raises:
-            SubscriptionError: Another table was written.
+            SubscriptionError: The body wrote to another table.
         """
         before = await self._written()
         yield
@@ -90,13 +91,17 @@ class Shadow:
         if strayed:
             raise SubscriptionError(
                 f"the handler of subscription {self._subscription} writes to tables that the"
-                " rebuild does not stand in for",
+                " rebuild does not replace",
                 detail=", ".join(strayed)[:200],
                 hint="name them in tables, and write to them without a schema; nothing was changed",
             )
 
     async def exchange(self) -> tuple[int, int]:
-        """Makes the view's tables equal to the shadow; returns how many rows went and came."""
+        """Makes the view's tables equal to the shadow.
+
+        Returns:
+            The numbers of deleted and inserted rows.
+        """
         removed = added = 0
         for table in self._tables:
             names = {"own": table.own, "new": table.shadow, "same": _same(table.key)}

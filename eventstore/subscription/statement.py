@@ -1,4 +1,4 @@
-"""Statements of the runner; the schema's 40_subscriptions.sql explains each."""
+"""SQL statements of the runner; 40_subscriptions.sql of the schema explains the functions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LOCK: Final = (
     " ORDER BY partition FOR NO KEY UPDATE"
 )
 
-# after LOCK and in a statement of its own, so that it sees what others did before
+# runs after LOCK as a statement of its own, so that its snapshot includes earlier commits
 LOOK: Final = (
     "SELECT eventstore.high_water_mark(), eventstore.head(),"
     " ARRAY(SELECT stream FROM eventstore.parked_events"
@@ -66,7 +66,7 @@ ADVANCE: Final = (
     "   AND global_position = %(before)s"
 )
 
-# no event is in it, so nothing is lost if a crash takes it back
+# for a checkpoint move without handled events: if a crash undoes it, nothing is lost
 NO_FSYNC: Final = "SET LOCAL synchronous_commit = off"
 
 PARK: Final = (
@@ -80,7 +80,7 @@ PARK: Final = (
     "             error_location, wait_s)"
 )
 
-# A clock that was set back must not hold an event for longer than the longest wait.
+# The upper bound keeps a clock that was set back from delaying an event beyond the longest wait.
 DUE: Final = (
     "SELECT stream FROM eventstore.parked_events"
     " WHERE tenant = %s AND subscription = %s AND state = 'retrying'"
@@ -110,7 +110,7 @@ EVENT: Final = (
     " WHERE tenant = %s AND global_position = %s"
 )
 
-# parked because no program knew the event then
+# events parked because their type or version was undeclared
 UNKNOWN: Final = (
     "SELECT stream, global_position FROM eventstore.parked_events"
     " WHERE tenant = %s AND subscription = %s AND state = 'parked' AND error_code = %s"
@@ -137,18 +137,17 @@ FAILED_AGAIN: Final = (
 
 
 class Range(NamedTuple):
-    """What to read next.
+    """The next page to read.
 
     Attributes:
-        tenant: Whose events.
-        query: Which.
+        tenant: Tenant of the events.
+        query: Query that the events match.
         after: Only global positions greater than this.
         through: Only global positions up to this one.
-        limit: Events that are looked at; fewer are returned where others' partitions are among
-            them.
-        partitions: How many there are.
-        wanted: Of these partitions only.
-        earlier: Positions of former partitionings, whose events are left out.
+        limit: Maximum size of the page, which includes events of other partitions.
+        partitions: Number of partitions.
+        wanted: Partitions whose events are returned.
+        earlier: Checkpoints of former partitionings; events that these have passed are omitted.
     """
 
     tenant: str
@@ -164,8 +163,8 @@ class Range(NamedTuple):
 def read(part: Range) -> Statement:
     """Returns the statement for a page: rows of last, size, partition and the event.
 
-    Events of others' partitions stay in the database. `last` and `size` are those of the whole
-    page, and come in a row without an event if none is wanted.
+    Events of other partitions are not returned. `last` and `size` describe the whole page; if no
+    event is returned, they come in one row without an event.
     """
     page = statement.read_log(
         part.tenant,

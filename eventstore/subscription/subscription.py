@@ -1,4 +1,4 @@
-"""Subscription: what is delivered to whom, from where, and what happens when it fails."""
+"""Subscription: which events a handler receives, and how its failures are handled."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from eventstore.subscription.failure import HandlerFailure
 
 PARTITIONS_MAX: Final = 256
-"""Each is a row, a lock and a share of each read."""
+"""Each partition costs a row, a lock and a part of each read."""
 
 BATCH_SIZE: Final = 200
-"""Events of one transaction: enough to make its commit cheap, few enough to repeat."""
+"""Events per transaction: enough to spread the cost of a commit, few enough to repeat."""
 
 BATCH_S_MAX: Final = 1.0
-"""Seconds after which a batch commits what it has, so that slow handlers hold no locks for long."""
+"""Seconds after which a batch commits early, so that slow handlers do not hold locks for long."""
 
 PARKED_STREAMS_MAX: Final = 1_000
-"""More than this is no poison event but a broken handler or a dependency that is away."""
+"""More parked streams point to a broken handler or an unavailable dependency."""
 
 Handler: TypeAlias = Callable[[Any, "Delivery"], object]
-"""Takes an event and its delivery; what it returns is ignored, what it raises is a failure."""
+"""Takes an event and its delivery. Its result is ignored; an error is a failure of the event."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 class Start(StrEnum):
-    """Where a subscription begins when it runs for the first time.
+    """Where the first run of a subscription begins.
 
     Attributes:
         BEGINNING: At the first event of the log.
-        END: After what the log has at that moment.
+        END: After the last event that the log has at that moment.
     """
 
     BEGINNING = "beginning"
@@ -55,37 +55,37 @@ class Start(StrEnum):
 
 
 class Projection(Protocol):
-    """A view that is kept in the event store's own database.
+    """A view in the event store's own database.
 
-    What `apply` writes through the connection, and how far the view has come, commit together: each
-    event takes effect once, whatever crashes. Within a stream, events come in their order.
+    The writes of `apply` and the checkpoint commit in one transaction, so each event takes effect
+    exactly once, also after a crash. Events of a stream are applied in stream order.
 
-    An attribute `tables`, if it has one, names the tables that it alone writes; see `Subscription`.
+    The optional attribute `tables` names the view's own tables; see `Subscription`.
 
     Attributes:
-        name: Names the view's subscription.
-        query: Which events it is made of.
+        name: Name of the view's subscription.
+        query: Events that the view is computed from.
     """
 
     name: str
     query: Query
 
     def apply(self, event: Any, connection: Any, /) -> object:
-        """Takes an event into the view; its parameters may have any names.
+        """Applies an event to the view; the parameters may have any names.
 
         Args:
             event: A `RecordedEvent`.
-            connection: psycopg's, with the transaction open. It must not be committed here.
+            connection: The psycopg connection with an open transaction. Do not commit it here.
         """
         ...
 
 
 class AsyncProjection(Protocol):
-    """A `Projection` whose `apply` is async; its connection is psycopg's for asyncio.
+    """A `Projection` whose `apply` is async; its connection is a `psycopg.AsyncConnection`.
 
     Attributes:
-        name: Names the view's subscription.
-        query: Which events it is made of.
+        name: Name of the view's subscription.
+        query: Events that the view is computed from.
     """
 
     name: str
@@ -98,27 +98,25 @@ class AsyncProjection(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A named reader of the log that remembers how far it has come.
+    """A named reader of the log with a durable checkpoint.
 
     Attributes:
         name: Its identity within the tenant.
-        handler: Is called for each event, in the order of its stream.
-        query: Which events.
-        tenant: Whose; None: its runner's store's, or the default tenant.
-        partitions: Into how many parts the streams are split; so many processes can share the work.
-        start: Where it begins when it runs for the first time; a number is the global position
-            after which it begins.
-        effects_from: `END`: on the first run, side effects are held back for the history that is
-            there already.
-        batch_size: Events of one transaction at most.
-        batch_s_max: Seconds after which a transaction commits what it has.
-        retry: What happens when the handler fails.
-        unknown: What happens to events that the program has no class for.
-        parked_streams_max: Streams that may wait. Where some of so many are still retried, the
-            subscription pauses until one succeeds; where none is, it stops.
-        on_failure: Is given each failure of the handler, with the error, after its transaction.
-        tables: Tables that this subscription alone writes, named without a schema. `rebuild` builds
-            them again; a replay, which would double what they hold, is refused.
+        handler: Called for each event, in stream order.
+        query: Events that the subscription reads.
+        tenant: Tenant of the events; None: the tenant of the runner's store, or the default tenant.
+        partitions: Number of partitions of the streams, and so of processes that share the work.
+        start: Where the first run begins; a number is the global position after which it begins.
+        effects_from: `END` suppresses effects for events that exist at the first run.
+        batch_size: Maximum events per transaction.
+        batch_s_max: Seconds after which a transaction commits early.
+        retry: How failed events are retried.
+        unknown: Policy for events whose type the program does not declare.
+        parked_streams_max: Maximum parked streams. At the maximum, the subscription pauses while
+            some of them are still retried, and stops if none is.
+        on_failure: Called with each failure of the handler, after its transaction.
+        tables: Tables that only this subscription writes, named without a schema. `rebuild`
+            computes them again; a replay is refused, because it would apply events twice.
     """
 
     name: str
@@ -161,19 +159,19 @@ class Subscription:
 
     @property
     def owner(self) -> str:
-        """Whose events it reads where its runner has no store."""
+        """The tenant whose events it reads if its runner has no store."""
         return self.tenant or DEFAULT_TENANT
 
     @classmethod
     def of(cls, projection: Projection, **options: Any) -> Subscription:
-        """Returns the subscription that keeps a view.
+        """Returns the subscription that maintains a view.
 
         Args:
             projection: The view.
             options: Attributes of the subscription besides its name, handler and query.
 
         Raises:
-            WrongKindError: It is a class, has no `apply`, or that is an async function.
+            WrongKindError: The projection is a class, has no `apply`, or its `apply` is async.
         """
         check_instance("a projection", projection, ["apply"])
         check_function(f"apply of projection {projection.name}", projection.apply)
@@ -193,7 +191,7 @@ class Subscription:
 class AsyncSubscription(Subscription):
     """A subscription whose handler is async; an `AsyncSubscriptionRunner` runs it.
 
-    The delivery's connection is psycopg's for asyncio. Effects and `on_failure` may be async.
+    The delivery's connection is a `psycopg.AsyncConnection`. Effects and `on_failure` may be async.
     """
 
     def _check_functions(self) -> None:
@@ -205,14 +203,14 @@ class AsyncSubscription(Subscription):
     def of(  # type: ignore[override]  # a view of this kind only
         cls, projection: AsyncProjection, **options: Any
     ) -> AsyncSubscription:
-        """Returns the subscription that keeps a view whose `apply` is async.
+        """Returns the subscription that maintains a view whose `apply` is async.
 
         Args:
             projection: The view.
             options: Attributes of the subscription besides its name, handler and query.
 
         Raises:
-            WrongKindError: It is a class, has no `apply`, or that is no async function.
+            WrongKindError: The projection is a class, has no `apply`, or its `apply` is not async.
         """
         check_instance("a projection", projection, ["apply"])
         check_async_function(f"apply of projection {projection.name}", projection.apply)
@@ -240,12 +238,12 @@ def check_tables(name: str, tables: tuple[str, ...]) -> None:
     """Checks the names of a subscription's own tables.
 
     Raises:
-        SubscriptionError: They are no tuple of names, too many, or one is there twice.
+        SubscriptionError: They are not a tuple of names, are too many, or contain a duplicate.
     """
     names = all(type(table) is str and 0 < len(table.encode()) <= _NAME_BYTES for table in tables)
     if type(tables) is not tuple or not names or len(set(tables)) < len(tables):
         raise SubscriptionError(
-            f"subscription {name} names its tables in a tuple, each once",
+            f"the tables of subscription {name} must be a tuple of distinct names",
             detail=f"{tables!r:.80}",
             hint='such as ("balances",), without a schema',
         )
@@ -257,25 +255,25 @@ _NAME_BYTES: Final = 63
 
 
 def check_subscription(name: str) -> str:
-    """Returns a subscription's name if it is one.
+    """Returns the name of a subscription if it is valid.
 
     Raises:
-        NameRefusedError: It is not.
+        NameRefusedError: The name is invalid.
     """
     if type(name) is not str or not _NAME.fullmatch(name):
         raise NameRefusedError(
-            "a subscription is named by letters, digits, '_', '.' and '-'",
+            "a subscription's name has only letters, digits, '_', '.' and '-'",
             detail=f"{name!r:.100}",
-            hint="63 characters at most, a letter first",
+            hint="use 63 characters at most, a letter first",
         )
     return name
 
 
 def check_partitions(partitions: int) -> int:
-    """Returns a number of partitions if it can be one.
+    """Returns the number of partitions if it is valid.
 
     Raises:
-        SubscriptionError: It cannot.
+        SubscriptionError: The number is invalid.
     """
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise SubscriptionError(

@@ -1,4 +1,4 @@
-"""Tracebacks and places of errors, without their texts, which may have values of rows in them."""
+"""Tracebacks and locations of errors, without their messages, which may contain values of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FRAMES_MAX: Final = 40
-"""Of each error in a traceback: a recursion without end has a thousand."""
+"""Frames of each error in a traceback: an endless recursion has a thousand."""
 
 _CAUSES_MAX: Final = 10
 _LOCATION_CHARACTERS: Final = 200
@@ -26,9 +26,9 @@ _NOT_THE_USERS: Final = tuple(
 
 
 def traceback_of(error: BaseException) -> str:
-    """Returns an error's traceback with those of its causes, oldest first, without their texts.
+    """Returns the tracebacks of an error and its causes, oldest first, without their messages.
 
-    The text of an `EventStoreError` is there: it never has values.
+    The message of an `EventStoreError` is included, because it never contains values.
     """
     said = []
     for one in reversed(list(_causes(error))):
@@ -44,7 +44,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def location_of(error: BaseException) -> str | None:
-    """Returns `folder/file:line` of the innermost frame that is no library's; None without one."""
+    """Returns `folder/file:line` of the innermost frame outside libraries; None without one."""
     found = None
     ours = False
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -59,7 +59,7 @@ def location_of(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, what it was raised from, and so on."""
+    """Returns an error, its cause, the cause's cause and so on."""
     one: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if one is None:

@@ -328,8 +328,8 @@ def test_a_replay_within_a_replay_never_loses_what_was_not_yet_delivered(ledger,
 @pytest.mark.parametrize(
     ("place", "refusal"),
     [
-        ((200, None), "has not come so far"),
-        ((5, 5), "ends after it begins"),
+        ((200, None), "has not reached that position"),
+        ((5, 5), "must end after it begins"),
     ],
     ids=["ahead", "empty"],
 )

@@ -163,7 +163,7 @@ def test_an_async_react_is_refused():
 def test_what_is_no_effect_is_refused(returned):
     made = reactor(react=lambda _: [returned])
 
-    with pytest.raises(SubscriptionError, match="no effect"):
+    with pytest.raises(SubscriptionError, match="not an effect"):
         made.effects(None)
 
 
