@@ -1,7 +1,7 @@
-"""Answer: whether rows are what was asked for.
+"""Answer: checks that rows belong to the query that was sent.
 
-A connection that two processes or threads use at once gives one the answer to the other's question.
-Nothing in the protocol tells them apart, and a decision on another stream's events would be stored.
+If two processes or threads use one connection concurrently, one can receive the rows of the other's
+query. The protocol does not detect that, and a decision on another stream's events would be stored.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def of_tenant(events: list[StoredEvent], tenant: str | None) -> list[StoredEvent]:
-    """Returns events if they are a tenant's; None stands for all tenants.
+    """Returns events if they belong to a tenant; None stands for all tenants.
 
     Raises:
-        StoreUnavailableError: They are another's.
+        StoreUnavailableError: They belong to another tenant.
     """
     if tenant is not None and events and not events[0].tenant == events[-1].tenant == tenant:
         raise _foreign()
@@ -28,10 +28,10 @@ def of_tenant(events: list[StoredEvent], tenant: str | None) -> list[StoredEvent
 
 
 def of_stream(events: list[StoredEvent], tenant: str, stream: str) -> list[StoredEvent]:
-    """Returns events if they are a stream's.
+    """Returns events if they belong to a stream.
 
     Raises:
-        StoreUnavailableError: They are another's.
+        StoreUnavailableError: They belong to another stream.
     """
     if events and not events[0].stream == events[-1].stream == stream:
         raise _foreign()
@@ -44,7 +44,7 @@ def of_range(
     """Returns events if they are from a range of the log, `after < global position <= through`.
 
     Raises:
-        StoreUnavailableError: They are from elsewhere.
+        StoreUnavailableError: They are outside that range.
     """
     ends: Sequence[StoredEvent] = (events[0], events[-1]) if events else ()
     if any(not after < event.global_position <= through for event in ends):

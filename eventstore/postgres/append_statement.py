@@ -1,4 +1,4 @@
-"""The SQL statements of an append, and what their answers mean."""
+"""The SQL statements of an append, and the interpretation of their rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from eventstore.model.event import AppendRequest, IntegrationEvent, NewEvent, StreamAppend
 
-# One event to a stream whose version is known, in a transaction of its own: half of what a function
-# call costs. CASE takes the locks in their order, and before the row draws a position: first the
-# stream's, which the functions take as well, then the shared one that keeps the mark below what is
-# drawn (12_order.sql). Without a FROM, the executor starts one node. The version expected must be
-# the stream's; what a writer that had to wait sees is old, and then the unique index gives it a
-# violation. An id is unique in the archive, too.
+# Appends one event with an exact expected version in a transaction of its own, at half the cost of
+# a function call. CASE takes the locks in order, before the row draws its position: first the lock
+# of the stream, which the functions take as well, then the shared lock that keeps the high-water
+# mark below the drawn position (12_order.sql). Without a FROM, the executor starts one node. The
+# expected version must be the stream's. A writer that waited for the lock compares with an old
+# snapshot, so the unique index detects its conflict. The event id must be absent from the archive.
 _INSERT_EVENT: Final = """
 INSERT INTO eventstore.events (
     global_position, tenant, stream, stream_position, type, schema_version, event_id, data,
@@ -89,14 +89,14 @@ _APPEND_IN_VIEW: Final = (
     f" (SELECT CASE WHEN {IN_VIEW} THEN {_CALL} END AS answer OFFSET 0) AS decided"
 )
 
-_INSERTED: Final = 3  # columns of the answer to _INSERT_EVENT
+_INSERTED: Final = 3  # columns that _INSERT_EVENT returns
 
 
 def append(request: AppendRequest, *, joined: bool = False) -> Statement:
-    """Returns the one statement that carries an append out.
+    """Returns the statement that performs an append.
 
     Raises:
-        EventRefusedError: A payload is no text.
+        EventRefusedError: A payload or metadata is not UTF-8 text.
     """
     try:
         return _append(request, joined=joined)
@@ -107,7 +107,7 @@ def append(request: AppendRequest, *, joined: bool = False) -> Statement:
 
 
 def plain(asked: Statement) -> bool:
-    """Returns whether an append is the INSERT that only compares with one version."""
+    """Returns whether an append uses the plain INSERT."""
     return asked.sql is _INSERT_EVENT
 
 
@@ -115,9 +115,9 @@ def _append(request: AppendRequest, *, joined: bool) -> Statement:
     """See `append`.
 
     Args:
-        request: What to append.
-        joined: Whether it joins a transaction, which a refusal must leave usable: then it is a
-            function that answers, never a violation.
+        request: The append.
+        joined: Whether it joins the caller's transaction. A refusal must leave that usable, so the
+            append calls a function, which never raises a constraint violation.
     """
     if len(request.appends) > 1 or request.idempotency or request.condition or request.outbox:
         return _append_anything(request)
@@ -195,7 +195,7 @@ def _columns(events: Sequence[NewEvent]) -> tuple[str, str, str, str, str, str]:
 
 
 def _array(values: Iterable[str | None]) -> str:
-    # Postgres' own text form of an array: the driver's general way takes five times as long.
+    # An array in Postgres' text format: psycopg's generic adaptation takes five times as long.
     return (
         "{"
         + ",".join(
@@ -228,13 +228,13 @@ def _messages(outbox: Sequence[IntegrationEvent]) -> str | None:
 
 
 def appended(request: AppendRequest, row: Sequence[Any]) -> Appended:
-    """Reads the answer to an append.
+    """Interprets the row that an append returned.
 
     Raises:
         WrongExpectedVersionError: A stream is at another version.
         IdempotencyConflictError: The key was used for another payload.
         ConditionFailedError: An event matches the condition.
-        IsolationRefusedError: The transaction would not see such an event.
+        IsolationRefusedError: The transaction might not see such an event.
     """
     if len(row) == _INSERTED:
         position, transaction, _ = row
@@ -277,12 +277,12 @@ def wrong_version(
 
 
 def repeated(request: AppendRequest, found: Sequence[StoredEvent]) -> Appended | None:
-    """Returns the first result of an append whose events are stored already, None if none is.
+    """Returns the first result of an append whose events are already stored, None if none is.
 
-    A stream that gets no events has version 0 in it.
+    In the result, a stream without events has version 0.
 
     Raises:
-        IdempotencyConflictError: An id is there with other content, or only some ids are.
+        IdempotencyConflictError: An id is stored with other content, or only some ids are stored.
     """
     stored = {event.event_id: event for event in found}
     wanted = [(append.stream, event) for append in request.appends for event in append.events]

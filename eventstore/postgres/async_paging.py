@@ -1,4 +1,4 @@
-"""What an event log for asyncio yields: the events of a stream, and of the log page by page."""
+"""Yields the events of a stream, and the events of the log page by page, for asyncio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def items(
     read: Callable[..., Awaitable[list[StoredEvent]]], *words: Any
 ) -> AsyncIterator[StoredEvent]:
-    """Yields the events that a function reads; it is called at the first of them."""
+    """Yields the events that a function returns; the first iteration calls it."""
     for event in await read(*words):
         yield event
 
@@ -34,11 +34,11 @@ async def pages(
     """Yields the events of a part of the log.
 
     Args:
-        high_water_mark: Returns up to where the log is complete.
+        high_water_mark: Returns the high-water mark.
         ask: Executes a statement.
-        tenant: Whose events; None: all that the role may see.
-        part: Which of them.
-        size: Events of one page.
+        tenant: Tenant of the events; None: all tenants that the role may see.
+        part: The part of the log.
+        size: Events per page.
     """
     mark = await high_water_mark()
     after, left = part.after, part.limit

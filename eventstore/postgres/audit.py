@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eventstore.upkeep.audit import BlockCheck
 
 PAGE: Final = 500
-"""Records of compactions in memory at once."""
+"""Records of compactions in memory at a time."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -42,7 +42,7 @@ _ONE_TABLE: Final = (
     " WHERE global_position > %(after)s AND global_position <= %(through)s{only}"
     " ORDER BY global_position LIMIT %(limit)s)"
 )
-# The view `log`, with the limit inside: so it is read by its indexes, however large it is.
+# The body of the view `log` with a limit in each half, so that the planner uses the indexes.
 _EVENTS: Final = (
     _ONE_TABLE.format(row=_ROW, table="events", only=" AND type <> '$snapshot'")
     + " UNION ALL "
@@ -51,10 +51,10 @@ _EVENTS: Final = (
 )
 
 _SEALS: Final = AdvisoryLock("1749238, 2")
-"""1749238 is the class of the chains, 2 the seals."""
+"""1749238 is the lock class of the hash chains, 2 the chain of seals."""
 
-# Before a table was ever analysed, Postgres thinks it small, and would sort all of the rest of the
-# log for each block.
+# Postgres assumes that a table that was never analyzed is small, and would sort the rest of the log
+# for each block.
 _UNSORTED: Final = "SET LOCAL enable_sort = off"
 _LAST_SEAL: Final = (
     "SELECT block, through_position, event_total, digest,"
@@ -188,7 +188,7 @@ def _seal_block(connection: Connection[Any], bound: int, limit: int) -> bool:
             sealed_us=(now - _EPOCH) // _MICROSECOND,
             digest=b"",
         )
-        # Postgres' own text form of an array: the driver's general way takes ten times as long
+        # an array in Postgres' text format: psycopg's generic adaptation takes ten times as long
         array = "{" + ",".join(map(str, positions)) + "}"
         numbers, digest = unlinked[:4], unlinked.digest_after(digest)
         connection.execute(_ADD_SEAL, (*numbers, array, unlinked.hashes, now, digest))
@@ -239,7 +239,7 @@ class _Walk:
         check = check_block(seal, last_hash, rows)
         if check.finding is None or check.finding.kind != Tampering.REMOVED:
             return check
-        # asked for after the events, so what is dropped in between is known
+        # read after the events, so that it includes events dropped in between
         bounds = {"after": seal.after, "through": seal.through}
         dropped = self._cursor.execute(_DROPPED, bounds).fetchall()
         return check_block(seal, last_hash, rows, frozenset(place for (place,) in dropped))

@@ -44,19 +44,20 @@ if TYPE_CHECKING:
     from eventstore.upkeep.compaction import CompactionPolicy, CompactionStep, StreamFold
 
 ATTEMPTS_MAX: Final = 5
-"""Of one step that others are faster with; each attempt of theirs brings the stream on."""
+"""Attempts of one step if other processes compact the same stream; each of theirs makes progress.
+"""
 
 STREAMS: Final = 200
-"""Of one page of a category."""
+"""Streams per page of a category."""
 
 EVENTS: Final = 1_000
-"""In memory at once while a stream is folded."""
+"""Events in memory at a time while a stream is folded."""
 
 LOCK_TIMEOUT_MS: Final = 10_000
-"""How long a compaction waits for a stream's writers, and others behind it."""
+"""How long a compaction waits for a stream's writers; later writers wait behind it."""
 
 SNAPSHOT_TIMEOUT_S: Final = 10.0
-"""How long a compaction waits for transactions that are older than what it folds; holds nothing."""
+"""How long a compaction waits, without locks, for transactions older than the folded events."""
 
 OF_THE_STREAM: Final = (
     CompactionError,
@@ -66,10 +67,10 @@ OF_THE_STREAM: Final = (
     UndeclaredError,
     UpcastError,
 )
-"""Errors that a stream has by itself: the others of its category are not held up by it."""
+"""Errors of a single stream, after which the other streams of the category are compacted."""
 
 TOMBSTONE: Final = b'{"fold":"","state":null}'
-"""Payload of the `$snapshot` of a closed stream that no fold was given for."""
+"""Payload of the `$snapshot` of a closed stream without a given fold."""
 
 _POLL_S: Final = 0.02
 _POSITION_MAX: Final = 2**63 - 1
@@ -81,7 +82,7 @@ _READ: Final = (
 _EVENTS: Final = _READ.format(_COLUMNS, "events")
 _ORIGINALS: Final = _READ.format(_COLUMNS, "log")
 _FIRST: Final = _READ.format("event_id", "events") + " LIMIT 1"
-# the number stands in the functions of the schema, too: it is the one that a writer takes
+# the same lock number as in the schema's functions: writers take this lock
 _STREAM: Final = AdvisoryLock.numbered(1749232, parts=2)
 _BEFORE: Final = "SELECT eventstore.transactions_before(%s, %s, %s)"
 _UNDER_WAY: Final = (
@@ -172,17 +173,17 @@ def entomb(
 ) -> int:
     """Replaces a whole stream with a `$snapshot` without a state; the stream keeps its version.
 
-    No fold uses it: a fold of the stream reads its originals.
+    No fold uses this `$snapshot`: a fold of the stream reads its originals.
 
     Args:
-        connection: Of the owner.
-        tenant: Whose stream.
+        connection: Connection of the owner.
+        tenant: Tenant of the stream.
         extent: The stream, up to its head.
         events_max: Maximum number of originals that one transaction moves.
         tomb: Payload of the `$snapshot`.
 
     Returns:
-        How many originals were archived.
+        The number of archived originals.
 
     Raises:
         CompactionError: The stream has a `$snapshot` with a state, which would be lost.
@@ -243,7 +244,9 @@ def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Comp
             with connection.transaction():
                 moved = _fold_and_move(connection, fold, stream, step)
         except SubjectKeyError as error:
-            forgotten = error  # while the stream was folded: now its fields are redacted
+            forgotten = (
+                error  # shredded during the fold: in the next attempt its fields are redacted
+            )
         else:
             if moved is not None:
                 return moved
@@ -258,14 +261,14 @@ def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Comp
 def _fold_and_move(
     connection: Connection[Any], fold: StreamFold, stream: str, step: CompactionStep
 ) -> int | None:
-    """One attempt; None if someone else compacted the stream meanwhile."""
+    """Makes one attempt; returns None if another process compacted the stream meanwhile."""
     place = fold.tenant, stream
     end = step.checked_through or _POSITION_MAX
     with closing(_read(connection, _EVENTS, (*place, 0, end))) as rows:
         first = next(rows, None)
         compacted = _compacted(first)
         if first is None or compacted > step.through:
-            return 0  # someone else was here before, and went further
+            return 0  # another process has compacted further
         base = fold.base_of(first)
         if base is None and not _has_originals(connection, *place):
             base = fold.base_without_originals(first)
@@ -279,7 +282,7 @@ def _fold_and_move(
             _add(folding, rows)
 
     _wait_for_snapshots(connection, *place, step.through)
-    # from here on the stream's writers wait
+    # from here on, the stream's writers wait
     lock_stream(connection, *place)
     if _first(connection, *place) != first.event_id:
         return None
@@ -307,7 +310,7 @@ def _compacted(first: StoredEvent | None) -> int:
 def _read(
     connection: Connection[Any], sql: str, parameters: tuple[str, str, int, int]
 ) -> Generator[StoredEvent]:
-    """Reads a stream in one statement, so all of it from one moment."""
+    """Reads a stream in one statement, so from one snapshot."""
     with connection.cursor(f"stream_{new_event_id().hex}", binary=True) as cursor:
         cursor.itersize = EVENTS
         cursor.execute(sql, parameters)
@@ -317,10 +320,10 @@ def _read(
 def _wait_for_snapshots(
     connection: Connection[Any], tenant: str, stream: str, through: int
 ) -> None:
-    """Returns when every transaction under way sees the event that a `$snapshot` will replace.
+    """Waits until every open transaction sees the event that a `$snapshot` will replace.
 
     Raises:
-        ContentionError: One does not end.
+        ContentionError: An older transaction stays open.
     """
     (waited_for,) = connection.execute(_BEFORE, (tenant, stream, through)).fetchone() or ((),)
 

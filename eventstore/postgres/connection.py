@@ -1,4 +1,4 @@
-"""Connections: the store's own, from a pool, and the caller's, joined."""
+"""Connections: the store's own, from a pool, and the caller's, which the store joins."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ ConnectionT = TypeVar("ConnectionT", bound="psycopg.BaseConnection[Any]")
 CursorT = TypeVar("CursorT", "psycopg.Cursor[Any]", "psycopg.AsyncCursor[Any]")
 
 CONNECTIONS_MAX: Final = 10
-"""A backend of Postgres takes some MiB; more writers than this wait for a connection."""
+"""A Postgres backend takes some MiB; more concurrent writers than this wait for a connection."""
 
 CONNECTION_TIMEOUT_S: Final = 30.0
 APPLICATION_NAME: Final = "headwater eventstore"
-_BUSY_S: Final = 0.1  # who appended a moment ago need not look
-# Times as they are stored; and the isolation that the order of the log is proved for, whatever the
-# database's default is.
+_BUSY_S: Final = 0.1  # a connection used this recently is not checked
+# UTC, as times are stored, and the isolation level that the order of the log relies on, whatever
+# the default of the database is.
 _SESSION: Final = "SET TIME ZONE 'UTC'; SET default_transaction_isolation TO 'read committed'"
 BACKEND_PID: Final = "SELECT pg_backend_pid()"
 NOTICED: Final = (
     "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 )
-"""Has the server notice within half a minute that this machine has vanished: what its session holds
-until then, readers of the log or other members wait for."""
+"""Lets the server detect within half a minute that this machine has vanished. Until then, readers
+of the log and other members wait for the locks of its session."""
 
 _LIVENESS: Final = {
     "keepalives_idle": 10,
@@ -52,14 +52,14 @@ _LIVENESS: Final = {
 
 
 def options(dsn: str, name: str = APPLICATION_NAME) -> dict[str, Any]:
-    """What a connection is opened with, but for what the DSN says itself.
+    """Returns the options of a connection, except those that the DSN sets itself.
 
-    A server that vanished is noticed within half a minute: Linux would wait for an answer of a
-    machine that is gone for two hours.
+    They detect within half a minute that the server's machine has vanished. By default, Linux waits
+    two hours.
 
     Args:
-        dsn: Where to.
-        name: What the server calls it.
+        dsn: The database.
+        name: Application name of the connection.
     """
     said = conninfo_to_dict(dsn)
     kept = {option: value for option, value in _LIVENESS.items() if option not in said}
@@ -70,11 +70,11 @@ class StoreConnection(psycopg.Connection[Any]):
     """A connection of the store's pool.
 
     Attributes:
-        tenant: For whom its session acts; row-level security compares with it.
-        process: Which process has opened it.
-        pooled: Whether a pooler stands between, whose sessions may change with each transaction.
-        used_at: When an append was last made over it, by the monotonic clock.
-        writer: A cursor kept for appends, because to make one costs more than to use it.
+        tenant: Tenant that its session acts for, which row-level security checks.
+        process: Id of the process that opened it.
+        pooled: Whether it leads to a pooler, which may change the server session per transaction.
+        used_at: Time of its last append, by the monotonic clock.
+        writer: A cursor reused for appends, because creating one costs more than using it.
     """
 
     tenant: str | None = None
@@ -95,29 +95,29 @@ class AsyncStoreConnection(psycopg.AsyncConnection[Any]):
 
 
 def check_address(dsn: str) -> None:
-    """Connects once, so that an address that is wrong is named at once and not by a full pool.
+    """Connects once, so that a wrong DSN is reported immediately and not by a pool timeout.
 
     Raises:
         LoginRefusedError: The server refuses user, password or database.
-        StoreUnavailableError: There is no way in now; `detail` has the server's words.
+        StoreUnavailableError: The database cannot be reached; `detail` has the server's message.
     """
     if (error := login.attempt(dsn)) is not None:
         raise error
 
 
 def _still_there(connection: StoreConnection | AsyncStoreConnection) -> None:
-    # An idle connection has nothing to read, unless the server has said goodbye. Asking it would
-    # cost a round trip; finding out by an append would leave its result unknown.
+    # An idle connection is readable only if the server has closed it. A test query would cost a
+    # round trip, and an append over a closed connection would leave its result unknown.
     if time.monotonic() - connection.used_at < _BUSY_S:
         return
-    socket = select.poll()  # not select(), which knows no descriptor above 1023
+    socket = select.poll()  # not select(), which supports no descriptor above 1023
     socket.register(connection.fileno(), select.POLLIN)
     if socket.poll(0):
         raise psycopg.OperationalError("the server has closed this connection")
 
 
 class _Pool(ConnectionPool[StoreConnection]):
-    """A pool that says why it has no connection, if that is not for being in use."""
+    """A pool whose timeout reports why the database refuses connections, if it does."""
 
     def getconn(self, timeout: float | None = None) -> StoreConnection:
         try:
@@ -166,7 +166,7 @@ def open_pool(dsn: str, connections_max: int) -> ConnectionPool[StoreConnection]
 
 
 def make_async_pool(dsn: str, connections_max: int) -> AsyncConnectionPool[AsyncStoreConnection]:
-    """Returns a pool for asyncio, not yet open: that needs a running loop."""
+    """Returns a pool for asyncio, not yet open: opening it needs a running event loop."""
 
     async def configure(connection: AsyncStoreConnection) -> None:
         found = await (await connection.execute(BACKEND_PID)).fetchone()
@@ -201,14 +201,14 @@ def _pool_options(dsn: str, connections_max: int) -> dict[str, Any]:
 
 
 def pooled(connection: psycopg.BaseConnection[Any], backend_pid: int) -> bool:
-    """Returns whether a pooler stands between this connection and the server.
+    """Returns whether this connection leads to a pooler.
 
-    A pooler gives its clients a number of its own for cancelling, because the session of the server
-    changes; the server gives that of its process.
+    A pooler assigns its clients a cancellation id of its own, because the server session changes. A
+    direct connection has the process id of the server.
 
     Args:
-        connection: Of this process.
-        backend_pid: What the server says to `BACKEND_PID`.
+        connection: A connection of this process.
+        backend_pid: Result of `BACKEND_PID`.
     """
     return connection.info.backend_pid != backend_pid
 
@@ -218,18 +218,18 @@ def _prepare(connection: StoreConnection | AsyncStoreConnection, found: Any) -> 
     connection.process = os.getpid()
     connection.pooled = pooled(connection, found[0])
     if connection.pooled:
-        # a statement prepared in one session is unknown, or another one, in the next
+        # a prepared statement exists in one server session only
         connection.prepare_threshold = None
 
 
 def payloads_as_bytes(context: AdaptContext) -> None:
-    """Makes json columns arrive as the bytes that were stored."""
+    """Loads json columns as the stored bytes."""
     context.adapters.register_loader("json", ByteaBinaryLoader)
     context.adapters.register_loader("json", _JsonText)
 
 
 class _JsonText(ByteaLoader):
-    """json in text form is the text itself; bytea's own text form would be hexadecimal."""
+    """Loads json in text format, which is the text itself, not hexadecimal as for bytea."""
 
     def load(self, data: Any) -> bytes:
         return bytes(data)
@@ -252,7 +252,7 @@ def own_cursor(kind: type[CursorT], connection: Any) -> CursorT:
 
 @contextmanager
 def lent(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
-    """Lends a connection to the caller's code, and takes its settings back afterwards."""
+    """Lends a connection to the caller's code, then restores its settings."""
     changed: Any = connection  # both kinds have both settings
     kept = changed.row_factory, changed.cursor_factory
     try:
@@ -286,12 +286,12 @@ def _driver_connection(handle: Any) -> Any:
         return handle
     if isinstance(handle, psycopg.Cursor | psycopg.AsyncCursor):
         return handle.connection
-    # SQLAlchemy is known by its shape: the event store does not need it to run.
+    # SQLAlchemy objects are recognized by their attributes: it is not a dependency.
     inner = getattr(handle, "connection", None)
     if callable(inner):  # Session.connection(), which begins a transaction if there is none
         inner = inner().connection
     elif inner is not None and not handle.in_transaction():
-        handle.begin()  # it would not know of ours, and its commit would do nothing
+        handle.begin()  # else SQLAlchemy's commit would do nothing
     return getattr(inner, "driver_connection", None)
 
 

@@ -1,4 +1,4 @@
-"""What Postgres' own errors mean to a writer or reader of events."""
+"""Translates errors of Postgres into errors of the event store."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ EVENT_ID: Final = "uq_events_event_id"
 STREAM_POSITION: Final = "uq_events_stream_position"
 IDEMPOTENCY_KEY: Final = "pk_idempotency_keys"
 _LOST: Final = (STREAM_POSITION, IDEMPOTENCY_KEY)
-"""What a transaction with an old snapshot meets where another one was faster."""
+"""Constraints that a transaction with an old snapshot violates after a concurrent append."""
 
 
 def violated(error: psycopg.Error) -> str | None:
-    """Returns the name of the constraint that an error is about."""
+    """Returns the name of the unique constraint that an error reports; None for other errors."""
     return error.diag.constraint_name if isinstance(error, postgres.UniqueViolation) else None
 
 
@@ -52,8 +52,8 @@ def translated(error: psycopg.Error, *, writing: bool = False) -> EventStoreErro
     """Returns the store's error for a driver's error.
 
     Args:
-        error: What the driver raised.
-        writing: Whether a statement that commits by itself was under way.
+        error: Raised by the driver.
+        writing: Whether a statement that commits by itself was in progress.
     """
     if isinstance(error, CONTENTION) or violated(error) in _LOST:
         return ContentionError(
@@ -107,7 +107,7 @@ def _unavailable(error: psycopg.Error, *, writing: bool) -> EventStoreError:
             hint="append to fewer streams and with fewer different tags in one transaction, "
             "or raise max_locks_per_transaction",
         )
-    # With any other state the server has answered, and has rolled back.
+    # With any other SQLSTATE, the server has responded and rolled back.
     cut = isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(_GOODBYE)
     )

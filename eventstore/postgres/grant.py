@@ -1,4 +1,4 @@
-"""What an application's role may do: append and read, for one tenant or for those it names."""
+"""Grants a role the right to append and read, for one tenant or for tenants of its choice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventstore.postgres.errors import translated
 if TYPE_CHECKING:
     from psycopg import Connection
 
-# Row-level security does not hold who is, or may act as, the owner of the tables.
+# The owner of the tables, and roles that may act as the owner, bypass row-level security.
 _ROLE: Final = """
 SELECT rolcanlogin,
        rolsuper OR rolbypassrls OR pg_has_role(
@@ -23,7 +23,7 @@ SELECT rolcanlogin,
            'USAGE')
   FROM pg_roles WHERE rolname = %s
 """
-# Each part of the store says itself what its users need.
+# Functions of each schema return the privileges that an application needs.
 _GRANTS: Final = """
 SELECT pronamespace::regnamespace::text, proname
   FROM pg_proc
@@ -39,21 +39,21 @@ _BOUND: Final = "SELECT tenant FROM eventstore.tenant_roles WHERE role = %s"
 
 
 def grant(dsn: str, role: str, *, tenant: str | None = None) -> list[str]:
-    """Lets a role use the event store, in one transaction. Repeating it changes nothing.
+    """Lets a role use the event store, in one transaction; idempotent.
 
     Args:
         dsn: The database, as the owner of the event store.
         role: The application's role; it must exist.
-        tenant: Binds the role to this tenant for good: its sessions see and write no other's. Left
-            out, its sessions say for whom they act.
+        tenant: Binds the role to this tenant permanently: its sessions can read and write no other
+            tenant. By default, sessions choose the tenant that they act for.
 
     Returns:
-        What was done, one line each.
+        The changes, one line each.
 
     Raises:
-        NameRefusedError: This is no name of a tenant.
-        AccessRefusedError: There is no such role, row-level security would not hold it, it belongs
-            to another tenant, or the DSN's own role may not grant.
+        NameRefusedError: The tenant's name is invalid.
+        AccessRefusedError: The role does not exist, bypasses row-level security or belongs to
+            another tenant, or the DSN's own role may not grant.
         SchemaMissingError: The database has no event store.
     """
     if tenant is not None:

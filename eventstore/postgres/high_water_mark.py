@@ -1,4 +1,4 @@
-"""HighWaterMark: the highest position up to which a log was found complete."""
+"""HighWaterMark: the highest position up to which a log is known to be complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from eventstore.forking import renew_after_fork
 
 
 class HighWaterMark:
-    """Remembers the mark: what was complete stays complete, though a slow writer may set it back.
+    """Remembers the highest mark: a slow writer may lower the database's value temporarily.
 
     Threads: may be used concurrently.
     """
@@ -19,12 +19,12 @@ class HighWaterMark:
         renew_after_fork(self)
 
     def seen(self, mark: int, head: int) -> int:
-        """Returns the mark, given what the database says.
+        """Returns the mark, given the current values of the database.
 
         Args:
-            mark: Up to where the log is complete now.
-            head: Last assigned position. If it is below the mark, the log was restored to an
-                earlier time.
+            mark: Position up to which the log is complete now.
+            head: Last assigned position. If it is below the remembered mark, the log was restored
+                to an earlier time.
         """
         with self._lock:
             self._mark = max(mark, self._mark) if self._mark <= head else mark

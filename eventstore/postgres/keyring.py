@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from eventstore.privacy.master_key import MasterKeys
 
 CACHE_S: Final = 30.0
-"""How long a key is held in memory, in seconds."""
+"""How long a key is cached in memory, in seconds."""
 
 CACHED_MAX: Final = 10_000
-"""Keys held in memory; some hundred bytes each."""
+"""Maximum cached keys; some hundred bytes each."""
 
 CONNECTIONS_MAX: Final = 4
 """Most keys come from memory."""
 
 BATCH: Final = 500
-"""Keys that a rotation holds locked at a time."""
+"""Keys that a rotation locks at a time."""
 
 _SELECT: Final = """
 SELECT wrapped_key, master_key_id, generation
@@ -143,13 +143,13 @@ class PostgresKeyRing:
             and self._clock() < cached.expires_at
         ):
             return cached.key
-        # taken before the database is asked: what it says is old once someone shreds here
+        # read before the query: a concurrent shred in this process makes the query's result stale
         changes, asked_at = self._changes, self._clock()
         with self._session(tenant) as connection:
             row = connection.execute(_SELECT, (tenant, subject)).fetchone()
             if row is None and create:
                 self._insert(connection, tenant, subject)
-                # another process may have been first: its key is the one
+                # another process may have inserted its key first, which is then the subject's
                 row = connection.execute(_SELECT, (tenant, subject)).fetchone()
         if row is None:
             refuse_unknown(subject)
@@ -170,10 +170,10 @@ class PostgresKeyRing:
             self._forget(tenant, subject)
 
     def vacuum(self) -> bool:
-        """Removes the dead rows of keys and saved states from the files of their tables.
+        """Vacuums the tables of keys and saved states, so that their files lose dead rows.
 
         Returns:
-            Whether it did; False for a role that may not.
+            Whether the tables were vacuumed; False if the role lacks the privilege.
         """
         refused: list[str | None] = []
         try:
@@ -195,7 +195,7 @@ class PostgresKeyRing:
 
         Raises:
             SubjectKeyError: The subject was forgotten less than `CACHE_S_MAX` seconds ago. Another
-                process may still seal by the old key, and what it writes would be lost.
+                process may still encrypt with the old key, and its values would be lost.
         """
         try:
             with self._session(tenant) as connection:
@@ -215,13 +215,13 @@ class PostgresKeyRing:
     def rotate(self, master_keys: MasterKeys) -> int:
         """See `KeyRing.rotate`; the role must own the table.
 
-        Processes that still wrap by the old key may add to what is to be done: call it again after
-        they have the new one, until it returns 0.
+        A process that still uses the old master key may add keys wrapped by it. Call this method
+        again after all processes have the new one, until it returns 0.
 
         Raises:
-            SubjectKeyError: A key is wrapped by a master key that is not among these, and nothing
-                was done; or some cannot be unwrapped, and all others were done.
-            AccessRefusedError: The role sees one tenant's keys only.
+            SubjectKeyError: A key is wrapped by an unknown master key, and no key was changed; or
+                some keys cannot be unwrapped, and all others were wrapped again.
+            AccessRefusedError: The role sees the keys of one tenant only.
         """
         with self._session(None) as connection:
             _check_rotation(connection, master_keys)
@@ -268,7 +268,7 @@ class PostgresKeyRing:
         connection.execute(_INSERT, (tenant, subject, *made))
 
     def _new_key(self, tenant: str, subject: str, generation: int) -> tuple[bytes, str]:
-        master_keys = self._master_keys  # once: a rotation may exchange them in between
+        master_keys = self._master_keys  # read once: a rotation may replace them meanwhile
         bound_to = _bound_to(tenant, subject, generation)
         return master_keys.wrap(os.urandom(KEY_BYTES), bound_to), master_keys.current
 

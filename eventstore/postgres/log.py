@@ -46,10 +46,10 @@ RETRIES: Final[dict[str, Any]] = {
     "wait_jitter": 0.02,
     "timeout": None,
 }
-"""Of an append that met a deadlock or a serialization failure; waits are in seconds."""
+"""Retries of an append after a deadlock or a serialization failure; waits are in seconds."""
 
 PAGE: Final = 5_000
-"""Events of one statement in a read of the log: some MiB in flight."""
+"""Events that one statement of a log read fetches: some MiB."""
 
 
 class PostgresEventLog:
@@ -80,7 +80,7 @@ class PostgresEventLog:
         try:
             return self._append(request, asked)
         except ContentionError:
-            # it was rolled back as a whole, so nothing stands in the way of a repetition
+            # the transaction was rolled back, so the append can be repeated
             for attempt in stamina.retry_context(on=ContentionError, **RETRIES):
                 with attempt:
                     return self._append(request, asked)
@@ -92,7 +92,7 @@ class PostgresEventLog:
             if row is not None:
                 return append_statement.appended(request, row)
         except psycopg.Error as error:
-            # of the plain INSERT: another writer was at this version, too, and came first
+            # the plain INSERT violates the unique index if another writer used the version first
             lost = violated(error) == STREAM_POSITION and append_statement.plain(asked)
             if violated(error) == EVENT_ID:
                 if done := self._repeated(request):
@@ -113,7 +113,7 @@ class PostgresEventLog:
             return row
 
     def _refused(self, request: AppendRequest) -> Appended:
-        """An append that found its stream at another version, unless it is there already."""
+        """Returns the first result of a repeated append, else raises the version conflict."""
         if done := self._repeated(request):
             return done
         actual = self.stream_version(request.tenant, request.appends[0].stream)
@@ -204,7 +204,7 @@ class PostgresEventLog:
     def _row(
         self, asked: Statement, tenant: str | None = None, connection: Any = None
     ) -> Sequence[Any]:
-        """The first row, or nothing."""
+        """Returns the first row; empty without one."""
         cursor = self._answer(asked, tenant, connection)
         return () if cursor.description is None else cursor.fetchone() or ()
 
@@ -216,7 +216,7 @@ class PostgresEventLog:
         return answer.of_tenant(found, tenant)
 
     def _answer(self, asked: Statement, tenant: str | None, connection: Any = None) -> Cursor[Any]:
-        """A cursor that has all its rows in memory and needs its connection no more."""
+        """Returns a cursor that holds all its rows in memory, independent of its connection."""
         with _translating():
             if connection is not None:
                 cursor = own_cursor(Cursor, joined(Connection, connection))

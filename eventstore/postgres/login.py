@@ -1,4 +1,4 @@
-"""Why the server lets no connection in: for good, or only for now."""
+"""Classifies a failed connection: a permanent refusal of the login, or a temporary failure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from eventstore.errors import LoginRefusedError, StoreUnavailableError
 
 CONNECT_TIMEOUT_S: Final = 10
 
-# A failed login has no SQLSTATE in the client library. The server's text is matched, and a server
-# that speaks another language is taken for one that is down: its runners retry and log its words.
+# The client library reports no SQLSTATE for a failed login, so the server's message is matched. If
+# the server's language is not English, the failure counts as temporary: runners retry and log the
+# message.
 _REFUSED: Final = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry"
     r'|role "[^"]*" (?:does not exist|is not permitted to log in)'
@@ -26,18 +27,19 @@ _ATTEMPT: Final = re.compile(r"^- host: ", re.MULTILINE)
 def failure(dsn: str, error: psycopg.Error) -> StoreUnavailableError:
     """Returns the store's error for a connection that could not be opened.
 
-    Of several hosts, each must have refused the login: one that is down may accept it later. A
-    single host can have several addresses; one refusal decides.
+    If the DSN names several hosts, the refusal is permanent only if each of them refused the login:
+    a host that is down may accept it later. If a single host has several addresses, one refusal
+    suffices.
 
     Args:
-        dsn: Where to; never shown.
-        error: What the driver raised.
+        dsn: The database; never shown.
+        error: Raised by the driver.
     """
     text = str(error).strip()
     attempts = [text]
     if text.startswith(_SEVERAL) and not _single_host(dsn):
         attempts = _ATTEMPT.split(text)[1:]
-    # the client library's own advice follows a reason, indented
+    # the client library indents the advice that follows a reason
     reasons = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
     detail = reasons[-1][:200] if reasons else type(error).__name__
     if attempts and all(_REFUSED.search(attempt) for attempt in attempts):
@@ -55,12 +57,12 @@ def failure(dsn: str, error: psycopg.Error) -> StoreUnavailableError:
 
 
 def attempt(dsn: str) -> StoreUnavailableError | None:
-    """Connects once; returns what prevents it, None if nothing does.
+    """Connects once; returns the error, None on success.
 
-    A pool reports only that it had no connection in time, not why.
+    A pool reports only that no connection was available in time, not the cause.
 
     Args:
-        dsn: Where to.
+        dsn: The database.
     """
     try:
         psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S).close()

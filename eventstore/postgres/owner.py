@@ -1,4 +1,4 @@
-"""The owner's connection: sees every tenant, and says so if it does not."""
+"""The owner's connection: sees every tenant, or fails."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connected(dsn: str) -> Iterator[Connection[Any]]:
-    """Connects as a role that row-level security does not hold, for the length of a block.
+    """Opens a connection as a role that is exempt from row-level security, for a block.
 
-    Its statements commit one by one, outside of `connection.transaction()`; each sees what was
-    committed before it.
+    Outside `connection.transaction()`, each statement is a transaction of its own and sees the
+    earlier commits.
 
     Raises:
         AccessRefusedError: Row-level security would hide rows from the role.
-        StoreUnavailableError: Its kinds say whether a repetition can help.
+        StoreUnavailableError: The database is unavailable; the subclass tells whether a retry can
+            help.
     """
     try:
         with psycopg.connect(dsn, client_encoding="utf8", **options(dsn)) as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            # a policy that hides rows is an error here, not a shorter log
+            # an error instead of a silently shorter log if a policy would hide rows
             connection.execute("SET row_security = off")
             connection.execute("SET timezone = 'UTC'")
             payloads_as_bytes(connection)

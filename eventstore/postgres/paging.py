@@ -1,4 +1,4 @@
-"""What an event log yields: the events of a stream, and of the log page by page."""
+"""Yields the events of a stream, and the events of the log page by page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def items(read: Callable[..., list[StoredEvent]], *words: Any) -> Iterator[StoredEvent]:
-    """Returns the events that a function reads; it is called at once."""
+    """Returns the events that a function returns; it is called immediately."""
     return iter(read(*words))
 
 
@@ -30,14 +30,14 @@ def pages(
     part: LogPart,
     size: int,
 ) -> Iterator[StoredEvent]:
-    """Returns the events of a part of the log, up to where that is complete now.
+    """Returns the events of a part of the log, up to the current high-water mark.
 
     Args:
-        high_water_mark: Returns up to where the log is complete.
-        ask: Executes a statement; its answer is in memory.
-        tenant: Whose events; None: all that the role may see.
-        part: Which of them.
-        size: Events of one page.
+        high_water_mark: Returns the high-water mark.
+        ask: Executes a statement; returns a cursor with all rows in memory.
+        tenant: Tenant of the events; None: all tenants that the role may see.
+        part: The part of the log.
+        size: Events per page.
     """
     mark = high_water_mark()
     through = mark if part.through is None else min(mark, part.through)
@@ -58,8 +58,8 @@ def _pages(
     bounds: _Bounds,
     size: int,
 ) -> Iterator[StoredEvent]:
-    # While one page is turned into events here, the server prepares the next. A child that was
-    # forked meanwhile has no thread that would, and goes on page by page.
+    # While this thread decodes one page, a second thread fetches the next. A child forked meanwhile
+    # has no second thread, and fetches each page when it needs it.
     process = os.getpid()
     with ThreadPoolExecutor(1, thread_name_prefix="eventstore-read") as ahead:
         limit = bounds.page(size)
@@ -82,20 +82,20 @@ def _pages(
 
 
 class _Bounds(NamedTuple):
-    """What is left to read of the log: `after < global position <= through`, `left` at most."""
+    """The rest of a read: `after < global position <= through`, at most `left` events."""
 
     after: int
     through: int
     left: int | None
 
     def page(self, size: int) -> int:
-        """Size of the next page; 0 if nothing is left."""
+        """Returns the size of the next page; 0 if nothing is left."""
         if self.after >= self.through:
             return 0
         return size if self.left is None else min(size, self.left)
 
     def beyond(self, last: int, count: int, *, backwards: bool) -> _Bounds:
-        """What is left after a page of `count` events that ended at `last`."""
+        """Returns the rest after a page of `count` events that ended at `last`."""
         left = None if self.left is None else self.left - count
         if backwards:
             return _Bounds(self.after, last - 1, left)

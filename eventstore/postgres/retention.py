@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from eventstore.upkeep.retention import Export, RetentionRule
 
 DROPPED_MAX: Final = 500
-"""Events of one transaction: as many are given to the export at once, and as many rows go."""
+"""Events per transaction: the batch that is exported, then dropped."""
 
 KEYS_MAX: Final = 5_000
-"""Idempotency keys of one transaction."""
+"""Idempotency keys per transaction."""
 
 _COLUMNS: Final = ", ".join(StoredEvent._fields)
 _OLD_ORIGINALS: Final = (
@@ -159,7 +159,7 @@ class PostgresRetention:
 
 
 class _Dropping:
-    """Drops what was recorded before an instant, or counts it."""
+    """Drops or counts the originals that were recorded before an instant."""
 
     def __init__(
         self, connection: Connection[Any], before: datetime, allowed: bool, export: Export | None
@@ -183,10 +183,10 @@ class _Dropping:
         return RetentionReport(dropped=dropped, kept=int(some < 0))
 
     def _drop_some(self, old: dict[str, Any]) -> int:
-        """Drops some of a stream's originals; how many, or -1 if they are needed."""
+        """Drops a batch of a stream's originals; returns its size, or -1 if they are needed."""
         place = old["tenant"], old["stream"]
         with self._connection.transaction():
-            # the `$snapshot` stands still, too: compaction takes the same lock
+            # the lock also keeps the `$snapshot` unchanged: compaction takes it as well
             lock_stream(self._connection, *place)
             row = self._connection.execute(_SNAPSHOT, place).fetchone()
             if row is None or msgspec.json.decode(row[0], type=_Payload).subjects:
@@ -203,7 +203,7 @@ class _Dropping:
 
 
 class _Payload(msgspec.Struct):
-    """What is looked at of a `$snapshot`."""
+    """The part of a `$snapshot` payload that retention reads."""
 
     subjects: tuple[str, ...] = ()
 
@@ -214,7 +214,7 @@ def _dropped(connection: Connection[Any], tenant: str, stream: str) -> Any:
     except psycopg.Error as error:
         if error.sqlstate != "HWE03":
             raise
-        # a writer was faster than the deletion
+        # a writer appended before the deletion
         raise CompactionError(
             f"events of stream {stream} are not sealed yet",
             hint="headwater events seal, then repeat the deletion",

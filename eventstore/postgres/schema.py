@@ -35,10 +35,10 @@ LATEST: Final = _names()[-1]
 
 _PACKAGE: Final = "eventstore"
 _SCHEMA: Final = "headwater_migrations"
-"""It stays when a downgrade drops the event store's schemas."""
+"""A downgrade keeps this schema when it drops the schemas of the event store."""
 
 _UPGRADE: Final = "headwater db upgrade"
-# Releases that migrated by Alembic look here; they refuse a version that they do not know.
+# Older releases, which migrated with Alembic, read this table and refuse an unknown version.
 _FORMER: Final = f"{_SCHEMA}.alembic_version"
 _FORMER_VERSION: Final = f"SELECT max(version_num) FROM {_FORMER}"  # noqa: S608
 _TELL_FORMER: Final = """
@@ -182,7 +182,7 @@ def _connected(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def _check_known(
     history: MigrationHistory, connection: psycopg.Connection[Any]
 ) -> Mapping[Key, str | None]:
-    """Returns which migrations a database has had, all of them as this program has them."""
+    """Returns the applied migrations of a database, each identical to this program's."""
     applied = history.applied(connection)
     if unknown := history.unknown(applied):
         raise _unknown(f"it has {', '.join(unknown)}; the latest known is {LATEST}")
@@ -197,7 +197,7 @@ def _history(through: str) -> MigrationHistory:
 
 
 def _adopted(connection: psycopg.Connection[Any]) -> list[Key]:
-    """What Alembic, which migrated before, has noted."""
+    """Returns the version that Alembic recorded in an older release."""
     there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (_FORMER,)).fetchone()
     found = connection.execute(_FORMER_VERSION).fetchone() if there == (True,) else None
     version = found and found[0]

@@ -1,8 +1,8 @@
-"""Sessions: the store's own connections, each acting for the tenant that is asked for.
+"""Sessions: the store's own connections, each acting for the requested tenant.
 
-Directly at the server, a session says once for whom it acts. A pooler may give each transaction
-another session of the server, so the store names the tenant within each transaction, and leaves
-nothing behind in a shared session.
+On a direct connection, the store sets the tenant once per session. A pooler may assign another
+server session to each transaction. Through a pooler the store therefore sets the tenant within each
+transaction, and leaves no setting behind in a shared session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ACT_FOR_NOW: Final = "SELECT set_config('eventstore.tenant', %s, true)"
 
 
 class Sessions:
-    """A pool of connections; a forked child gets one of its own when it first asks.
+    """A pool of connections; a forked child opens its own pool at the first use.
 
     Threads: may be used concurrently.
 
@@ -49,9 +49,9 @@ class Sessions:
         """Lends a connection that acts for a tenant.
 
         Args:
-            tenant: Whose rows the session may see; None leaves that to its role.
+            tenant: Tenant whose rows are visible; None leaves that to the role.
         """
-        # not `with pool.connection()`, which ends a transaction that there is none of
+        # not `with pool.connection()`, which also ends a transaction; none is open here
         pool = self._pool or self._open()
         connection = pool.getconn()
         try:
@@ -70,7 +70,7 @@ class Sessions:
 
     @contextmanager
     def transaction(self, tenant: str | None) -> Iterator[StoreConnection]:
-        """Lends a connection with a transaction open that acts for a tenant."""
+        """Lends a connection with an open transaction that acts for a tenant."""
         with self.plain() as connection, connection.transaction():
             if tenant is not None:
                 connection.execute(_ACT_FOR_NOW, (tenant,))
@@ -78,13 +78,13 @@ class Sessions:
 
     @contextmanager
     def plain(self) -> Iterator[StoreConnection]:
-        """Lends a connection as it is."""
+        """Lends a connection without setting a tenant."""
         with (self._pool or self._open()).connection() as connection:
             _check_process(connection)
             yield connection
 
     def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         if self._pool is not None:
             self._pool.close()
 
@@ -129,7 +129,7 @@ class AsyncSessions:
             yield connection
 
     async def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         await self._pool.close()
 
     def after_fork(self) -> None:
@@ -139,10 +139,10 @@ class AsyncSessions:
 
 
 def _abandon(pool: ConnectionPool[Any] | AsyncConnectionPool[Any]) -> None:
-    """Leaves a pool to the parent process without a word to the server.
+    """Abandons a pool that belongs to the parent process, without sending anything to the server.
 
-    To close it would end the parent's sessions; its finalizer would wait for threads that the child
-    does not have, and may need a lock that one of them held.
+    Closing the pool would end the parent's sessions. Its finalizer would wait for threads that the
+    child does not have, and may need a lock that one of them held.
     """
     vars(pool)["_closed"] = True
 

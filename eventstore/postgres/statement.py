@@ -1,6 +1,6 @@
-"""Statements: what is sent to Postgres for each operation, and what its answer means.
+"""Statements: the SQL of each operation, and the interpretation of its rows.
 
-Nothing here touches a connection, so the blocking and the asyncio log share all of it.
+This module uses no connection, so the blocking log and the asyncio log share it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _TAGGED: Final = (
 )
 
 
-# A condition is looked up in the statement's snapshot, under the locks of its tags. A transaction
-# that keeps one snapshot does not see what others committed since, and no unique index stands in
-# the way as it does for a stream's version. SERIALIZABLE is no better: Postgres watches conflicts
-# among serializable transactions only, and the store's own writers are none.
+# A condition is checked in the statement's snapshot, under the locks of its tags. A REPEATABLE READ
+# transaction keeps one snapshot and misses later commits, and no unique index detects that, as one
+# does for a stream's version. SERIALIZABLE does not help: Postgres detects conflicts among
+# serializable transactions only, and the store's own appends are not serializable.
 IN_VIEW: Final = (
     "current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')"
 )
@@ -63,7 +63,7 @@ def query_items(items: Iterable[QueryItem]) -> str:
 
 
 def events_by_id(request: AppendRequest) -> Statement:
-    """Returns the statement that finds events of this append that are stored already."""
+    """Returns the statement that finds events of an append that are already stored."""
     ids = [event.event_id for append in request.appends for event in append.events]
     return Statement(
         f"SELECT {_COLUMNS} FROM eventstore.log WHERE tenant = %s AND event_id = ANY (%s)",  # noqa: S608
@@ -77,8 +77,8 @@ def stream_version(tenant: str, stream: str) -> Statement:
 
 
 def read_stream(tenant: str, stream: str, part: StreamPart) -> Statement:
-    """Returns the statement for `EventLog.read_stream`: one, so that it sees one moment."""
-    # What was there at an instant is told by the original events.
+    """Returns the statement for `EventLog.read_stream`: a single one, for one snapshot."""
+    # The state at an instant needs the original events, not their `$snapshot`.
     table = "log" if part.archived or part.as_of else "events"
     clauses = ["tenant = %s", "stream = %s", "stream_position > %s"]
     parameters: list[Any] = [tenant, stream, part.after]
@@ -86,7 +86,7 @@ def read_stream(tenant: str, stream: str, part: StreamPart) -> Statement:
         clauses.append("stream_position <= %s")
         parameters.append(part.through)
     if part.as_of is not None:
-        # Up to the first event recorded later: a clock that was set back makes no hole.
+        # Ends before the first later event, so that a clock that was set back leaves no gap.
         clauses.append(
             "stream_position < coalesce((SELECT min(stream_position) FROM eventstore.log"
             " WHERE tenant = %s AND stream = %s AND recorded_at > %s), 9223372036854775807)"
@@ -108,8 +108,8 @@ def read_log(
     """Returns the statement for one page of `EventLog.read_log`.
 
     Args:
-        tenant: Whose; None for all.
-        part: The query and the direction; its bounds are given by the other arguments.
+        tenant: The tenant; None for all tenants.
+        part: The query and the direction; the other arguments give the bounds.
         after: Only global positions greater than this.
         through: Only global positions up to this one.
         limit: Size of the page.
@@ -124,8 +124,9 @@ def read_log(
         parameters += values
     order = f"ORDER BY global_position {'DESC' if part.backwards else 'ASC'} LIMIT %s"
     where = f"WHERE {' AND '.join(clauses)}"
-    # The view eventstore.log, written out: with a limit in each half the planner merges two index
-    # scans; over the view it reads everything up to the mark and sorts it, for each page.
+    # The body of the view eventstore.log with a limit in each half, so that the planner merges two
+    # index scans. Over the view, it would read and sort all events up to the high-water mark for
+    # each page.
     sql = (
         f"(SELECT {_COLUMNS} FROM eventstore.events {where} AND type <> '$snapshot' {order})"  # noqa: S608
         f" UNION ALL (SELECT {_COLUMNS} FROM eventstore.archived_events {where} {order}) {order}"
@@ -145,7 +146,7 @@ def _query(
         yield "type = ANY (%s)", [sorted({name for item in items for name in item.types})]
         return
     if all(item.tags for item in items):
-        # the index of tags finds the few candidates; the rest of the condition is checked on them
+        # the index of tags finds few candidates, on which the other criteria are checked
         names = sorted({min(item.tags) for item in items})
         if tenant is None:
             yield f"global_position IN ({_TAGGED})", [names, after, through]
@@ -162,7 +163,7 @@ def read_boundary(tenant: str, query: Query) -> Statement:
     """Returns the statement for `EventLog.read_boundary`.
 
     Raises:
-        BatchRefusedError: No condition can hold the query.
+        BatchRefusedError: The query cannot be part of a condition.
     """
     Condition(query, 0)
     return Statement(
@@ -174,7 +175,7 @@ def read_boundary(tenant: str, query: Query) -> Statement:
 
 
 def boundary(rows: Sequence[Sequence[Any]]) -> Boundary:
-    """Reads the answer to `read_boundary`.
+    """Interprets the rows of `read_boundary`.
 
     Raises:
         IsolationRefusedError: The transaction would not see every event.
@@ -186,7 +187,7 @@ def boundary(rows: Sequence[Sequence[Any]]) -> Boundary:
 
 
 def out_of_view() -> IsolationRefusedError:
-    """Returns the refusal of a transaction whose snapshot hides later commits."""
+    """Returns the error for a transaction whose snapshot hides later commits."""
     return IsolationRefusedError(
         "an append condition needs isolation level READ COMMITTED",
         detail="the transaction would not see events committed since it began",
@@ -204,7 +205,7 @@ def result_of(tenant: str, key: str) -> Statement:
 
 
 def known_result(row: Sequence[Any] | None) -> Repeated | None:
-    """Reads the answer to `result_of`."""
+    """Interprets the row of `result_of`."""
     if row is None:
         return None
     digest, versions, position, transaction = row
@@ -221,7 +222,7 @@ def snapshot(tenant: str, stream: str, fold: str, through: int | None) -> Statem
 
 
 def known_snapshot(row: Sequence[Any] | None) -> StateSnapshot | None:
-    """Reads the answer to `snapshot`."""
+    """Interprets the row of `snapshot`."""
     if row is None:
         return None
     stream, fold, position, state, digest, subjects = row
