@@ -1,4 +1,4 @@
-"""Files that are replaced whole: a reader sees the old content or the new one, never a part."""
+"""Atomic file replacement: a reader sees either the old content or the new content."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def write_atomically(
 
     Args:
         path: The file; its folder must exist.
-        content: All of it; text is written as UTF-8.
-        mode: Permissions, less the process's umask; 0o600 for what holds secrets.
-        durable: Whether it must survive a power cut. Without, the file may be empty after one:
-            that is for files which are written again every second.
+        content: The whole content; text is written as UTF-8.
+        mode: Permissions, less the process's umask; 0o600 for secrets.
+        durable: Whether the content must survive a power failure. If False, the file may be empty
+            after one, which suits files that are written every second.
     """
     with replacing(path, mode=mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -31,12 +31,12 @@ def write_atomically(
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterator[IO[bytes]]:
-    """Gives an open file that takes the place of `path` when the block ends without an error.
+    """Yields an open file that replaces `path` when the block ends without an error.
 
     Args:
         path: The file; its folder must exist.
         mode: Permissions, less the process's umask.
-        durable: Whether it must survive a power cut.
+        durable: Whether the content must survive a power failure.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -55,12 +55,12 @@ def replacing(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterato
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a power cut."""
+    """Flushes the entries of a folder, so that they survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that knows no such thing
+        if error.errno != errno.EINVAL:  # the file system does not support it
             raise
     finally:
         os.close(handle)

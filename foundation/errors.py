@@ -28,9 +28,9 @@ class PlatformError(Exception):
     cross from worker processes to the process that reports them.
 
     Args:
-        message: Lowercase fact without a full stop.
-        detail: What was observed; never a secret, a payload or a row's value.
-        hint: The command or change that repairs it.
+        message: Lowercase statement of the fact, without a full stop.
+        detail: The observation; never a secret, a payload or a value of a row.
+        hint: The command or change that repairs the cause.
     """
 
     code: ClassVar[str]

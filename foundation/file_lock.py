@@ -1,4 +1,4 @@
-"""Locks on files, freed by the system when the process that holds them ends, however it ends."""
+"""File locks, which the operating system releases when the holding process ends."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _POLL_S: Final = 0.05
 
 
 def lock(handle: int, *, shared: bool = False) -> None:
-    """Locks an open file or folder, and waits for it without a limit.
+    """Locks an open file or folder; waits without a time limit.
 
-    Closing every copy of the handle frees the lock.
+    Closing every copy of the handle releases the lock.
     """
     fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def try_lock(handle: int, *, wait_s: float = 0, posix: bool = False, shared: bool = False) -> bool:
-    """Locks an open file or folder, if it can within a time.
+    """Tries to lock an open file or folder within a time limit.
 
     Args:
         handle: The file or folder.
-        wait_s: How long to try.
-        shared: Others may hold it shared too; otherwise it is exclusive.
-        posix: A lock of the POSIX kind, as a JVM takes it: of a process, not of an open file. Any
-            close of the file by the process frees it.
+        wait_s: Longest wait, in seconds.
+        shared: Whether the lock is shared; otherwise it is exclusive.
+        posix: Whether to use a POSIX lock, as a JVM does. A POSIX lock belongs to the process, not
+            to the open file: if the process closes any handle of the file, the lock is released.
 
     Returns:
-        Whether it has the lock; False where another holder kept it.
+        Whether the lock was acquired.
     """
     take = fcntl.lockf if posix else fcntl.flock
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -52,7 +52,7 @@ def try_lock(handle: int, *, wait_s: float = 0, posix: bool = False, shared: boo
 
 @contextmanager
 def opened(path: Path, mode: int = 0o644) -> Iterator[int]:
-    """Opens the file of a lock, and makes it first if need be; it is never removed."""
+    """Opens a lock file and creates it if it is missing; it is never removed."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         yield handle

@@ -1,11 +1,11 @@
-"""Migrations: the numbered SQL of packages, and the record of what a database has had of it.
+"""Migrations: the numbered SQL of packages, and the record of the applied ones in the database.
 
-A package keeps its SQL in a folder: each `NNNN_name.sql`, or folder `NNNN_name` of such files, is a
-migration. It runs once, and a released one never changes. `functions.sql` replaces functions, and
-runs again whenever its text has changed.
+A package keeps its SQL in a folder. Each file `NNNN_name.sql`, or folder `NNNN_name` of such files,
+is a migration: it runs once, and never changes after its release. `functions.sql` replaces
+functions, and runs again whenever its text has changed.
 
-The script for an administrator and an upgrade run the same SQL. A database that has everything is
-only read, so a role without privileges may ask for the upgrade.
+The script for an administrator and an upgrade run the same SQL. An upgrade only reads a database
+that is up to date, so a role without privileges may run it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 _WAIT_S: Final = 300.0
 _PAUSE_S: Final = 0.5
 
-# A statement that waits for a table's lock keeps all later users of the table waiting, too. So an
-# upgrade waits for 2 s, gives everything back, and comes again.
+# A statement that waits for a table's lock also blocks all later users of the table. An upgrade
+# therefore waits at most 2 s, rolls back, and retries.
 _TURN: Final = AdvisoryLock("1749230, 0")
 _BEGIN: Final = f"SET LOCAL lock_timeout = '2s';\n{_TURN.in_transaction};\n"
 _RECORD: Final = """\
@@ -84,10 +84,10 @@ INSERT INTO {schema}.migrations (package, name, digest)
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One piece of SQL of a package.
+    """One migration of a package.
 
     Attributes:
-        package: Whose tables it makes or changes.
+        package: The package that owns the tables.
         name: Its number and name, or `functions`.
         sql: Its statements.
     """
@@ -98,7 +98,7 @@ class Migration:
 
     @property
     def key(self) -> Key:
-        """What it is recorded by."""
+        """Its identity in the record."""
         return self.package, self.name
 
     @property
@@ -111,8 +111,8 @@ def migrations_in(folder: Path, package: str) -> list[Migration]:
     """Reads the migrations of a package, in the order in which they run.
 
     Args:
-        folder: Where they are.
-        package: Whose they are.
+        folder: Folder of the SQL files.
+        package: Name of the package.
     """
     numbered = sorted(folder.glob("[0-9]*_*"), key=lambda path: path.stem)
     replaced = folder.glob(f"{FUNCTIONS}.sql")
@@ -132,14 +132,15 @@ def _nothing(_: Any) -> Collection[Key]:
 class MigrationHistory:
     """Migrations of one or more packages that are recorded in one table.
 
-    A connection is one of psycopg in autocommit mode, or with the transaction open that is joined.
+    Connections are psycopg connections in autocommit mode, or with an open transaction, which the
+    methods join.
 
     Args:
-        schema: Schema of the table `migrations` that records them; made if it is missing.
-        migrations: All of them, in the order in which they run.
-        adopted: Returns which of them a database without a record has had.
+        schema: Schema of the table `migrations` that records them; created if it is missing.
+        migrations: All migrations, in the order in which they run.
+        adopted: Returns the migrations that a database without a record already has.
         prepare: Runs first in the transaction of an upgrade.
-        finish: SQL that an upgrade ends with.
+        finish: SQL at the end of an upgrade.
     """
 
     schema: str
@@ -149,7 +150,7 @@ class MigrationHistory:
     finish: str = ""
 
     def applied(self, connection: Any) -> Mapping[Key, str | None]:
-        """Returns which migrations a database has had, each with its digest if that is known."""
+        """Returns the applied migrations of a database, each with its digest if that is known."""
         name = f"{self.schema}.migrations"
         there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (name,)).fetchone()
         if not there[0]:
@@ -167,7 +168,7 @@ class MigrationHistory:
         ]
 
     def unknown(self, applied: Mapping[Key, str | None]) -> list[str]:
-        """Returns the names of a database's migrations that are not as this program has them."""
+        """Returns the applied migrations that are unknown to this program or differ from it."""
         known = {migration.key: migration for migration in self.migrations}
         return [
             key[1]
@@ -176,34 +177,35 @@ class MigrationHistory:
         ]
 
     def upgrade(self, connection: Any, *, functions: bool = False) -> list[Migration]:
-        """Runs what a database still needs, in one transaction; returns what has run.
+        """Runs the pending migrations in one transaction; returns the ones that it ran.
 
-        A concurrent upgrade waits for this one. It waits at most 2 s for a lock, then rolls back
-        and repeats, for up to five minutes.
+        A concurrent upgrade waits for this one. An upgrade waits at most 2 s for a lock, then rolls
+        back and retries, for up to five minutes.
 
         Args:
-            connection: As a role that may create the schemas, or owns them.
-            functions: Also replace the functions that are up to date, as they may be gone.
+            connection: Connection of a role that may create the schemas, or owns them.
+            functions: Whether to replace the functions even if they are recorded as up to date,
+                because they may have been dropped.
 
         Raises:
-            psycopg.Error: The database refuses it; nothing has changed.
+            psycopg.Error: The database refused a statement; nothing has changed.
         """
         if not functions and not self.pending(self.applied(connection)):
             return []
         return _in_turn(connection, lambda: self._upgrade(connection, functions=functions))
 
     def drop(self, connection: Any, sql: str) -> list[str]:
-        """Drops what the migrations have made, in one transaction; see `upgrade`.
+        """Reverts all migrations in one transaction; see `upgrade`.
 
         Args:
-            connection: As the owner.
-            sql: What drops it.
+            connection: Connection of the owner.
+            sql: Statements that drop the created objects.
 
         Returns:
-            Names of the migrations that the database had, the newest first.
+            Names of the reverted migrations, newest first.
 
         Raises:
-            psycopg.Error: The database refuses it; nothing has changed.
+            psycopg.Error: The database refused a statement; nothing has changed.
         """
 
         def drop() -> list[str]:
@@ -218,11 +220,11 @@ class MigrationHistory:
     def script(
         self, pending: Sequence[Migration] | None = None, adopted: Iterable[Key] = ()
     ) -> str:
-        """Returns the SQL of an upgrade, for an administrator; it may be run again at any time.
+        """Returns the SQL of an upgrade, for an administrator; it is idempotent.
 
         Args:
-            pending: What is run; None: all.
-            adopted: What the database has had already and has no record of.
+            pending: Migrations to run; None: all.
+            adopted: Applied migrations that the database has not recorded.
         """
         body = self._statements(self.migrations if pending is None else pending, adopted)
         return f"BEGIN;\n{_BEGIN}{body}COMMIT;\n"

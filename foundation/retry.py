@@ -1,4 +1,4 @@
-"""RetrySchedule: how often, and after which waits, a handler that failed is called again."""
+"""RetrySchedule: how often, and after which waits, a failed handler is called again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class RetrySchedule:
     """Attempts and waits; each package declares its defaults and its error in a subclass.
 
     Attributes:
-        attempts_max: Calls of the handler before what failed is parked until an operator decides.
+        attempts_max: Calls of the handler before its input is parked until an operator decides.
         wait_initial_s: Wait after the first failure, in seconds.
         wait_max_s: No wait is longer.
-        factor: Each wait is so many times the one before.
-        jitter: Part of each wait that is random, so that many do not come back at once.
-        permanent: Errors that no retry can resolve: what failed is parked at once.
-        refused: Class of the error that refuses impossible attributes.
+        factor: Ratio of each wait to the previous one.
+        jitter: Random share of each wait, so that many retries do not coincide.
+        permanent: Errors that no retry can resolve; the input is parked immediately.
+        refused: Class of the error for invalid attributes.
     """
 
     attempts_max: int
@@ -42,13 +42,13 @@ class RetrySchedule:
             )
 
     def wait_s(self, attempts: int) -> float | None:
-        """Returns how long to wait after so many failures, in seconds; None: no more attempts."""
+        """Returns the seconds to wait after this many failures; None: no more attempts."""
         if attempts >= self.attempts_max:
             return None
         return self.pause_s(attempts)
 
     def pause_s(self, attempts: int) -> float:
-        """Returns the wait after so many failures whether or not there is another attempt."""
+        """Returns the wait after this many failures, even if there is no further attempt."""
         wait = self.wait_initial_s
         for _ in range(attempts - 1):
             wait = min(wait * self.factor, self.wait_max_s)

@@ -1,4 +1,4 @@
-"""The hint that suggests the name that was probably meant."""
+"""Hints that suggest a similar existing name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """Returns a hint for a name that does not exist.
 
     Args:
-        name: What was given.
+        name: The given name.
         known: Names that exist.
-        otherwise: The hint where none of them is like it.
+        otherwise: The hint if no known name is similar.
     """
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]}?" if near else otherwise

@@ -1,4 +1,4 @@
-"""Waiting for something that is looked at again and again, until it is there or the time is up."""
+"""Polling: repeats a check until it succeeds or the time is up."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 def looks(
     within_s: float, every_s: float, *, pause: Callable[[float], object] = time.sleep
 ) -> Iterator[None]:
-    """Paces a loop that ends by `break` or `return` once it has seen what it waits for.
+    """Paces a polling loop, which ends by `break` or `return` when its condition holds.
 
-    The first look is at once and the last one when the time is up;
-    the `else` of the loop handles what was not seen in time.
+    The first poll is immediate, and the last one is when the time is up. The `else` of the loop
+    handles the timeout.
 
     Args:
-        within_s: How long to look.
-        every_s: Pause between two looks.
-        pause: Takes the pause, such as `threading.Event.wait`.
+        within_s: Longest wait, in seconds.
+        every_s: Pause between two polls, in seconds.
+        pause: Waits for a number of seconds, such as `threading.Event.wait`.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -32,11 +32,11 @@ def looks(
 
 
 def wait_until(reached: Callable[[], object], within_s: float, every_s: float) -> bool:
-    """Waits until something is so; returns whether it is, within the time.
+    """Waits until a condition holds; returns whether it does within the time.
 
     Args:
-        reached: Whether it is so.
-        within_s: How long to look.
-        every_s: Pause between two looks.
+        reached: Returns whether the condition holds.
+        within_s: Longest wait, in seconds.
+        every_s: Pause between two polls, in seconds.
     """
     return any(reached() for _ in looks(within_s, every_s))

@@ -244,9 +244,8 @@ def _step(connection: Connection[Any], fold: StreamFold, stream: str, step: Comp
             with connection.transaction():
                 moved = _fold_and_move(connection, fold, stream, step)
         except SubjectKeyError as error:
-            forgotten = (
-                error  # shredded during the fold: in the next attempt its fields are redacted
-            )
+            # shredded during the fold: in the next attempt its fields are redacted
+            forgotten = error
         else:
             if moved is not None:
                 return moved
