@@ -51,6 +51,7 @@ _MARKS = {
     runtime.ServiceState.STARTING: "[yellow]○[/]",
     runtime.ServiceState.RESTARTING: "[yellow]◐[/]",
     runtime.ServiceState.FAILED: "[red]✗[/]",
+    runtime.ServiceState.SUSPENDED: "[dim]○[/]",
     runtime.ServiceState.STOPPED: "[dim]○[/]",
 }
 

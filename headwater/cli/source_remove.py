@@ -52,14 +52,15 @@ def remove(
     """Remove what the capture of a source created in its database, in Kafka and in the home folder.
 
     Without --yes, shows what would be removed, what stays, and why. Objects that Headwater did not
-    create stay, whatever their names. The command can be repeated, also after a kill. Views that
-    were built stay in the home folder and in their stores.
+    create stay, whatever their names. The source's job stops first; other sources of the project go
+    on. The command can be repeated, also after a kill. Views that were built stay in the home
+    folder and in their stores.
 
     Example: headwater source remove --keep topics --yes
     """
     removal = _removal(name, dsn, _wanted(only, keep), options)
     if not yes:
-        _show(removal.items(), stops=removal.stops, as_json=as_json)
+        _show(removal, as_json=as_json)
         return
     stay = [item for item in removal.items() if not item.goes]
     done = removal.run(lambda step: stderr.print(escape(step), soft_wrap=True))
@@ -125,9 +126,10 @@ def _listed(words: Sequence[str] | None) -> list[str]:
     return [part for word in words or () for part in word.split(",") if part]
 
 
-def _show(items: Sequence[CapturePart], *, stops: bool, as_json: bool) -> None:
+def _show(removal: Removal, *, as_json: bool) -> None:
+    items = removal.items()
     if as_json:
-        print_json({"items": [asdict(item) for item in items], "stops": stops})
+        print_json({"items": [asdict(item) for item in items], "stops": removal.stops})
         return
     rows = [
         {
@@ -140,8 +142,9 @@ def _show(items: Sequence[CapturePart], *, stops: bool, as_json: bool) -> None:
     ]
     print_rows(rows, as_json=False, title="", empty="nothing is left of a capture")
     if any(item.goes for item in items):
-        stops_too = "; the job and the servers of this folder are stopped for it" if stops else ""
-        stderr.print(f"removed by headwater source remove --yes{stops_too}", soft_wrap=True)
+        servers = " and, at the end, the servers of this folder" if removal.stops_servers else ""
+        first = f"; it first stops the source's job{servers}" if removal.stops else ""
+        stderr.print(f"removed by headwater source remove --yes{first}", soft_wrap=True)
 
 
 def _short(name: str) -> str:

@@ -15,7 +15,7 @@ from cdc.source import reads_slot, remove_connector, topic_specs
 from cdc.upkeep import traces
 from cdc.upkeep.traces import RemnantKind
 from headwater.errors import UsageError
-from headwater.platform.specs import applied_file, capture_spec
+from headwater.platform.specs import capture_spec
 from headwater.runtime import Endpoints
 
 if TYPE_CHECKING:
@@ -106,15 +106,22 @@ class Removal:
 
     @property
     def stops(self) -> bool:
-        """Whether servers and job of the folder run, which are stopped for it."""
+        """Whether the job of the source is stopped for it, since the folder's servers run."""
         return self._platform is not None and self._platform.running()
+
+    @property
+    def stops_servers(self) -> bool:
+        """Whether the servers are stopped, too: no other source of the project needs them."""
+        return self.stops and self._platform is not None and not self._others_declared()
 
     def run(self, say: Callable[[str], None]) -> list[str]:
         """Removes what `items` shows; says each step once it is done, and returns all of them.
 
-        After a kill, call it again.
+        First the source's own job and watch are stopped, so they never see a part missing. They
+        stay stopped until the next `up`. After a kill, call it again.
 
         Raises:
+            StopTimeoutError: The job does not stop; nothing is removed.
             CdcError: A server refuses; the earlier parts are done.
         """
         done: list[str] = []
@@ -126,22 +133,28 @@ class Removal:
 
         going = {item.part for item in self.items() if item.goes}
         spec = self._spec
+        if going and self._platform is not None and self._platform.suspend(self._source):
+            did([f"stopped the job and the watch of source {self._source}"])
         if spec is not None and CONNECTOR in going:
             did(self._remove_connector(spec))
         if spec is not None and TOPICS in going:
             with session.connect(self._dsn) as connection:
                 ours = sorted(self._own_topics(connection, spec))
             did([f"deleted topic {name}" for name in topics.delete(spec.kafka_bootstrap, ours)])
-        if self.stops and self._platform is not None:
-            self._platform.stop()
-            did(["stopped the job and the servers of this folder"])
         with session.connect(self._dsn) as connection:
             for trace in traces.find(connection, self._source):
                 if trace.part in going:
                     did(traces.drop(connection, self._source, trace))
         if CHECKPOINTS in going:
             did([f"removed {path}" for path in self._remove_checkpoints()])
+        if self.stops_servers and self._platform is not None:
+            self._platform.stop()
+            did(["stopped the servers of this folder"])
         return done
+
+    def _others_declared(self) -> bool:
+        project = None if self._platform is None else self._platform.project
+        return project is not None and any(name != self._source for name in project.sources)
 
     def _remove_connector(self, spec: CaptureSpec) -> list[str]:
         with session.connect(self._dsn) as connection, closing(ConnectRest(spec.connect_url)) as to:
@@ -192,7 +205,7 @@ class Removal:
                 TOPICS, ", ".join(sorted(ours)), True, "changes, as long as they are kept"
             )
         if others:
-            why = "made anew by another since they were looked at"
+            why = "recreated by another program since the capture noted them"
             yield CapturePart(TOPICS, ", ".join(sorted(others)), False, why)
 
     def _named_topics(self, connection: Connection[Any], spec: CaptureSpec) -> set[str]:
@@ -229,7 +242,6 @@ class Removal:
             gone = [str(self._folder)]
         if self._platform is not None and self._spec is not None:
             secrets.remove(self._spec)
-            applied_file(self._platform.project).unlink(missing_ok=True)
         return gone
 
     @property

@@ -447,6 +447,26 @@ class Platform:
         """Stops everything in order; returns whether anything ran."""
         return runtime.down(self.project.settings.home)
 
+    def suspend(self, source: str) -> list[str]:
+        """Stops the job and the watch of a source until the next `start`; the servers go on.
+
+        Args:
+            source: Name of the source, which need not be declared any more.
+
+        Returns:
+            Names of the commands that ran.
+
+        Raises:
+            StopTimeoutError: One did not stop.
+        """
+        for part in self.project.parts:
+            if part.source.name == source:
+                applied_file(part).unlink(missing_ok=True)  # a job that is started waits
+        names = {f"{command}.{source}" for command in (JOB, WATCH)}
+        if self.project.shares_home or self.project.source.name == source:
+            names |= {JOB, WATCH}  # they run so if they were started as those of the only source
+        return runtime.suspend(self.project.settings.home, names)
+
     @property
     def _impact(self) -> Impact:
         failing = None

@@ -2,8 +2,8 @@
 
 Purpose: a whole stack without Docker, started in order and ended together; or servers that run
 already, given by address.
-Entry points: `up`, `down`, `status` and `endpoints` below; `servers` (what is different about
-each), `supervisor` (how they are kept alive), `java` (jars and Java), `external` (servers of
+Entry points: `up`, `down`, `suspend`, `status` and `endpoints` below; `servers` (what is different
+about each), `supervisor` (how they are kept alive), `java` (jars and Java), `external` (servers of
 others), `plan` and `spec` (what is to run), `ports`, `probe`, `home`.
 Invariants: no process outlives its supervisor. A service is ready when its protocol answers.
 Ports of a home stay the same.
@@ -23,7 +23,14 @@ from headwater.runtime.spec import (
     Spawned,
 )
 from headwater.runtime.status import RuntimeStatus, ServiceState, ServiceStatus, StatusEvent
-from headwater.runtime.supervisor.control import down, endpoints, log_path, status, up
+from headwater.runtime.supervisor.control import (
+    down,
+    endpoints,
+    log_path,
+    status,
+    suspend,
+    up,
+)
 
 __all__ = [
     "ALL_SPAWNED",
@@ -42,5 +49,6 @@ __all__ = [
     "endpoints",
     "log_path",
     "status",
+    "suspend",
     "up",
 ]

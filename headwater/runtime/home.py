@@ -63,6 +63,10 @@ class Home:
         """Pid file of one service or command."""
         return self.run / f"{name}.pid"
 
+    def suspended_file(self, name: str) -> Path:
+        """While it is there, the supervisor does not run the command of that name."""
+        return self.run / f"{name}.suspended"
+
     def create(self) -> None:
         """Make the folders; the root is readable by its owner only.
 

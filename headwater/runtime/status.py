@@ -20,6 +20,8 @@ class ServiceState(StrEnum):
     ready        answered in its protocol                    restarting, stopped
     restarting   died and is within its restart budget       ready, failed
     failed       spent its budget, or cannot be started      only a new ``up`` helps
+    suspended    a command that was asked to stop while the  starting, by ``up``
+                 others go on
     stopped      was asked to                                only a new ``up`` helps
     ===========  ==========================================  ==========================
     """
@@ -28,6 +30,7 @@ class ServiceState(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     FAILED = "failed"
+    SUSPENDED = "suspended"
     STOPPED = "stopped"
 
 
@@ -85,8 +88,9 @@ class RuntimeStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether every service answers, and every command is ready."""
-        return self.running and all(service.ready for service in self.services)
+        """Whether every service answers, and every command is ready that is to run."""
+        wanted = (s for s in self.services if s.state is not ServiceState.SUSPENDED)
+        return self.running and all(service.ready for service in wanted)
 
     @property
     def services_ready(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -211,7 +213,26 @@ def _a_lost_slot_stops_its_own_views_only_also_at_the_next_start(project: Projec
 
 def _one_source_is_removed_and_the_other_goes_on(project: Project) -> None:
     shown = project.shell.json("source", "remove", "--source", "ledger")
-    project.shell("source", "remove", "--source", "ledger", "--yes")
+    before = _pids(project)
+    log = project.shell.folder / ".headwater" / "log" / "projections.ledger.log"
+    logged = log.stat().st_size
+
+    _removal_killed_after(project, "stopped the job")
+    execute(project.till, "INSERT INTO orders VALUES (1002, 'new')")
+    assert 201 == _delivered(project)
+    _removal_killed_after(project, "removed connector")
+    execute(project.till, "INSERT INTO orders VALUES (1003, 'new')")
+    assert 202 == _delivered(project)
+    done = project.shell("source", "remove", "--source", "ledger", "--yes").stderr
+    execute(project.till, "DELETE FROM orders WHERE id > 1001")
+    assert 200 == _delivered(project)
+
+    gone = {f"{command}.ledger" for command in ("projections", "capture")}
+    assert {name: pid for name, pid in before.items() if name not in gone} == _pids(project)
+    assert "stopped the servers" not in done
+    assert "ERROR" not in log.read_bytes()[logged:].decode().upper()
+    assert project.shell("status").returncode == 0  # the job is not missing, it was suspended
+    project.shell("down")
     (project.shell.folder / "views.py").write_text(ALONE)
     settings = project.shell.folder / "headwater.toml"
     settings.write_text(settings.read_text().partition("\n[source.ledger]")[0] + "\n")
@@ -220,6 +241,28 @@ def _one_source_is_removed_and_the_other_goes_on(project: Project) -> None:
         f"{item['part']} {item['name']}" for item in shown["items"] if item["goes"]
     } == {"slot headwater_till"}
     project.shell("up")
-    execute(project.till, "INSERT INTO orders VALUES (1002, 'new')")
+    execute(project.till, "INSERT INTO orders VALUES (1004, 'new')")
     assert 201 == project.verified()["orders"]
     assert [{"n": 91}] == project.shell.json("query", "SELECT count(*) AS n FROM invoices")
+
+
+def _pids(project: Project) -> dict[str, int]:
+    services = project.shell.json("status")["services"]
+    return {each["name"]: each["pid"] for each in services if each["pid"]}
+
+
+def _delivered(project: Project) -> int:
+    """Rows of a view of the first source, once it has everything that was committed."""
+    token = project.shell("token", "--source", "till").stdout.strip()
+    project.shell("view", "wait", "orders", token, "--timeout", "60")
+    return project.verified("--source", "till")["orders"]
+
+
+def _removal_killed_after(project: Project, step: str) -> None:
+    command = [sys.executable, "-m", "headwater", "source", "remove", "--source", "ledger", "--yes"]
+    with subprocess.Popen(
+        command, cwd=project.shell.folder, stderr=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stderr is not None
+        assert any(line.startswith(step) for line in killed.stderr), step
+        killed.kill()

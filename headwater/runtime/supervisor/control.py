@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from foundation import file_lock
+from foundation.waiting import looks
 from headwater.runtime.errors import (
     ServiceFailedError,
     SettingsDifferError,
@@ -22,7 +23,7 @@ from headwater.runtime.home import Home, read_json
 from headwater.runtime.preflight import make_plan
 from headwater.runtime.process import ProcessRecord, end_stale, tail
 from headwater.runtime.resolve import resolve_endpoints
-from headwater.runtime.status import RuntimeStatus, ServiceStatus, StatusEvent
+from headwater.runtime.status import RuntimeStatus, ServiceState, ServiceStatus, StatusEvent
 from headwater.runtime.supervisor.spawn import SupervisorHandle, spawn_supervisor
 
 if TYPE_CHECKING:
@@ -145,6 +146,46 @@ def down(home: Path, timeout_s: float = DOWN_TIMEOUT_S) -> bool:
     return stopped
 
 
+def suspend(home: Path, names: Collection[str], timeout_s: float = DOWN_TIMEOUT_S) -> list[str]:
+    """Stop commands in order and keep them from running until an ``up`` that names them.
+
+    Everything else goes on. Also a command that ended, or that gave up, is not started again.
+
+    Args:
+        home: The ``.headwater`` folder.
+        names: Commands; those that the supervisor does not have are left out.
+        timeout_s: Longest wait, seconds.
+
+    Returns:
+        The commands among them that ran.
+
+    Raises:
+        StopTimeoutError: One still runs.
+    """
+    place = Home(home.resolve())
+    before = status(home)
+    if before is None or not before.running:
+        return []
+    wanted = [s for s in before.services if s.name in names and s.kind == "command"]
+    for service in wanted:
+        place.suspended_file(service.name).touch(mode=0o600)
+    left = [service.name for service in wanted]
+    for _ in looks(timeout_s, _POLL_S):
+        now = status(home)
+        shown = now.services if now is not None and now.running else ()  # none outlives it
+        left = [s.name for s in shown if s.name in left and s.state is not ServiceState.SUSPENDED]
+        if not left:
+            return [s.name for s in wanted if s.state is not ServiceState.SUSPENDED]
+    raise StopTimeoutError(
+        f"{left[0]} did not stop", detail=f"after {timeout_s:.0f} s", hint="headwater down"
+    )
+
+
+def _resume(home: Home, names: Collection[str]) -> None:
+    for name in names:
+        home.suspended_file(name).unlink(missing_ok=True)
+
+
 def status(home: Path) -> RuntimeStatus | None:
     """What runs in a home folder; None if nothing ever did. Changes nothing."""
     return RuntimeStatus.from_json(read_json(Home(home.resolve()).status))
@@ -175,6 +216,7 @@ def _exclusive(home: Home) -> Iterator[int | None]:
 def _spawn(home: Home, spec: RuntimeSpec, lock: int, *, progress: bool) -> SupervisorHandle:
     for pid_file in _pid_files(home):
         end_stale(pid_file)
+    _resume(home, [path.stem for path in home.run.glob("*.suspended")])
     home.status.unlink(missing_ok=True)
     return spawn_supervisor(home, make_plan(home, spec, progress=progress), lock)
 
@@ -211,6 +253,7 @@ def _join(
             detail=f"{home.root}: {', '.join(differ)}",
             hint="run headwater down, then start again",
         )
+    _resume(home, wanted)
     _wait_ready(home, None, awaited)
     return resolve_endpoints(spec)
 

@@ -122,6 +122,7 @@ class _Phase(Enum):
     PROBING = auto()
     READY = auto()
     BACKING_OFF = auto()
+    SUSPENDED = auto()
     ENDED = auto()
 
 
@@ -159,10 +160,20 @@ class Unit:
     @property
     def settled(self) -> bool:
         """Whether there is nothing to do for it until it ends, or is asked to."""
+        if self._phase is _Phase.SUSPENDED:
+            return self.state is ServiceState.SUSPENDED
         return self._phase in {_Phase.READY, _Phase.ENDED}
 
     def step(self, ready: Collection[str]) -> None:
         """Do what is due now; never blocks."""
+        if self.program.kind == "command" and self.home.suspended_file(self.name).exists():
+            self._suspend()
+        elif self._phase is _Phase.SUSPENDED:
+            self._resume()
+        else:
+            self._advance(ready)
+
+    def _advance(self, ready: Collection[str]) -> None:
         match self._phase:
             case _Phase.WAITING:
                 if all(name in ready for name in self.program.depends_on):
@@ -177,7 +188,7 @@ class Unit:
             case _Phase.BACKING_OFF:
                 if time.monotonic() >= self._next_at:
                     self._prepare()
-            case _Phase.ENDED:
+            case _Phase.SUSPENDED | _Phase.ENDED:
                 pass
 
     def ask_to_stop(self) -> None:
@@ -227,6 +238,26 @@ class Unit:
             self.state = state
             self.since = time.time()
             _log.info("service changed state", service=self.name, state=str(state))
+
+    def _suspend(self) -> None:
+        if self._phase is not _Phase.SUSPENDED:
+            self._deadline = time.monotonic() + self.stop_timeout_s
+            self._phase = _Phase.SUSPENDED
+            if self.process is not None:
+                self.process.ask_to_stop()
+        if self.process is None or self.process.poll() is not None:
+            self._enter(ServiceState.SUSPENDED)
+        elif time.monotonic() > self._deadline:
+            _log.warning("service did not stop in time", service=self.name)
+            self.process.kill()
+
+    def _resume(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self._suspend()  # it was asked to end and has not yet
+            return
+        self._deaths, self._was_ready, self.last_error = [], False, None
+        self._phase = _Phase.WAITING
+        self._enter(ServiceState.STARTING)
 
     def _prepare(self) -> None:
         self._launching = self.pool.submit(self.program.launch)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +55,7 @@ def test_connector_offsets_topics_and_all_at_the_source_go_and_a_second_time_not
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     spec = notes.spec
-    given = {"name": spec.name, "dsn": spec.dsn}
-    servers = {"kafka": spec.kafka_bootstrap, "connect": spec.connect_url}
-    (tmp_path / "headwater.toml").write_text(SETTINGS.format(**given, **servers))
-    (tmp_path / "views.py").write_text(VIEWS.format(**given))
+    write_project(tmp_path, notes)
     monkeypatch.chdir(tmp_path)
 
     def run(*line: str) -> tuple[int, Any, str]:
@@ -63,14 +63,11 @@ def test_connector_offsets_topics_and_all_at_the_source_go_and_a_second_time_not
         said = capsys.readouterr()
         return code, json.loads(said.out) if "--json" in line else said.out, said.err
 
-    def of_source() -> set[str]:
-        return {n for n in topics.names(spec.kafka_bootstrap) if n.startswith(f"{spec.name}.")}
-
     with closing(ConnectRest(spec.connect_url)) as rest:
         wait_until(lambda: rest.captured_through(spec.connector), "a stored offset")
-        before = of_source()
+        before = topics_of(notes)
         _, shown, _ = run("source", "remove", "--json")
-        untouched = (rest.config(spec.connector) is not None, of_source())
+        untouched = (rest.config(spec.connector) is not None, topics_of(notes))
         code, done, err = run("source", "remove", "--yes", "--json")
         assert 0 == code, err
         again = run("source", "remove", "--yes")
@@ -83,7 +80,60 @@ def test_connector_offsets_topics_and_all_at_the_source_go_and_a_second_time_not
         assert (0, True) == (again[0], "nothing is left to remove" in again[2])
         assert rest.config(spec.connector) is None
         assert rest.captured_through(spec.connector) is None
-    wait_until(of_source, "no topic of the source", accept=lambda left: not left)
+    nothing_is_left(notes)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "step", ["removed connector", "deleted topic", "dropped slot", "dropped publication"]
+)
+def test_a_removal_that_is_killed_after_a_step_is_repeated(
+    notes: Captured, tmp_path: Path, step: str
+) -> None:
+    write_project(tmp_path, notes)
+    command = [sys.executable, "-m", "headwater", "source", "remove", "--yes"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
+    said = []
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as killed:
+        assert killed.stderr is not None
+        for line in killed.stderr:
+            said.append(line)
+            if line.startswith(step):
+                killed.kill()
+                break
+
+    again = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert 0 == again.returncode, again.stderr
+    assert said[-1].startswith(step)
+    assert not set(said) & set(again.stderr.splitlines(keepends=True))
+    nothing_is_left(notes)
+
+
+def write_project(folder: Path, notes: Captured) -> None:
+    """Writes a project whose source is what is captured."""
+    given = {"name": notes.spec.name, "dsn": notes.spec.dsn}
+    servers = {"kafka": notes.spec.kafka_bootstrap, "connect": notes.spec.connect_url}
+    (folder / "headwater.toml").write_text(SETTINGS.format(**given, **servers))
+    (folder / "views.py").write_text(VIEWS.format(**given))
+
+
+def topics_of(notes: Captured) -> set[str]:
+    """Names of the source's topics that exist."""
+    names = topics.names(notes.spec.kafka_bootstrap)
+    return {name for name in names if name.startswith(f"{notes.spec.name}.")}
+
+
+def nothing_is_left(notes: Captured) -> None:
+    """Asserts that Connect, Kafka and the database have nothing of the capture."""
+    spec = notes.spec
+    with closing(ConnectRest(spec.connect_url)) as rest:
+        wait_until(lambda: rest.config(spec.connector) is None, "no connector")
+    wait_until(lambda: topics_of(notes), "no topic of the source", accept=lambda left: not left)
     with psycopg.connect(spec.dsn) as connection:
         left = connection.execute(
             "SELECT count(*) FILTER (WHERE slot_name = %(slot)s),"

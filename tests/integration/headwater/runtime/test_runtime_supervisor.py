@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -247,6 +248,67 @@ def test_a_command_that_someone_else_stops_is_restarted(home: Path) -> None:
 
     assert stopped.pid != again.pid
     assert "ended with exit code 0" == again.last_error
+
+
+def test_a_suspended_command_stays_down_beside_the_others_until_the_next_up(home: Path) -> None:
+    ready = home.with_name("ready")
+    beside = _command("beside", SLEEP)
+    job = _command("job", f"import pathlib; pathlib.Path({str(ready)!r}).touch(); {SLEEP}")
+    stubborn = _command(
+        "stubborn",
+        f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}",
+        stop_timeout_s=1.0,
+    )
+    failed, mark = _dying(home, 2)
+    failed = replace(failed, name="failed")
+    spec = RuntimeSpec(home, CACHE, commands=(beside, job, stubborn, failed))
+    runtime.up(spec)
+    mark.touch()
+    _wait_for(home, "failed", lambda s: s.state is ServiceState.FAILED)
+    before = _pids(home)
+
+    stopped = runtime.suspend(home, ["job", "stubborn", "failed", "valkey", "unknown"])
+    again = runtime.suspend(home, ["job"])
+    take_time(2)
+    then, shown = _pids(home), runtime.status(home)
+
+    assert (["job", "stubborn", "failed"], []) == (stopped, again)
+    assert {"valkey", "beside"} == then.keys()
+    assert then.items() <= before.items()
+    assert shown is not None
+    assert (True, {ServiceState.SUSPENDED}) == (
+        shown.ready,
+        {s.state for s in shown.services if s.name in stopped},
+    )
+
+    runtime.up(replace(spec, commands=(beside, job)))  # asks for less than is suspended
+    _wait_for(home, "job", lambda s: s.ready and s.pid != before["job"])
+
+    assert {"valkey", "beside", "job"} == _pids(home).keys()
+
+
+def test_a_command_that_is_suspended_while_its_supervisor_is_killed_runs_after_the_next_up(
+    home: Path,
+) -> None:
+    spec = RuntimeSpec(home, CACHE, commands=(_command("job", SLEEP),))
+    runtime.up(spec)
+    Home(home).suspended_file("job").touch()
+    supervisor = runtime.status(home)
+    assert supervisor is not None
+    os.kill(supervisor.supervisor.pid, signal.SIGKILL)
+    assert supervisor.supervisor.wait_gone(10)
+
+    nothing = runtime.suspend(home, ["job"])
+    runtime.up(spec)
+
+    assert [] == nothing
+    assert {"valkey", "job"} == _pids(home).keys()
+
+
+def _pids(home: Path) -> dict[str, int]:
+    found = runtime.status(home)
+    assert found is not None
+    return {service.name: service.pid for service in found.services if service.pid}
 
 
 def test_a_log_never_grows_far_beyond_its_cap(home: Path) -> None:
