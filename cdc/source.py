@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc import continuity
@@ -17,23 +17,21 @@ from cdc.connect.errors import ConnectorRefusedError, ConnectUnavailableError
 from cdc.connect.rest import ConnectRest
 from cdc.continuity import Loss, RepairPlan
 from cdc.postgres import (
-    address,
     captures,
     escaped_topics,
     own_schema,
-    preflight,
     session,
     slot,
 )
 from cdc.postgres.check import CheckState
-from cdc.postgres.errors import PostgresError, PreflightError
+from cdc.postgres.errors import PreflightError
 from cdc.postgres.slot import SlotStatus
-from cdc.schema_change import check as renamed
-from cdc.schema_change import trigger, trigger_check
+from cdc.schema_change import trigger
 from cdc.snapshot import reads
-from cdc.upkeep import capture_sample, compaction, hiding, reconcile, traces
-from cdc.upkeep.difference import Difference, Part
+from cdc.upkeep import capture_sample, reconcile, traces
+from cdc.upkeep.difference import Difference
 from cdc.upkeep.flow import Flow, FlowState
+from cdc.upkeep.plan import checks, plan, plan_at_source, plan_first
 from cdc.upkeep.reconcile import topic_specs
 from cdc.upkeep.traces import RemnantKind
 
@@ -58,6 +56,7 @@ __all__ = [
     "loss",
     "pause",
     "plan",
+    "plan_at_source",
     "plan_first",
     "plan_repair",
     "reads_slot",
@@ -143,64 +142,6 @@ def apply(spec: CaptureSpec) -> list[str]:
         asked = reads.ask_initial(connection, spec.name, spec.epoch, spec.tables)
         changes += [f"{table} is to be read" for table in asked]
     return changes
-
-
-def plan(spec: CaptureSpec) -> list[Difference]:
-    """Returns what `apply` would change, and what it would refuse; changes nothing.
-
-    Raises:
-        CdcError: Postgres, Kafka or Connect does not answer.
-    """
-    with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
-        refused = _refused(connection, spec)
-        anew = continuity.raised_by_hand(connection, rest, spec)
-        begun = []
-        if anew:
-            epochs = str(captures.epoch_of(connection, spec.name)), str(spec.epoch)
-            begun = [Difference(Part.SOURCE, spec.name, "epoch", *epochs)]
-        else:
-            spec = continuity.as_captured(connection, rest, spec)
-            refused += _gaps(connection, rest, spec)
-        found = [
-            d
-            for step in reconcile.steps(connection, rest, spec, anew=anew)
-            for d in step.differences
-        ]
-        found = [*begun, *found, *reconcile.unread(connection, spec)]
-    return [*refused, *(replace(d, repaired=d.repaired and not refused) for d in found)]
-
-
-def plan_first(spec: CaptureSpec) -> list[Difference]:
-    """Returns what `plan` would while neither Kafka nor Connect was ever started.
-
-    Args:
-        spec: The source; its addresses are not used.
-
-    Raises:
-        PostgresError: The source does not answer.
-    """
-    with session.connect(spec.dsn) as connection:
-        refused = _refused(connection, spec)
-        epoch = captures.epoch_of(connection, spec.name)
-        spec = replace(spec, epoch=max(spec.epoch, epoch))
-        found = [
-            difference
-            for step in reconcile.at_source(connection, spec)
-            for difference in step.differences
-        ]
-        found += [Difference(Part.TOPIC, t.name, "", None, "created") for t in topic_specs(spec)]
-        found.append(Difference(Part.CONNECTOR, spec.connector, "", None, "registered"))
-        found += reconcile.unread(connection, spec)
-    return [*refused, *(replace(d, repaired=d.repaired and not refused) for d in found)]
-
-
-def _refused(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
-    """Returns the problems to repair at the source before anything is created there."""
-    return [
-        Difference(Part.SOURCE, check.name, "", check.message, "ready", False, check.hint)
-        for check in checks(connection, spec)
-        if check.state is CheckState.FAIL
-    ]
 
 
 def status(spec: CaptureSpec) -> SourceStatus:
@@ -352,55 +293,6 @@ def reads_slot(connection: Connection[Any], config: Mapping[str, str], spec: Cap
     """Returns whether a connector's configuration names the source's slot in this database."""
     read = (config.get("slot.name"), config.get("database.dbname"))
     return read == (spec.slot, connection.info.dbname)
-
-
-def checks(connection: Connection[Any], spec: CaptureSpec) -> list[Check]:
-    """Checks all requirements of capture, with the roles concerned.
-
-    Args:
-        connection: To the source database, with the setup role.
-        spec: The capture.
-
-    Raises:
-        PostgresError: The capture role cannot connect.
-    """
-    with session.connect(spec.reader_dsn) as reader:
-        found = preflight.checks(
-            connection,
-            source=spec.name,
-            tables=spec.required,
-            slot=spec.slot,
-            publication=spec.publication,
-            reader=reader,
-            columns=hiding.columns_read(connection, spec),
-            insert_only=spec.insert_only,
-        )
-        return [
-            *found,
-            address.check(connection, spec.dsn, spec.connector_dsn or spec.reader_dsn),
-            *renamed.checks(connection, spec.tables),
-            *trigger_check.checks(connection, spec.tables),
-            *hiding.checks(connection, spec),
-            *escaped_topics.checks(connection, spec.topics, spec.tables),
-            *compaction.checks(connection, spec),
-        ]
-
-
-def _gaps(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
-    """Returns the losses for which `apply` would refuse to continue."""
-    try:
-        loss = continuity.find_loss(connection, rest, spec)
-        if loss is not None:
-            raise loss.error()
-        if captures.find(connection, spec.name) is not None:
-            continuity.refuse_lack_of_tables(connection, spec)
-    except PostgresError as error:
-        return [
-            Difference(
-                Part.SOURCE, spec.name, error.code, error.message, "whole", False, error.hint
-            )
-        ]
-    return []
 
 
 def _loss(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Loss | None:

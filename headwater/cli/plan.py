@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _NAMED_MAX: Final = 5
+_AS_DECLARED: Final = "everything is as declared"
 
 Migration = Annotated[
     Path | None,
@@ -54,8 +55,9 @@ def plan(
     """Show differences from the declared state: connector, publication, slot, topics, views.
 
     Changes nothing; masks secrets. Exits 3 if there is a difference. Works before the first `up`,
-    too. Views that the running job is filling for the first time are listed apart and are no
-    difference: right after `headwater up` that may be all of them.
+    too, and while the servers of the folder are down: it then names the parts that it cannot see,
+    and exits 3. Views that the running job is filling for the first time are listed apart and are
+    no difference: right after `headwater up` that may be all of them.
 
     With --migration: show the effect of the given statements on the views. The statements run at
     the source on empty copies of the tables, in a transaction that is rolled back. Exits 3 if a
@@ -65,13 +67,15 @@ def plan(
         _foresee(options.platform(), migration, as_json=as_json)
         return
     done = for_each(
-        options.platforms(), lambda each: (each.plan(), each.warnings(), each.building())
+        options.platforms(),
+        lambda each: (each.plan(), each.warnings(), each.unseen(), each.building()),
     )
     if as_json:
         print_json(
             {
                 "differences": _documents(done, 0),
                 "warnings": _documents(done, 1),
+                "unseen": _documents(done, 2),
                 "building": [
                     {**done.named(source), "view": view, "store": store}
                     for source, (*_, building) in done.found.items()
@@ -80,13 +84,16 @@ def plan(
             }
         )
     else:
-        for source, (found, warnings, building) in done.found.items():
+        for source, (found, warnings, unseen, building) in done.found.items():
             done.heading(source)
-            show(found, done.about(source))
+            show(found, done.about(source), "" if unseen else _AS_DECLARED)
+            for part in unseen:
+                text = f"{part.name} {part.message}; {_hint(part, done.about(source))}"
+                stderr.print(f"[yellow]not seen[/] {escape(text)}", soft_wrap=True)
             print_building(building)
             for check in warnings:
                 _warn(check)
-    different = any(found for found, *_ in done.found.values())
+    different = any(found or unseen for found, _, unseen, _ in done.found.values())
     done.end(EXIT_UNHEALTHY if different else 0)
 
 
@@ -177,12 +184,13 @@ def apply(
     done.end(EXIT_UNHEALTHY if any(left for _, left in done.found.values()) else 0)
 
 
-def show(found: Sequence[Difference], source: str | None = None) -> None:
+def show(found: Sequence[Difference], source: str | None = None, empty: str = _AS_DECLARED) -> None:
     """Prints differences as a table for people, with what repairs those that apply does not.
 
     Args:
         found: The differences.
         source: Their source, if the project has several.
+        empty: Printed if there are none.
     """
 
     def repair(difference: Difference) -> str | None:
@@ -199,4 +207,4 @@ def show(found: Sequence[Difference], source: str | None = None) -> None:
         }
         for difference in found
     ]
-    print_rows(rows, as_json=False, title="", empty="everything is as declared")
+    print_rows(rows, as_json=False, title="", empty=empty)

@@ -14,8 +14,6 @@ from psycopg import sql
 from cdc import source as capture
 from cdc.broker.reading.tail import first_change
 from cdc.lsn import Lsn
-from cdc.postgres import session
-from cdc.postgres.check import Check, CheckState
 from cdc.snapshot.reader import keep_reading
 from cdc.snapshot.report import report
 from cdc.topic_names import TopicNames
@@ -27,18 +25,17 @@ from headwater.platform import others
 from headwater.platform.deployment import Site
 from headwater.platform.impact import Impact
 from headwater.platform.job_status import JobReport
+from headwater.platform.project_plan import ProjectPlan
 from headwater.platform.specs import (
     JOB,
     WATCH,
     alert_spec,
     applied_file,
-    capture_spec,
     command_name,
     job_config,
     job_folder,
     ready_file,
     runtime_spec,
-    unsigned,
 )
 from headwater.platform.view_catalog import KeptViews
 from headwater.project import optional
@@ -53,6 +50,7 @@ if TYPE_CHECKING:
 
     from cdc.capture import CaptureSpec
     from cdc.change_event import ChangeEvent
+    from cdc.postgres.check import Check
     from cdc.snapshot.report import ReadReport
     from cdc.upkeep.difference import Difference
     from headwater.platform.impact import Effect
@@ -98,6 +96,7 @@ class Platform:
         self._site = Site(project, self._spec)
         self.told = JobReport(job_folder(project))
         self.views = KeptViews(self._site, self.told)
+        self._plan = ProjectPlan(self._site, self.views)
 
     def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
         """Starts or joins the servers and the job; returns when every server answers."""
@@ -195,34 +194,14 @@ class Platform:
     def plan(self) -> list[Difference]:
         """Returns what differs from what is declared; changes nothing.
 
-        Before the first start of the servers, too: then everything of theirs is to be made.
+        While servers of this folder are down, what is in them is left out: `unseen` names it.
+        Before their first start, everything of theirs is to be made.
         """
-        others.refuse_moved(self.project)
-        self.views.plans()
-        first = self._never_started()
-        captured = (
-            capture.plan_first(self._spec_alone()) if first else capture.plan(self.capture_spec())
-        )
-        return [
-            *captured,
-            *self.views.to_build(job_runs=self.job_runs()),
-            *self.views.to_rebuild(),
-            *self.views.to_withdraw(),
-            *([] if first else self._impact.of_source()),
-        ]
+        return self._plan.differences(lambda: self._impact, job_runs=self.job_runs())
 
-    def _never_started(self) -> bool:
-        """Whether Kafka and Connect are this folder's own, and were never started here."""
-        services = self._spec.services
-        own = (ServiceName.KAFKA, ServiceName.CONNECT)
-        if not all(isinstance(services.get(name), runtime.Spawned) for name in own):
-            return False
-        given = self.project.settings.for_source(self.project.source.name).dsn
-        return given is not None and self.status() is None
-
-    def _spec_alone(self) -> CaptureSpec:
-        """Says how the source is captured, without the addresses of servers."""
-        return capture_spec(self.project, self.source_dsn, runtime.Endpoints())
+    def unseen(self) -> list[Check]:
+        """Names what `plan` cannot see, because servers of this folder are down."""
+        return self._plan.unseen()
 
     def building(self) -> list[tuple[str, Store]]:
         """Returns by view and store what the job has yet to fill for the first time."""
@@ -241,11 +220,7 @@ class Platform:
 
     def warnings(self) -> list[Check]:
         """Returns warnings about the source; changes nothing."""
-        spec = self._spec_alone()  # no server of ours is asked
-        with session.connect(spec.dsn) as connection:
-            found = capture.checks(connection, spec)
-        found += unsigned(self.project)
-        return [check for check in found if check.state is CheckState.WARN]
+        return self._plan.warnings()
 
     def watch(self) -> None:
         """Keeps the connector running until stopped: Connect restarts no failed task itself.

@@ -9,10 +9,13 @@ import psycopg
 import pytest
 
 from cdc.lsn import Lsn
-from cdc.postgres import own_schema
+from cdc.postgres import captures, own_schema, server
+from cdc.postgres.captures import Capture
 from headwater.cli import main
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file
+from headwater.runtime import RuntimeStatus
+from headwater.runtime.process import ProcessRecord
 from projections.definition.views import Store
 from projections.publishing import positions
 from tests.support.project_text import cache_project
@@ -107,10 +110,94 @@ def test_plan_before_the_first_up_shows_what_will_be_made_and_makes_nothing(
         ("table", "public.orders"),
         ("view", "orders in cache"),
     } <= named
-    assert [] == planned["building"]
+    assert [] == planned["building"] == planned["unseen"]
     assert not own_schema.exists(source)
     found = source.execute("SELECT count(*) FROM pg_publication").fetchone()
     assert found == (0,)
+
+
+def test_plan_with_servers_down_shows_the_source_and_names_what_it_cannot_see(
+    source: psycopg.Connection[Any],
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{database}"\n'
+    (tmp_path / "headwater.toml").write_text(settings)
+    started_and_stopped(tmp_path)
+
+    assert 3 == main(["plan", "--json"])
+    planned = json.loads(capsys.readouterr().out)
+    assert 3 == main(["plan"])
+    shown = capsys.readouterr()
+
+    parts = {each["part"] for each in planned["differences"]}
+    assert {"schema", "publication", "slot", "table", "view"} == parts
+    assert [("topics and connector", "headwater up")] == [
+        (each["name"], each["hint"]) for each in planned["unseen"]
+    ]
+    assert "not seen topics and connector cannot be seen" in shown.err
+    assert "as declared" not in shown.out + shown.err
+    assert not own_schema.exists(source)
+
+
+def test_plan_with_servers_down_names_a_lost_slot_and_a_raised_epoch(
+    source: psycopg.Connection[Any],
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{database}"\n'
+    (tmp_path / "headwater.toml").write_text(settings)
+    started_and_stopped(tmp_path)
+    own_schema.ensure(source)
+    here = server.identify(source)
+    known = Capture("shop", 1, "headwater_shop", Lsn(1), here.system_id, here.timeline)
+    captures.record(source, known)
+
+    def planned() -> list[tuple[str, str, str, bool]]:
+        assert 3 == main(["plan", "--json"])
+        found = json.loads(capsys.readouterr().out)["differences"]
+        return [tuple(e[f] for f in ("part", "name", "aspect", "repaired")) for e in found]
+
+    lost = planned()
+    (tmp_path / "headwater.toml").write_text(settings + "epoch = 2\n")
+    raised = planned()
+
+    assert ("source", "shop", "HW-C070", False) in lost
+    assert not any(part == "slot" for part, *_ in lost)
+    assert ("source", "shop", "epoch", True) in raised
+    assert ("slot", "headwater_shop", "", True) in raised
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_plan_without_the_folders_own_postgres_says_that_the_source_cannot_be_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    started: bool,  # pytest passes it by name
+) -> None:
+    (tmp_path / "headwater.toml").write_text('[project]\nname = "shop"\n')
+    (tmp_path / "views.py").write_text(VIEWS)
+    monkeypatch.chdir(tmp_path)
+    if started:
+        started_and_stopped(tmp_path)
+
+    assert 3 == main(["plan", "--json"])
+    planned = json.loads(capsys.readouterr().out)
+
+    assert [] == planned["differences"] == planned["warnings"] == planned["building"]
+    assert ["source shop"] == [each["name"] for each in planned["unseen"]]
+
+
+def started_and_stopped(folder: Path) -> None:
+    """Leaves what a start and a stop of the servers leave: their ports and the last status."""
+    run = folder / ".headwater" / "run"
+    run.mkdir(parents=True)
+    names = ("postgres", "kafka", "connect", "opensearch", "valkey")
+    (run / "ports.json").write_text(json.dumps(dict.fromkeys(names, 9)))
+    ended = ProcessRecord(2**22 + 1, 1, "", "supervisor")
+    (run / "status.json").write_text(json.dumps(RuntimeStatus(False, ended).to_json()))
 
 
 @pytest.mark.usefixtures("source")
