@@ -1,9 +1,9 @@
-"""CatalogMark: tells at little cost that no table has another shape than at the last look.
+"""A cheap fingerprint of the catalogs, which differs if the shape of a table may have changed.
 
-A comparison of all shapes takes a tenth of a second for 400 tables, and a job looks several times
-in a second where the source does not note changes itself. So the rows of the catalogs that a shape
-comes from are looked at first: each has the number of the transaction that wrote it, and DDL writes
-new ones. What Postgres updates in place, such as the count of a table's rows, is in no shape.
+Comparing all shapes takes a tenth of a second for 400 tables, and without event triggers a job
+compares them several times a second. The fingerprint is therefore compared first. It covers the
+catalog rows that determine a shape: each has the number of the transaction that wrote it, and DDL
+writes new rows. Values that Postgres updates in place, such as row counts, are in no shape.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SELECT (SELECT {_WRITTEN_BY} FROM columns AS c),
        (SELECT {_WRITTEN_BY} FROM pg_catalog.pg_namespace AS c
          WHERE c.nspname !~ '^pg_(toast_)?temp_')
 """  # noqa: S608  # put together from constants only
-# ALTER TABLE of a partition locks it alone, and of a partitioned table all of its partitions.
+# ALTER TABLE of a partition locks only it; of a partitioned table, it locks all its partitions.
 _BEING_CHANGED: Final = """
 WITH locked AS (
     SELECT l.relation FROM pg_catalog.pg_locks AS l
@@ -51,7 +51,7 @@ SELECT given.oid FROM unnest(%s::bigint[]) AS given (oid)
 
 
 def read(connection: Connection[Any], oids: Sequence[int]) -> tuple[object, ...]:
-    """Returns what is another value once DDL of one of some tables has committed.
+    """Returns a value that differs once DDL on one of the tables has committed.
 
     Args:
         connection: To the source, in autocommit.
@@ -62,7 +62,7 @@ def read(connection: Connection[Any], oids: Sequence[int]) -> tuple[object, ...]
 
 
 def being_changed(connection: Connection[Any], oids: Sequence[int]) -> frozenset[int]:
-    """Returns the tables that another session's DDL keeps from being read at this moment.
+    """Returns the tables that the DDL of another session blocks for readers now.
 
     DDL that commits before this call is seen by whatever asks afterwards; what begins later writes
     its log later.

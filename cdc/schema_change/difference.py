@@ -75,7 +75,7 @@ def differences(
         command: The command, if the source recorded it.
     """
     if new is None or new.oid != old.oid:
-        # a new table of that name has nothing of the old one
+        # a new table with the same name shares nothing with the old one
         gone = SchemaChange(ChangeKind.TABLE_DROPPED, str(old.table), compatible=False)
         return (gone,)
     return (
@@ -139,7 +139,7 @@ def _columns(old: TableShape, new: TableShape, rewritten: bool | None) -> Iterat
                 computed=computed,
                 number=number,
             )
-    # a column that came and went between two looks has left a gap in the numbers
+    # a column added and dropped between two comparisons has left a gap in the numbers
     passed = rewritten is None and new.last_number - old.last_number > len(after.keys() - before)
     if passed or (rewritten and not explained):
         yield SchemaChange(ChangeKind.REWRITTEN, str(old.table))
@@ -152,7 +152,7 @@ def _retyped(old: ColumnShape, new: ColumnShape, rewritten: bool | None) -> Sche
         new.type_name,
         old.type_name,
         compatible=widens(old.type_name, new.type_name),
-        # a cast that rewrites may have an expression of its own, whatever the types
+        # a rewriting cast may use any expression, regardless of the types
         needs_read=rewritten is not False,
         number=new.number,
     )

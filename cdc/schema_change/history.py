@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 LOOKED: Final = "LOOKED"
-"""Command of a change that was found by looking."""
+"""Command of a change that was detected by comparison."""
 
 _LOCK_MS: Final = 500
-"""How long a comparison waits for running DDL: the next one comes soon."""
+"""How long a comparison waits for running DDL; the next comparison follows soon."""
 
 _SESSION: Final = (
     "SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL timezone = 'UTC';"
@@ -34,7 +34,7 @@ _SESSION: Final = (
     " SET LOCAL extra_float_digits = 1;"
     f" SET LOCAL bytea_output = 'hex'; SET LOCAL lock_timeout = {_LOCK_MS}"
 )
-# The table of that name now; else the one that had it last, or has been renamed or dropped since.
+# The table with this name now; otherwise the last one that had it, since renamed or dropped.
 _OIDS: Final = """
 SELECT w.schema, w.name, coalesce(
        (SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -51,7 +51,7 @@ SELECT table_oid, id, lsn::text, seen_after::text, shape, command, rewritten, no
 _LAST: Final = """
 SELECT shape, id FROM headwater.schema_changes WHERE table_oid = %s ORDER BY id DESC LIMIT 1
 """
-# One statement for all tables: it is planned once, and most have not changed since.
+# One statement for all tables: it is planned once, and most tables have not changed.
 _DIFFERING: Final = f"""
 SELECT known.oid
   FROM unnest(%s::bigint[]) AS known (oid)
@@ -122,7 +122,7 @@ def observe(
 
 
 def oids(connection: Connection[Any], tables: Iterable[TableName]) -> list[int]:
-    """Returns the numbers of those tables that are there, or were, in the order of the tables."""
+    """Returns the oids of tables, in their order; unknown tables are omitted."""
     return [oid for oid in _oids(connection, tables).values() if oid is not None]
 
 
@@ -138,7 +138,7 @@ def unseen(connection: Connection[Any], tables: Iterable[TableName]) -> list[Tab
 
 
 def renamed(connection: Connection[Any], tables: Iterable[TableName]) -> dict[TableName, TableName]:
-    """Returns the tables that have another name by now, and that name."""
+    """Returns the tables that were renamed, with their new names."""
     found = {}
     for table, known in of_tables(connection, tables).items():
         latest = known.versions[-1].shape
@@ -148,7 +148,7 @@ def renamed(connection: Connection[Any], tables: Iterable[TableName]) -> dict[Ta
 
 
 def position(connection: Connection[Any]) -> Lsn:
-    """Returns where the log of the source is written now."""
+    """Returns the current position of the source's log."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     return Lsn.parse(str(row[0] if row else ""))
 
@@ -176,7 +176,7 @@ def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bo
     with connection.transaction():
         connection.execute(_SESSION.encode())
         _await_ddl(connection, oid)
-        # not all DDL is kept out by that: what was noted between two statements is no difference
+        # some DDL is not blocked by that: a change recorded between two statements is no difference
         for _ in range(2):
             shape, last = _compared(connection, oid)
             if shape == (last[0] if last else None):
@@ -198,7 +198,7 @@ def _compared(connection: Connection[Any], oid: int) -> tuple[Any, Any]:
 
 
 def _await_ddl(connection: Connection[Any], oid: int) -> None:
-    """Waits for DDL under way: what it does lies before now in the log, and is not seen yet."""
+    """Waits for running DDL: its log records may precede now, and its effect is not visible yet."""
     row = connection.execute(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n"
         " ON n.oid = c.relnamespace WHERE c.oid = %s",

@@ -149,21 +149,21 @@ class ShapeVersion:
 
 
 BASELINE = "BASELINE"
-"""Command of a table's first sight."""
+"""Command of the first recorded shape of a table."""
 
 CREATED = "CREATE TABLE"
-"""Command that makes a partition, which is empty then."""
+"""Command that creates a partition, which is empty at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """All that is known of the shapes of one table (one oid), the oldest first."""
+    """The recorded shapes of one table (one oid), the oldest first."""
 
     versions: tuple[ShapeVersion, ...] = ()
 
     @classmethod
     def of(cls, versions: Iterable[ShapeVersion]) -> TableHistory:
-        """Orders what was noted of one table."""
+        """Orders the records of one table."""
         return cls(tuple(sorted(versions, key=lambda version: (version.lsn, version.id))))
 
     @property
@@ -172,7 +172,7 @@ class TableHistory:
         return self.versions[-1] if self.versions else None
 
     def place(self, lsn: int) -> int:
-        """Returns which version held for a change at a position; -1 before the first sight."""
+        """Returns the index of the version for a change at a position; -1 before the first."""
         place = -1
         for number, version in enumerate(self.versions):
             if version.lsn.value <= lsn:
@@ -180,6 +180,6 @@ class TableHistory:
         return place
 
     def numbered(self, change_id: int) -> ShapeVersion | None:
-        """Returns the newest version whose note is not later than this one."""
+        """Returns the newest version that was not recorded after this one."""
         found = [version for version in self.versions if version.id <= change_id]
         return found[-1] if found else None

@@ -1,12 +1,12 @@
-"""Trial of a migration: what it would make of captured tables, tried on empty copies of them.
+"""Trial of a migration: determines its effect on captured tables, on empty copies of them.
 
-The source is not changed, and no session waits. Each captured table, and each other one that the
-migration names, is copied without its rows into a schema of its own that comes first in the search
-path; names that carry their schema are turned to the copies. There the migration is run, and all of
-it is rolled back. A second session holds the tables themselves as a writer does, so a statement
-that reaches for one of them all the same is refused instead of having everybody wait.
+The source is not changed, and no session waits. Each captured table, and each other table that the
+migration names, is copied without its rows into a temporary schema that comes first in the search
+path; schema-qualified names are rewritten to the copies. The migration runs there, and everything
+is rolled back. A second session holds writers' locks on the original tables. A statement that
+reaches an original table is therefore refused, and does not block other sessions.
 
-Effects on rows are not tried: they arrive as changes of the log.
+Effects on rows are not tried: they arrive as changes in the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 LOCK_WAIT_MS: Final = 200
-"""How long a statement of a migration waits for somebody else's lock before it is refused."""
+"""How long a statement of a migration waits for another session's lock before it is refused."""
 
 RUN_MAX_S: Final = 30
 """How long a migration may take: it works on empty tables."""
@@ -52,7 +52,7 @@ SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.rel
     OR c.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = ANY (%(oids)s))
  ORDER BY length(n.nspname) + length(c.relname) DESC
 """
-# Keys before the constraints that refer to them; those of a table that is not copied are left out.
+# Keys precede the constraints that refer to them; references to tables without a copy are omitted.
 _CONSTRAINTS: Final = """
 SELECT conrelid::bigint, conname, pg_get_constraintdef(oid) FROM pg_constraint
  WHERE conrelid = ANY (%(oids)s)
@@ -103,9 +103,9 @@ class TriedTable:
 
     Attributes:
         oid: The table.
-        shape: What it is like afterwards, as `trigger.SHAPE` writes it; None if it is gone.
+        shape: Its shape afterwards, in the form of `trigger.SHAPE`; None if it was dropped.
         rewritten: Whether its rows get values that are not in the log.
-        schema: The same as views are bound to it, under its name afterwards; None if it is gone.
+        schema: Its schema for views, under its new name; None if it was dropped.
     """
 
     oid: int
@@ -120,19 +120,19 @@ def try_migration(
     migration: str,
     rules: Mapping[TableName, ColumnRules] | None = None,
 ) -> dict[TableName, TriedTable]:
-    """Tries a migration; nothing of it stays.
+    """Tries a migration, and rolls it back.
 
     Args:
-        dsn: The source, as a role that may make schemas in it.
+        dsn: The source; the role needs the privilege to create schemas.
         tables: The captured tables.
-        migration: SQL statements, such as `ALTER TABLE`; their own BEGIN and COMMIT do not count.
-        rules: Tables of which some columns do not leave the source, or not as they are.
+        migration: SQL statements, such as `ALTER TABLE`; their own BEGIN and COMMIT are ignored.
+        rules: Column rules, by table.
 
     Returns:
-        The captured tables that are others afterwards, by the names that they have now.
+        The captured tables that the migration changes, by their present names.
 
     Raises:
-        MigrationError: It fails, or reaches beyond the copies.
+        MigrationError: It fails, or affects an original table.
         PostgresError: The source does not answer.
     """
     with session.connect(dsn) as connection, session.connect(dsn) as holder:
@@ -150,7 +150,7 @@ def try_migration(
 
 
 def _wanted(connection: Connection, tables: set[TableName], migration: str) -> dict[TableName, int]:
-    """The tables that are copied: those that are captured, and those that the text names."""
+    """Returns the tables to copy: captured ones, and those that the text names."""
     words = {word.lower() for word in re.findall(r"[\w$]+", migration)}
     found = connection.execute(_TABLES, (list(_OWN),)).fetchall()
     return {
@@ -201,18 +201,18 @@ def _translating_errors(migration: str) -> Iterator[None]:
 
 
 def _line(error: psycopg.Error, migration: str) -> str:
-    """Which line of the text Postgres complains of, if it says."""
+    """Returns the line of the text that an error refers to, as a phrase; empty if unknown."""
     place = error.diag.internal_position
     if not place or not place.isdigit() or error.diag.internal_query is None:
         return ""
     before = error.diag.internal_query[: int(place) - 1]
-    # names were turned to copies, which leaves the lines as they were
+    # rewriting names to the copies does not change line numbers
     return f" in line {before.count(chr(10)) + 1}" if migration.count("\n") else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A table at one moment: where it is, its file, its shape, and the numbers of its columns."""
+    """A table at one moment: its name, its file, its shape, and the numbers of its columns."""
 
     oid: int
     table: TableName
@@ -235,9 +235,9 @@ class _Copies:
         self._path: list[str] = list(path[0]) if path else []
         self._own_path: str = path[1] if path else ""
         schemas = sorted({table.schema for table in tables} | {*self._path})
-        process = connection.info.backend_pid  # somebody else may try something as well
+        process = connection.info.backend_pid  # another session may run a trial, too
         self._places = {schema: f"{_SCHEMA}{process}_{n}" for n, schema in enumerate(schemas)}
-        # every name that Postgres gives from here on carries its schema
+        # from here on, Postgres returns schema-qualified names
         connection.execute(_QUALIFIED.encode())
         self._names = self._named()
         self._make()
@@ -249,20 +249,20 @@ class _Copies:
         path = ", ".join(f'"{name}"' for name in (*first, *others, *self._path))
         text = _CONCURRENTLY.sub("", _TRANSACTION.sub("", self._turned(migration)))
         self._connection.execute(_SETTINGS, (path, text))
-        # a block of a function: a COMMIT in it is refused
+        # a DO block, in which Postgres refuses COMMIT
         self._connection.execute(_RUN.encode())
         self._connection.execute(_QUALIFIED.encode())
 
     def state(self, table: TableName) -> _State:
         found = self._state(self._copies[table])
-        if found is None:  # made just now, in this transaction
+        if found is None:  # it was created in this transaction
             raise MigrationError(f"table {table} could not be copied")
         return found
 
     def tried(
         self, table: TableName, before: _State, rules: Mapping[TableName, ColumnRules]
     ) -> TriedTable | None:
-        """What became of a table; None if it is as it was."""
+        """Returns the effect on a table; None if it is unchanged."""
         own, after = self._state(self._oids[table]), self._state(before.oid)
         if own is None or after is None:
             return TriedTable(self._oids[table], None, rewritten=False, schema=None)
@@ -271,7 +271,7 @@ class _Copies:
         shape, rewritten = _mapped(own, before, after, name), after.file != before.file
         if shape == _mapped(own, before, before, table) and not rewritten:
             return None
-        # names of types are told as by everybody else who describes the table
+        # with the usual search path, so that type names are the same as elsewhere
         self._connection.execute("SELECT set_config('search_path', %s, true)", (self._own_path,))
         described = catalog.describe(self._connection, [after.table])[after.table]
         self._connection.execute(_QUALIFIED.encode())
@@ -321,7 +321,7 @@ class _Copies:
         return [(schema, name) for schema, name in rows.fetchall()]
 
     def _turned(self, text: str) -> str:
-        """A text with the names of tables and indexes that carry their schema turned to copies."""
+        """Rewrites schema-qualified names of tables and indexes in a text to the copies."""
         for schema, name in self._names:
             pattern = rf"(?<![\w$.\"]){_spelled(schema)}\s*\.\s*(?={_spelled(name)}(?![\w$\"]))"
             text = re.sub(pattern, f'"{self._places[schema]}".', text)
@@ -329,16 +329,16 @@ class _Copies:
 
 
 def _spelled(name: str) -> str:
-    """The ways to write an identifier: quoted, or in any case if it needs no quotes."""
+    """Returns a pattern for an identifier: quoted, or in any case if it needs no quotes."""
     quoted = '"' + re.escape(name.replace('"', '""')) + '"'
     return f"(?:{quoted}|(?i:{re.escape(name)}))" if name == name.lower() else quoted
 
 
 def _mapped(own: _State, before: _State, after: _State, name: TableName) -> dict[str, Any]:
-    """The shape of a copy in the numbers that columns have in the table itself.
+    """Returns the shape of a copy, with the column numbers of the original table.
 
-    A copy has no gaps where the table had columns once. A column that is new gets the table's next
-    number. What older rows have in a column without a value of theirs, the copy does not know.
+    A copy has no gaps for dropped columns. A new column gets the next number of the original. The
+    default that older rows have in a column (`missing`) is known only from the original.
     """
     numbers = {number: own.numbers[column] for column, number in before.numbers.items()}
     more = own.shape["last_number"] - before.shape["last_number"]
@@ -350,7 +350,7 @@ def _mapped(own: _State, before: _State, after: _State, name: TableName) -> dict
     columns = []
     for column in after.shape["columns"]:
         there = known.get(number_of(column["number"]))
-        # rows that are written anew have a value of their own in every column
+        # rewritten rows have a stored value in every column
         kept = there is not None and before.file == after.file
         missing = there["missing"] if there is not None and kept else column["missing"]
         columns.append(column | {"number": number_of(column["number"]), "missing": missing})

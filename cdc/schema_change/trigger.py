@@ -1,8 +1,8 @@
-"""What the source runs by itself: it notes each change of a captured table in its own transaction.
+"""Event triggers of the source, which record each shape change in the transaction that makes it.
 
-The lock of an ALTER keeps every other writer out until its transaction ends. So with the position
-at which the note is written, all changes of rows of that table before it have the old shape, and
-all after it the new one, within that transaction too.
+The lock of an ALTER blocks all other writers until its transaction ends. The log position of the
+record therefore separates the row changes of that table: all earlier ones have the old shape, and
+all later ones the new shape, also within that transaction.
 
 If the record cannot be written, the trigger raises a warning and never blocks the DDL; the next
 comparison finds the change (`history.observe`).
@@ -51,7 +51,7 @@ SELECT jsonb_build_object(
 """  # noqa: S608  # put together from constants only
 """Shape of the table with an oid, as `TableShape.of_json` reads it; no row if there is none."""
 
-# 2: values of new columns; 4: values of columns of another type. The rest changes no value.
+# Rewrite reasons: 2 for defaults of new columns, 4 for changed types. Others change no value.
 _BODY: Final = f"""
 DECLARE
     filled text := coalesce(current_setting('headwater.filled', true), '');
@@ -103,7 +103,7 @@ EXCEPTION WHEN OTHERS THEN
 END
 """  # noqa: S608  # put together from constants only
 
-# Made, never replaced: a function that is replaced stays its owner's, who may alter it.
+# Dropped and created, never replaced: a replaced function keeps its owner, who may alter it.
 _FUNCTION: Final = f"""
 DROP FUNCTION IF EXISTS headwater.note_schema_change();
 DROP FUNCTION IF EXISTS headwater.table_shape(bigint);
@@ -128,7 +128,7 @@ SELECT count(*) = cardinality(%(names)s::text[]) AND {own_schema_owner.TRUSTED}
   JOIN pg_roles r ON r.oid = p.proowner AND r.rolsuper
  WHERE e.evtname = ANY (%(names)s::text[]) AND e.evtenabled IN ('O', 'A') AND p.prosrc = %(body)s
 """  # noqa: S608  # put together from constants only
-# A name proves nothing: another's trigger may have it.
+# The name does not suffice: a foreign trigger may have the same name.
 _EXISTING: Final = """
 SELECT evtname, evtfoid = to_regprocedure('headwater.note_schema_change()')
   FROM pg_event_trigger WHERE evtname = ANY (%s::text[]) ORDER BY 1
@@ -136,9 +136,9 @@ SELECT evtname, evtfoid = to_regprocedure('headwater.note_schema_change()')
 
 
 def statements() -> str:
-    """Returns the SQL that a superuser may run instead; it may be run again at any time.
+    """Returns the SQL for a superuser who creates the triggers by hand; it can be repeated.
 
-    The schema must be his before: see `own_schema_owner`.
+    The superuser must own the schema already: see `own_schema_owner`.
     """
     made = [
         f"CREATE EVENT TRIGGER {name} ON {event}\n"
@@ -149,58 +149,58 @@ def statements() -> str:
 
 
 def dropped() -> str:
-    """Returns the SQL that takes the triggers away, which an earlier version may have made."""
+    """Returns the SQL that drops the triggers, including those of an earlier version."""
     return "\n".join(f"DROP EVENT TRIGGER IF EXISTS {name};" for name in _TRIGGERS)
 
 
 def active(connection: Connection[Any]) -> bool:
-    """Tells whether the source notes every change by itself, as this version has it do."""
+    """Returns whether the source records changes with the triggers of this version."""
     given = {"names": list(_TRIGGERS), "body": _BODY}
     row = connection.execute(_ACTIVE.encode(), given).fetchone()
     return bool(row and row[0])
 
 
 def existing(connection: Connection[Any]) -> list[str]:
-    """Returns the names of our triggers that are there, enabled or not."""
+    """Returns the names of Headwater's existing triggers, enabled or not."""
     found = connection.execute(_EXISTING, (list(_TRIGGERS),)).fetchall()
     return [str(name) for name, ours in found if ours]
 
 
 def allowed(connection: Connection[Any]) -> bool:
-    """Tells whether the role may make event triggers, and no others have their names."""
+    """Returns whether the role may create the triggers, and their names are not in use."""
     found = connection.execute(_EXISTING, (list(_TRIGGERS),)).fetchall()
     return superuser(connection) and all(ours for _, ours in found)
 
 
 def superuser(connection: Connection[Any]) -> bool:
-    """Tells whether the role is a superuser; no other may make or drop event triggers."""
+    """Returns whether the role is a superuser; only they may create or drop event triggers."""
     row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
     return bool((row.fetchone() or (False,))[0])
 
 
 def ensure(connection: Connection[Any]) -> list[str]:
-    """Makes the source note changes of its tables, if the role may; returns what was changed.
+    """Creates the triggers, if the role may; returns what was changed.
 
-    Where it may not, `history.observe` finds changes by looking.
+    Without triggers, `history.observe` detects changes by comparison.
 
     Raises:
-        SchemaOwnerError: The schema holds what would run with the role's rights.
+        SchemaOwnerError: The schema contains objects that would run with the role's privileges.
     """
     if not allowed(connection) or active(connection):
         return []
     with connection.transaction():
         connection.execute(dropped().encode())
         own_schema_owner.take(connection)
-        own_schema.made(connection)  # the functions of another owner are gone
+        own_schema.made(connection)  # taking the schema has dropped the functions of another owner
         connection.execute(statements().encode())
     return ["changes of tables are noted by the source itself"]
 
 
 def drop(connection: Connection[Any]) -> bool:
-    """Takes the triggers away unless a source of this database is captured.
+    """Drops the triggers, unless a source of this database is captured.
 
     Returns:
-        Whether they were there, and the role may do it.
+        Whether triggers existed and were dropped; False if the role may not drop them.
     """
     row = connection.execute("SELECT EXISTS (SELECT FROM headwater.captures)").fetchone()
     captured = row is None or row[0]

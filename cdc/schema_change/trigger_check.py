@@ -1,4 +1,4 @@
-"""Checks whether the source records changes of its tables itself, and safely."""
+"""Checks whether the source's event triggers record shape changes, and are secure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of a type lose nothing, by Postgres' own names of types."""
+"""Decides which changes of a column type lose no value, by Postgres' names of types."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _WIDER: Final = frozenset(
 
 
 def widens(old: str, new: str) -> bool:
-    """Tells whether every value of a type has one exact form in another.
+    """Returns whether every value of a type has an exact representation in another.
 
-    Types that it does not know are taken for incompatible.
+    Unknown types count as incompatible.
 
     Args:
-        old: Name of a type with its modifiers, such as `numeric(12,2)`.
-        new: Another one.
+        old: Name of the old type with its modifiers, such as `numeric(12,2)`.
+        new: Name of the new type.
     """
     (old_name, old_sizes), (new_name, new_sizes) = _parsed(old), _parsed(new)
     if old == new or (old_name, new_name) in _WIDER:
@@ -52,7 +52,7 @@ def widens(old: str, new: str) -> bool:
 
 
 def _digits(name: str, sizes: tuple[int, ...]) -> tuple[int, int] | None:
-    """Digits before and after the point; None where there is no bound."""
+    """Returns the digits before and after the decimal point; None if they are unlimited."""
     if name in _INTEGER_DIGITS:
         return _INTEGER_DIGITS[name], 0
     return (sizes[0] - sizes[1], sizes[1]) if sizes else None

@@ -1,8 +1,9 @@
-"""Snapshots: rows read from a table and sent to its topic, beside the stream of its changes.
+"""Snapshots: reads the rows of tables and sends them to their topics, while changes stream.
 
-The connector only streams. What was in a table before, or what must be read again, comes from here.
-`request` takes wishes (a table, keys, a condition), `reads` remembers them and how far each is,
-`report` tells it. `read_point` finds the position that a read stands for, `quiet_moment` that of a
-table without a key, `ranges` cuts a table so that several parts are read at once, `chunk` reads and
-sends rows, `record` makes their records; `reader` lets a few `worker`s do all that.
+The connector only streams changes. This package sends the rows that a table had before capture
+began, and rows that have to be read again. `request` accepts requests (a table, keys, a condition),
+`reads` stores them with their progress, and `report` describes the progress. `read_point`
+determines the log position of a snapshot, and `quiet_moment` that of a table without a key.
+`ranges` splits a table into key ranges that are read in parallel, `chunk` reads and sends rows, and
+`record` encodes them. `reader` schedules the work on a few `worker` threads.
 """

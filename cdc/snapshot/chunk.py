@@ -1,4 +1,4 @@
-"""One chunk of a read: rows of a range of keys, out of the table and into its topic."""
+"""One chunk of a snapshot: reads rows of a key range and sends them to the table's topic."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from cdc.table import TableSchema
 
 ROWS_MAX: Final = 50_000
-"""Rows of a chunk: what is sent again after a crash, at most, for each range under way."""
+"""Most rows of a chunk, and so most rows that a range sends again after a crash."""
 
 BYTES_AIM: Final = 32 * 1024 * 1024
-"""Bytes of a chunk of wide rows, about."""
+"""Approximate size of a chunk of wide rows."""
 
 KEYS_MAX: Final = 500
-"""Keys of a chunk of a read of keys."""
+"""Keys per chunk of a snapshot of single keys."""
 
 _ROWS_FIRST: Final = 2_000
 _CLOCK_BEGINS_US: Final = 946_684_800_000_000
-"""What the server's binary times count from, the year 2000."""
+"""Epoch of the server's binary timestamps: the year 2000."""
 
 _NOTED_EVERY: Final = 20_000
 
@@ -40,12 +40,12 @@ SESSION: Final = (
     f"{expression.SESSION}; "
     "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
     "SET lock_timeout = '10s'; SET default_transaction_read_only = on; "
-    # rows that a policy hides would be missing without a word: now that is an error
+    # otherwise rows hidden by a row security policy would be missing without an error
     "SET row_security = off; "
-    # a chunk is a walk along the key's index; what the planner saves elsewhere it costs in start
+    # a chunk scans the key's index: JIT and parallel workers would only add start-up time
     "SET jit = off; SET max_parallel_workers_per_gather = 0"
 )
-"""What the session of a reader must be set to."""
+"""Settings of a reader's session."""
 
 _ALONG_THE_KEY: Final = (
     "SET enable_seqscan = {0}; SET enable_bitmapscan = {0}; SET enable_sort = {0}"
@@ -54,12 +54,12 @@ _ALONG_THE_KEY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What came of one chunk.
+    """The result of one chunk.
 
     Attributes:
-        rows: Rows that were sent.
-        size_bytes: Of their records, before they are packed.
-        part: The range after it.
+        rows: Number of rows sent.
+        size_bytes: Size of their records before compression.
+        part: The range with its new progress.
     """
 
     rows: int
@@ -69,13 +69,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTarget:
-    """Which records a read makes, and where they go.
+    """The destination of a snapshot's records, and how they are encoded.
 
     Attributes:
-        sender: Has the topic open.
-        topic: The table's.
-        envelope: Makes the records.
-        predicate: Condition of a read in part; None reads every row.
+        sender: Producer that has opened the topic.
+        topic: The table's topic.
+        envelope: Encodes the records.
+        predicate: SQL condition of a partial snapshot; None to read every row.
     """
 
     sender: Producer
@@ -85,7 +85,7 @@ class ChunkTarget:
 
 
 def rows_of_next(last: Chunk | None) -> int:
-    """Returns how many rows the next chunk shall have, by the width of those of the last."""
+    """Returns the row limit of the next chunk, from the average row size of the last one."""
     if last is None or not last.rows:
         return _ROWS_FIRST
     return max(1, min(ROWS_MAX, BYTES_AIM * last.rows // max(1, last.size_bytes)))
@@ -104,7 +104,7 @@ def read_range(
     connection.execute(_ALONG_THE_KEY.format("on" if predicate else "off").encode())
     conditions = _bounds(facts, part)
     if predicate is not None:
-        # a comment at its end shall not reach the parenthesis
+        # the line break ends a trailing comment before the closing parenthesis
         conditions.append(sql.SQL("({}\n)").format(sql.SQL(predicate)))
     query = _copy(
         facts,
@@ -124,10 +124,10 @@ def read_keys(
     part: KeyRange,
     target: ChunkTarget,
 ) -> Chunk:
-    """Sends the rows of the next of some keys, and for each key without a row that it is absent.
+    """Sends the rows of the next keys, and a delete for each key without a row.
 
     Raises:
-        psycopg.Error: The table cannot be read, or a key is none of its type.
+        psycopg.Error: The table cannot be read, or a key is invalid for the column type.
         BrokerError: Kafka does not take the rows.
     """
     at = int(part.at[0]) if part.at else 0
@@ -166,14 +166,14 @@ def read_keyless(
     target: ChunkTarget,
     note: Callable[[int], None],
 ) -> Chunk:
-    """Sends every row of a table without a key, in the transaction that the session is in.
+    """Sends every row of a table without a key, in the session's current transaction.
 
     Args:
-        connection: In a transaction that sees one moment.
+        connection: In a transaction with one snapshot.
         facts: The table.
-        part: The one range of the read.
-        target: Where to.
-        note: Told now and then how many rows have been sent.
+        part: The only range.
+        target: The destination.
+        note: Called periodically with the number of rows sent so far.
 
     Raises:
         psycopg.Error: The table cannot be read.
@@ -192,7 +192,7 @@ def _send(
     target: ChunkTarget,
     note: Callable[[int], None] | None = None,
 ) -> tuple[int, int, tuple[str, ...] | None]:
-    """Sends what a query copies out; returns how many, their bytes, and the last one's key."""
+    """Sends the rows of a COPY query; returns their number, their size, and the last key."""
     send, envelope, topic = target.sender.send, target.envelope, target.topic
     of_row = envelope.of_row
     keyed = bool(schema.key)
@@ -217,7 +217,7 @@ def _copy(facts: TableFacts, rest: sql.Composable) -> sql.Composed:
     columns: list[sql.Composable] = [
         expression.row_json(schema),
         expression.key_json(schema) if schema.key else sql.SQL("NULL::text"),
-        sql.SQL("clock_timestamp()"),  # the snapshot that the rows are of was taken before
+        sql.SQL("clock_timestamp()"),  # later than the snapshot of the rows
         *key_texts(schema),
     ]
     return sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)").format(
@@ -226,12 +226,12 @@ def _copy(facts: TableFacts, rest: sql.Composable) -> sql.Composed:
 
 
 def key_texts(schema: TableSchema) -> list[sql.Composed]:
-    """Returns the key's columns as texts that Postgres reads back as the same values."""
+    """Returns the key's columns as texts that Postgres parses to the same values."""
     return [sql.SQL("format('%s', {})").format(sql.Identifier(name)) for name in schema.key]
 
 
 def _bounds(facts: TableFacts, part: KeyRange) -> list[sql.Composable]:
-    """Conditions for what of a range has not been read."""
+    """Returns the conditions for the unread part of a range."""
     compared = (("({}) > ({})", part.at or part.above), ("({}) <= ({})", part.through))
     return [
         sql.SQL(form).format(

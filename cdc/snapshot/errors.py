@@ -1,11 +1,11 @@
-"""Errors of reading tables.
+"""Errors of snapshots.
 
 SnapshotError (CdcError)     HW-C060  a table cannot be read
 ├── WritersInTheWayError     HW-C061  transactions that write to a table stay open
-├── ReadRefusedError         HW-C062  what is asked for cannot be read
-├── ReadUnknownError         HW-C063  there is no such read under way
-├── SourceWentBackError      HW-C064  the source's log is behind a position that it was read at
-├── TableChangedError        HW-C065  a table has become another one while it was read
+├── ReadRefusedError         HW-C062  the requested table, key or condition cannot be read
+├── ReadUnknownError         HW-C063  the snapshot does not exist, or has ended
+├── SourceWentBackError      HW-C064  the source's log ends before a snapshot's position
+├── TableChangedError        HW-C065  a table was altered or recreated during its snapshot
 └── ReadDelayedError         HW-C066  a table cannot be read now
 """
 
@@ -45,7 +45,7 @@ class ReadUnknownError(SnapshotError):
 class SourceWentBackError(SnapshotError):
     """The source's log is behind a snapshot's position: it was restored or failed over.
 
-    Rows that carry the greater position would win over every change to come.
+    The snapshot's rows have the greater position, and would win over every later change.
     """
 
     code = "HW-C064"

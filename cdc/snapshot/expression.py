@@ -1,4 +1,4 @@
-"""SQL that writes a row as the JSON text which the connector sends for it, and its key as well."""
+"""SQL expressions that encode a row and its key as the JSON that the connector sends."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SETTINGS: Final = {
     "bytea_output": "hex",
     "lc_monetary": "C",
 }
-"""What a session must be set to, so that values print as they do in the stream."""
+"""Settings with which a session prints values as the connector does."""
 
 SESSION: Final = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())
-"""SQL that sets it so."""
+"""SQL that applies the settings."""
 
 _AS_JSON: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER}
-# Of these, a cast to text prints what the type itself prints, without anything to escape in it.
+# For these kinds, a cast to text gives the output of the type, which needs no escaping.
 _PLAIN: Final = {
     ColumnKind.NUMERIC,
     ColumnKind.FLOAT,
@@ -41,9 +41,9 @@ _PLAIN: Final = {
     ColumnKind.TIMESTAMPTZ,
 }
 _TEXT_TYPE: Final = re.compile(r"text|character varying(\(\d+\))?|jsonb?")
-_ARGUMENTS_MAX: Final = 90  # a function of Postgres takes a hundred at most
+_ARGUMENTS_MAX: Final = 90  # Postgres functions take at most 100 arguments
 
-# What Java's JSON library escapes in another way than Postgres.
+# Characters that Java's JSON library escapes differently from Postgres.
 _ESCAPED_OTHERWISE: Final = re.compile(r"\\\\|\\u00[01][0-9a-f]|[\U00010000-\U0010ffff]")
 
 
@@ -58,9 +58,9 @@ def key_json(schema: TableSchema) -> sql.Composable:
 
 
 def key_bytes(key: bytes) -> bytes:
-    """Returns a key that Postgres wrote byte for byte as the connector writes it.
+    """Converts a key as encoded by Postgres to the connector's bytes.
 
-    Equal keys must be equal bytes: the bytes choose the partition, and tell keys apart.
+    Equal keys must have equal bytes: the bytes determine the partition and identify the key.
     """
     if key.isascii() and b"\\u00" not in key:
         return key
@@ -69,7 +69,7 @@ def key_bytes(key: bytes) -> bytes:
 
 def _escape(found: re.Match[str]) -> str:
     if found[0] == "\\\\":
-        return found[0]  # a backslash, and no beginning of anything
+        return found[0]  # an escaped backslash, not the start of an escape
     if found[0][0] == "\\":
         return "\\u" + found[0][2:].upper()
     units = found[0].encode("utf-16-be").hex().upper()
@@ -103,16 +103,16 @@ def _value(column: Column) -> sql.Composable:
 
 
 def as_text(column: Column) -> sql.Composable:
-    """Returns an expression for a column's values as the texts that travel; NULL stays NULL."""
+    """Returns an expression for a column's values as the texts that are sent; NULL stays NULL."""
     if column.treatment is not None:
         return treatment.expression(column.name, column.treatment)
     if column.kind in _PLAIN or _TEXT_TYPE.fullmatch(column.type_name):
         form = "{0}::text"
     elif column.kind is ColumnKind.BYTES:
-        # Postgres breaks the lines of base64
+        # Postgres inserts line breaks into base64
         form = "translate(encode({0}, 'base64'), E'\\n', '')"
     else:
-        # A cast may print something else than the type does: the padding of a character(n) goes.
-        # Nor is NULL simple: a row of NULLs `IS NULL` as well, but it is a value.
+        # A cast may differ from the output of the type: it removes the padding of character(n).
+        # `IS NULL` is true for a row of NULLs, too, which is a value: num_nulls is exact.
         form = "CASE WHEN num_nulls({0}) = 0 THEN format('%s', {0}) END"
     return sql.SQL(form).format(sql.Identifier(column.name))

@@ -1,4 +1,4 @@
-"""What keeps a table from being read, by name."""
+"""Converts the causes of a failed or waiting snapshot into errors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def named(read: Read, error: Exception) -> CdcError:
-    """Returns the error that says why a read does not go on, and whether it will."""
+    """Returns the error of a snapshot; it states whether a retry can help."""
     if isinstance(error, CdcError):
         return error
-    if not isinstance(error, psycopg.Error):  # its text is not ours, and may show a value
+    if not isinstance(error, psycopg.Error):  # its text is foreign, and may contain a value
         return ReadDelayedError(
             f"table {read.table} cannot be snapshotted now", detail=type(error).__name__
         )
     said = error.diag.message_primary or type(error).__name__
     if isinstance(error, psycopg.DataError):
-        said = f"{type(error).__name__} ({error.sqlstate})"  # the server's words show the value
+        said = f"{type(error).__name__} ({error.sqlstate})"  # the message contains the value
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
-        passing = read.predicate is None  # the next look at the table says what is so
+        passing = read.predicate is None  # the next look at the table reports the cause
     else:
         passing = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
     if passing:
@@ -42,7 +42,7 @@ def named(read: Read, error: Exception) -> CdcError:
 
 
 def writers(table: TableName, in_the_way: Sequence[OpenTransaction]) -> WritersInTheWayError:
-    """Returns the error that names the sessions which a read waits for."""
+    """Returns the error that names the transactions for which a snapshot waits."""
     return WritersInTheWayError(
         f"transactions that write to {table} stay open",
         detail="; ".join(map(str, in_the_way)),
@@ -51,5 +51,5 @@ def writers(table: TableName, in_the_way: Sequence[OpenTransaction]) -> WritersI
 
 
 def text(error: CdcError) -> str:
-    """Returns what is noted with a read."""
+    """Returns the text that is stored with a snapshot."""
     return f"{error.code} {error.message}" + (f": {error.detail}" if error.detail else "")

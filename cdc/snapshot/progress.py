@@ -1,4 +1,4 @@
-"""Progress: how far a read is in each range of its table's keys, as it is kept in the source."""
+"""Progress of a snapshot in each key range, as stored in the source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeyRange:
     done: bool = False
 
     def reached(self, at: tuple[str, ...] | None, *, done: bool) -> KeyRange:
-        """Returns the range after more of it has been read."""
+        """Returns the range with more progress."""
         return replace(self, at=at or self.at, done=done)
 
     def to_json(self) -> dict[str, Any]:

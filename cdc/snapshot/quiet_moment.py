@@ -1,12 +1,12 @@
-"""The position of a read of a table without a key: it must be exact, for nothing can be compared.
+"""The position of a snapshot of a table without a key, which must be exact.
 
-Rows without a key are told apart by where they come from, so a row that is both read and streamed
-is there twice. The read has to see exactly the changes before its position and none behind it. This
-holds if no transaction was writing to the table when the snapshot was taken, and it can be checked
-without blocking writers: take the snapshot and then the position; a transaction that the snapshot
-does not see and that wrote before the position either still holds its lock, or has ended within the
-few microseconds since, and both show. Where writers leave no such moment they are held up for one,
-by a lock that waits for them briefly and is let go at once; without the right to it the read waits.
+Rows without a key are identified by their position, so a row that is both read and streamed would
+exist twice. The snapshot must therefore contain exactly the changes before its position. This holds
+if no transaction was writing to the table when the snapshot was taken. It can be checked without
+blocking writers: take the database snapshot first, then the position. A transaction that is
+invisible to the snapshot and wrote before the position either still holds its lock or has ended
+within the few microseconds since; both can be detected. If writers leave no such moment, a lock
+blocks them briefly and is released at once. Without the privilege to lock, the snapshot waits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cdc.snapshot.table_facts import TableFacts
 
 LOOKS_S: Final = 3.0
-"""How long a moment without writers is looked for before they are held up for one."""
+"""How long to look for a moment without writers before blocking them for one."""
 
 _PAUSE_S: Final = 0.005
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -44,16 +44,16 @@ def begin(
     facts: TableFacts,
     stopped: Callable[[], bool],
 ) -> Lsn:
-    """Begins a transaction that sees exactly what is before a position, and returns that.
+    """Begins a transaction that sees exactly the changes before a position; returns the position.
 
     Args:
-        reader: The session that reads; in autocommit, and in a transaction afterwards.
+        reader: The session that reads; in autocommit before, in a transaction afterwards.
         other: Another session, in autocommit.
         facts: The table.
-        stopped: Tells to give up.
+        stopped: Returns whether to give up.
 
     Raises:
-        WritersInTheWayError: Writers leave no moment, and may not be held up, or not so long.
+        WritersInTheWayError: There is always a writer, and the table cannot be locked in time.
     """
     for _ in looks(LOOKS_S, _PAUSE_S):
         if stopped():
@@ -66,11 +66,11 @@ def begin(
 
 
 def ended_between(earlier: str, later: str) -> bool:
-    """Tells whether a transaction that one snapshot does not see had ended by a later one.
+    """Returns whether a transaction invisible to one snapshot had ended by a later snapshot.
 
     Args:
         earlier: `xmin:xmax:running,…`, as Postgres writes a snapshot.
-        later: The same, of a snapshot taken afterwards.
+        later: A snapshot taken afterwards, in the same form.
     """
     _, unborn, running = _parts(earlier)
     _, unborn_later, running_later = _parts(later)

@@ -1,4 +1,4 @@
-"""Cutting a table into ranges of its key, so that several are read at once."""
+"""Splits a table into ranges of its key, which are read in parallel."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from cdc.snapshot.table_facts import TableFacts
 
 RANGE_ROWS: Final = 200_000
-"""A table of fewer rows than twice this is one range."""
+"""Least rows of a range: a table with fewer than twice as many is one range."""
 
 RANGES_MAX: Final = 64
 _BLOCKS_PER_RANGE: Final = 20
 
-# One key of each block: those of one block are neighbours where rows lie in the order of the key.
+# One key per block: if rows are stored in key order, the keys of a block are neighbours.
 _SAMPLE: Final = """
 WITH one AS (SELECT DISTINCT ON (tableoid, block) * FROM (
                  SELECT {key}, tableoid, (ctid::text::point)[0] AS block
@@ -37,14 +37,14 @@ SELECT {texts} FROM sorted
 def split(
     connection: Connection[Any], facts: TableFacts, rows_expected: int
 ) -> tuple[KeyRange, ...]:
-    """Returns the ranges of a table, which together hold every key that it has now.
+    """Returns the ranges of a table, which together contain every key that it has now.
 
-    Keys after the last are of rows inserted from now on: the stream brings them.
+    Keys after the last one belong to rows inserted later, which the stream delivers.
 
     Args:
         connection: To the source database.
-        facts: The table; without a key it is one range.
-        rows_expected: Its rows, about.
+        facts: The table; a table without a key is one range.
+        rows_expected: Its approximate number of rows.
 
     Raises:
         psycopg.Error: The table cannot be read.
@@ -63,16 +63,16 @@ def split(
 def rows_expected(
     connection: Connection[Any], facts: TableFacts, predicate: str | None
 ) -> int | None:
-    """Returns how many rows the server believes a read has; None if it does not say.
+    """Returns the server's estimate of the rows of a snapshot; None if it has none.
 
     Raises:
-        psycopg.Error: The condition is none.
+        psycopg.Error: The condition is invalid.
     """
     where: sql.Composable = sql.SQL("")
     if predicate is not None:
         where = sql.SQL(" WHERE ({}\n)").format(sql.SQL(predicate))
     query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT FROM {}{}").format(facts.relation, where)
-    # prepared, so that it is one statement and no more
+    # prepared, because a prepared statement is a single one
     row = connection.execute(query, prepare=True).fetchone()
     found = row[0][0]["Plan"].get("Plan Rows") if row else None
     return None if found is None else int(found)
@@ -100,4 +100,4 @@ def _sampled(connection: Connection[Any], facts: TableFacts, count: int) -> list
     try:
         return connection.execute(query).fetchall()
     except Error:
-        return []  # not every kind of table can be sampled; one range is right as well
+        return []  # not every kind of table can be sampled; one range is correct, too

@@ -1,20 +1,20 @@
-"""The position that a read of a table stands for.
+"""The log position of a table's snapshot.
 
-Take the log's insert position. Then wait until every transaction has ended that had written by
-then and holds a lock to write to the table. Whatever a snapshot taken after that does not see was
-written by a transaction that wrote to the table later, so its rows lie behind the position in the
-log. A row that is read with this position therefore loses to every change that the read has not
-seen, and wins against every older one: a read can never bring an old value back, however late it
-comes and however often it is repeated.
+The position is determined in two steps. First take the log's insert position. Then wait for the end
+of every transaction that has a transaction number and holds a write lock on the table at that time.
+A change that a database snapshot taken afterwards does not see was written by a transaction that
+began to write to the table later, so its log records follow the position. A row read with this
+position therefore loses to every change that the snapshot has not seen, and wins over every older
+one. However late a row is sent and however often, it never restores an old value.
 
-The next record of the log begins exactly at the insert position. So the position of a read is one
-byte before it: records begin at multiples of eight, and no change ever has the position of a read.
+The next log record begins exactly at the insert position. The snapshot's position is therefore one
+byte less: records begin at multiples of eight, so no change ever has the position of a snapshot.
 
-A transaction keeps its number when it is prepared for a second phase, but not its session; so it
-is waited for by number. One that has no number has written nothing yet, however long it is open.
+A prepared transaction keeps its number but not its session, so transactions are waited for by
+number. A transaction without a number has written nothing yet, however long it is open.
 
 DBLog brackets each chunk with two marks in the log instead (Andreakis, Papapanagiotou: DBLog: A
-Watermark Based Change-Data-Capture Framework, 2020), which needs writes to the source.
+Watermark Based Change-Data-Capture Framework, 2020), which requires writes to the source.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 _POSITION: Final = "SELECT pg_current_wal_insert_lsn()::text"
-# The locks are looked at once: two looks could miss a lock that changes hands in between.
-# Partitions are written to under locks of their own. DML always takes the first of these modes;
-# the others are those of TRUNCATE and its like.
+# `locks` is materialized: two scans of pg_locks could miss a lock that moves between them.
+# Each partition has a lock of its own. DML takes the first of these modes; TRUNCATE and similar
+# statements take the others.
 _WRITERS: Final = """
 WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted),
      tree AS (SELECT %(root)s::oid AS relid
@@ -52,11 +52,11 @@ SELECT DISTINCT x.transactionid::text, x.pid
 
 
 class ReadPoint:
-    """A position that is being waited for.
+    """A position, with the transactions that must end before a snapshot can be taken at it.
 
     Args:
-        connection: In autocommit: each look has to see the present.
-        root: The table's oid, or that of the root of a partitioned one.
+        connection: In autocommit, so that each query sees the current state.
+        root: The table's oid; for a partitioned table, that of its root.
     """
 
     def __init__(self, connection: Connection[Any], root: int) -> None:
@@ -66,32 +66,32 @@ class ReadPoint:
         self._waited_for = writers(connection, root)
 
     def reached(self) -> bool:
-        """Tells whether a snapshot taken from now on stands for the position."""
+        """Returns whether a snapshot taken from now on is valid for the position."""
         if self._waited_for:
             now = writers(self._connection, self._root)
             self._waited_for = {xid: now[xid] for xid in self._waited_for if xid in now}
         return not self._waited_for
 
     def in_the_way(self) -> list[OpenTransaction]:
-        """Returns who is still waited for, the longest first."""
+        """Returns the transactions still waited for, the longest first."""
         return transaction.described(self._connection, self._waited_for)
 
 
 def before(insert_position: str) -> Lsn:
-    """Returns the position of a read that begins at an insert position."""
+    """Returns the position of a snapshot that begins at an insert position."""
     return Lsn(Lsn.parse(insert_position).value - 1)
 
 
 def writers(connection: Connection[Any], root: int) -> dict[str, int | None]:
-    """Returns every transaction that may have written to a table, by number, with its process.
+    """Returns the transactions that may have written to a table: process id by number.
 
-    A prepared transaction has none.
+    A prepared transaction has no process.
     """
     return dict(connection.execute(_WRITERS, {"root": root}).fetchall())
 
 
 def oid(connection: Connection[Any], table: TableName) -> int | None:
-    """Returns a table's oid; None if there is no such table."""
+    """Returns a table's oid; None if the table does not exist."""
     row = connection.execute(
         "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid", (table.schema, table.name)
     ).fetchone()

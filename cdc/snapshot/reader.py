@@ -1,8 +1,8 @@
-"""The reader: sends the rows of tables that are to be read, several ranges at once.
+"""The reader: runs the requested snapshots of a source, several ranges in parallel.
 
-One thread decides what comes next and notes how far each range is; a few workers read and send.
-What a worker has sent is noted only after Kafka has acknowledged it. So after a kill at any moment,
-the next reader sends at most the current chunks again.
+One thread schedules the work and records the progress of each range; a few workers read and send
+rows. The progress is recorded only after Kafka has acknowledged the rows. If the process is killed
+at any moment, the next reader therefore sends at most the current chunks again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from cdc.snapshot.table_facts import TableFacts
 
 DEADLINE_S: Final = 60.0
-"""How long `run` tries again what fails, and waits for writers."""
+"""How long `run` retries failures and waits for writers."""
 
 IDLE_S: Final = 0.5
-"""Between two looks for reads that are asked for or cancelled."""
+"""Interval at which new and cancelled requests are looked up."""
 
 _TICK_S: Final = 0.02
 _SAY_WAITING_S: Final = 1.0
@@ -54,17 +54,17 @@ _log = structlog.get_logger(__name__)
 def run(
     spec: CaptureSpec, stop: threading.Event | None = None, deadline_s: float = DEADLINE_S
 ) -> int:
-    """Does every read of a source that is asked for and not done; returns how many were done.
+    """Runs all open snapshots of a source; returns the number of completed ones.
 
-    A read that another process is at is left to them.
+    Snapshots that another process runs are left to that process.
 
     Args:
         spec: The source.
-        stop: Ends it at once; what has been noted stays.
-        deadline_s: How long to go on after the first failure that may pass.
+        stop: Stops it at once; the recorded progress remains.
+        deadline_s: How long to retry temporary failures, counted from the start.
 
     Raises:
-        SnapshotError: A table cannot be read; all others were.
+        SnapshotError: A table cannot be read; all other tables were.
         CdcError: Postgres or Kafka does not answer.
     """
     with _Reader(spec, stop or threading.Event()) as reader:
@@ -72,9 +72,9 @@ def run(
 
 
 def keep_reading(spec: CaptureSpec, stop: threading.Event | None = None) -> None:
-    """Does every read that is asked for, now and later, until told to stop.
+    """Runs requested snapshots, current and future ones, until stopped.
 
-    What fails is retried: a database or broker that is away for a while delays it only.
+    Failures are retried: an unavailable database or broker only delays a snapshot.
     """
     stop = stop or threading.Event()
     while not stop.is_set():
@@ -115,7 +115,7 @@ class _Reader:
         self._connection.close()
 
     def run(self, deadline_s: float | None) -> int:
-        """Does reads until none is left, or, without a deadline, until stopped."""
+        """Runs snapshots until none is open; without a deadline, until stopped."""
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
         while not self._stop.is_set():
             self._look()
@@ -134,7 +134,7 @@ class _Reader:
         return self._done
 
     def _look(self) -> None:
-        """Takes reads that are asked for, and drops those that were taken away."""
+        """Starts requested snapshots, and drops those that are no longer open."""
         if time.monotonic() < self._looked_at + IDLE_S and self._looked_at:
             return
         self._looked_at = time.monotonic()
@@ -154,7 +154,7 @@ class _Reader:
                 at_work |= {read.table} if read.whole else set()
 
     def _step(self, reading: SnapshotRun) -> None:
-        """Takes a read one stage further, as far as that needs no worker."""
+        """Advances a snapshot through the stages that need no worker."""
         if reading.stage is SnapshotStage.ASKED:
             try:
                 with session.connect(
@@ -176,7 +176,7 @@ class _Reader:
     def _place(self, reading: SnapshotRun, table: TableFacts) -> None:
         reading.not_before = 0.0
         if not table.key:
-            reading.stage = SnapshotStage.PLACED  # its position is taken by the worker
+            reading.stage = SnapshotStage.PLACED  # the worker determines its position
             return
         reading.point = ReadPoint(self._connection, table.oid)
         self._refuse_step_back(reading)
@@ -195,13 +195,13 @@ class _Reader:
             )
 
     def _log_waiting(self, reading: SnapshotRun) -> None:
-        assert reading.point is not None  # noqa: S101  # of this stage
+        assert reading.point is not None  # noqa: S101  # holds in this stage
         text = failure.text(failure.writers(reading.read.table, reading.point.in_the_way()))
         reads.fail(self._connection, reading.read.id, text, final=False)
         reading.not_before = time.monotonic()
 
     def _hand_out(self) -> None:
-        """Gives free workers the most urgent pieces of work."""
+        """Assigns work to free workers, by priority."""
         for reading in sorted(self._readings.values(), key=lambda r: r.rank):
             while len(self._work) < self._spec.snapshot_workers and reading.due:
                 read = reading.read
@@ -224,7 +224,7 @@ class _Reader:
             try:
                 return work(worker, *arguments)
             except BaseException:
-                worker.close()  # nobody knows what state it is in
+                worker.close()  # its state is unknown
                 raise
 
         reading.busy.add(number)
@@ -238,7 +238,7 @@ class _Reader:
         return worker
 
     def _collect(self) -> None:
-        """Waits a little for work that is done, and notes what came of it."""
+        """Waits briefly for completed work, and records the results."""
         if not self._work:
             self._stop.wait(_TICK_S)
             return
@@ -257,7 +257,7 @@ class _Reader:
                 raise error
 
     def _take(self, reading: SnapshotRun, number: int | None, result: Any) -> None:
-        """Notes what a worker has done."""
+        """Records the result of a worker."""
         kept = True
         if number is not None:
             kept = self._advanced(reading, number, result)
@@ -278,10 +278,10 @@ class _Reader:
 
     def _begun(self, reading: SnapshotRun, start: SnapshotStart) -> bool:
         point, table = reading.point, reading.table
-        assert point is not None  # noqa: S101  # of this stage
+        assert point is not None  # noqa: S101  # holds in this stage
         assert table is not None  # noqa: S101
         if (start.facts.identity, start.facts.shape) != (table.identity, table.shape):
-            reading.restart()  # the position is from before that
+            reading.restart()  # the table changed after the position was determined
             return True
         progress = SnapshotProgress(table.identity, table.shape, start.ranges)
         expected = start.rows_expected
@@ -312,7 +312,7 @@ class _Reader:
     def _failed(self, reading: SnapshotRun, error: CdcError) -> None:
         read = reading.read
         if isinstance(error, TableChangedError):
-            # a second worker may still tell the same of the table before
+            # a second worker may report the same change after the restart
             if reading.stage is SnapshotStage.READING:
                 reading.restart()
             return

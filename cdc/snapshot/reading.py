@@ -1,4 +1,4 @@
-"""A read under way: at which stage it is, and what of it can be done next."""
+"""A running snapshot: its stage, and the work that can be done next."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _PAUSE_FIRST_S: Final = 1.0
 
 
 class SnapshotStage(Enum):
-    """What comes next for a read."""
+    """The stage of a snapshot; each names the work that comes next."""
 
-    ASKED = auto()  # its position has to be taken
-    PLACING = auto()  # its position has been taken, and writers are waited for
-    PLACED = auto()  # it has to be cut into ranges
-    READING = auto()  # ranges are read
-    READ = auto()  # every row is in the topic, and its end has to be noted
-    OVER = auto()  # done, or taken away
+    ASKED = auto()  # requested; determine its position
+    PLACING = auto()  # position determined; wait for running writers
+    PLACED = auto()  # position reached; split the table into ranges
+    READING = auto()  # read the ranges
+    READ = auto()  # every row is in the topic; record the end offsets
+    OVER = auto()  # done, cancelled, or continued by another process
 
 
 @dataclass
 class SnapshotRun:
-    """One read that this reader is at; used by one thread.
+    """A snapshot that this reader runs; used by one thread.
 
     Attributes:
-        read: As it stands.
-        stage: What comes next.
-        table: The table as it was before the position was taken.
-        point: The position that is waited for.
-        parts: Its ranges, as far as they have been read.
-        last: What came of the last chunk of each range.
-        busy: Ranges, or None for another piece of work, that a worker is at.
-        not_before: When it may go on after a failure, by the monotonic clock.
-        failures: How many in a row.
+        read: The recorded snapshot.
+        stage: Its stage.
+        table: The table before the position was determined.
+        point: The position, while writers are waited for.
+        parts: Its ranges with their progress.
+        last: Result of the last chunk of each range.
+        busy: Ranges that a worker reads; None stands for other work.
+        not_before: Earliest time of the next attempt after a failure, by the monotonic clock.
+        failures: Number of consecutive failures.
     """
 
     read: Read
@@ -63,7 +63,7 @@ class SnapshotRun:
             self.resume(list(progress.ranges))
 
     def resume(self, parts: list[KeyRange]) -> None:
-        """Goes on with these ranges."""
+        """Continues with these ranges."""
         self.parts = parts
         self.last.clear()
         self.stage = (
@@ -71,30 +71,30 @@ class SnapshotRun:
         )
 
     def restart(self) -> None:
-        """Begins again, with a new position."""
+        """Restarts the snapshot with a new position."""
         self.stage, self.point, self.table, self.parts = SnapshotStage.ASKED, None, None, []
         self.last.clear()
 
     @property
     def due(self) -> bool:
-        """Whether it may go on now."""
+        """Returns whether it may continue now."""
         return time.monotonic() >= self.not_before and self.stage is not SnapshotStage.OVER
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The least comes first: repairs of single rows, then small tables."""
+        """Returns its priority, lowest first: single rows, then conditions, then small tables."""
         kind = 0 if self.read.keys is not None else 1 if self.read.predicate is not None else 2
         return kind, self.read.rows_expected or 0, self.read.id
 
     def next_part(self) -> int | None:
-        """Returns an unfinished range without a reader; None if there is none."""
+        """Returns an unfinished range that no worker reads; None if there is none."""
         if self.stage is not SnapshotStage.READING:
             return None
         free = (n for n, part in enumerate(self.parts) if not part.done and n not in self.busy)
         return next(free, None)
 
     def failed(self) -> None:
-        """Notes a failure after which it is retried: the more in a row, the later."""
+        """Records a failure, and schedules the retry with exponential backoff."""
         self.failures += 1
         pause_s = min(PAUSE_MAX_S, _PAUSE_FIRST_S * 2 ** (self.failures - 1))
         self.not_before = time.monotonic() + pause_s

@@ -1,7 +1,7 @@
-"""Reads: what of a source is to be read, under way, or done; in `headwater.snapshots`.
+"""Snapshots of a source, in `headwater.snapshots`: waiting, running, and completed ones.
 
-A read has one position from its beginning, whichever process continues it. Only a table that has
-become another one meanwhile, and a table without a key, is restarted, with a new position.
+A snapshot keeps its position, whichever process continues it. It restarts with a new position only
+if the table was altered or replaced meanwhile, or has no key.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from cdc.topic_names import TopicNames
 
 Key = tuple[str, ...]
-"""Values of a key's columns, in the key's order, as the text that Postgres reads."""
+"""Values of a key's columns, in the key's order, as texts that Postgres parses."""
 
 OPEN: Final = ("waiting", "reading")
-"""States of a read that is not at its end."""
+"""States of a snapshot that has not ended."""
 
 GIVEN_UP: Final = ("failed", "cancelled")
-"""States of a read that has ended without all of its rows."""
+"""States of a snapshot that ended before all rows were sent."""
 
 _COLUMNS: Final = (
     "id, source, epoch, table_schema, table_name, predicate, keys, state, read_lsn::text,"
@@ -51,7 +51,7 @@ SELECT %(source)s, %(epoch)s, %(schema)s, %(name)s
                       AND state NOT IN ('failed', 'cancelled'))
 RETURNING id
 """
-# One that waits already will do; one that has begun stands for an earlier position.
+# A waiting snapshot satisfies the request; a running one has an earlier position.
 _ASK: Final = """
 INSERT INTO headwater.snapshots
        (source, epoch, table_schema, table_name, predicate, keys, rows_expected)
@@ -86,7 +86,7 @@ SELECT DISTINCT ON (table_schema, table_name)
  WHERE source = %s AND predicate IS NULL AND keys IS NULL AND state = 'done'
  ORDER BY table_schema, table_name, epoch DESC, read_lsn DESC
 """
-# Nobody may take the position of rows away that somebody else has sent meanwhile.
+# The condition on read_lsn: another process may have begun the snapshot and sent rows meanwhile.
 _BEGIN: Final = """
 UPDATE headwater.snapshots
    SET state = 'reading', read_lsn = %(lsn)s::pg_lsn, rows_read = 0, progress = %(progress)s,
@@ -125,7 +125,7 @@ SELECT table_schema, table_name, epoch, read_lsn::text,
  ORDER BY epoch, read_lsn
 """
 _LOCK: Final = AdvisoryLock(f"{0x4857}, %s")
-"""The second number is the read's own; 0 while one is asked for."""
+"""The second number is that of the snapshot; 0 while one is being requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Read:
         asked_at: Time of the request.
         begun_at: Time of its position.
         ended_at: Time of completion, failure or cancellation.
-        resumed_at: When its present reader took it.
+        resumed_at: When its present reader started or continued it.
         rows_resumed: Number of rows sent by then.
     """
 
@@ -187,15 +187,15 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class WholeRead:
-    """The newest read of a whole table that is done.
+    """The newest completed snapshot of a whole table.
 
-    Whatever a view still has of the table with a version older than `(epoch, read_lsn)` is a row
-    that was gone by then: once the view has applied everything below `end_offsets`, it goes.
+    Once a view has applied everything below `end_offsets`, each of its rows from this table with a
+    version older than `(epoch, read_lsn)` no longer existed at that position, and is removed.
 
     Attributes:
-        id: Number of the read.
+        id: Number of the snapshot.
         epoch: Incarnation of the source.
-        read_lsn: Position that the rows stand for.
+        read_lsn: Position of the rows.
         end_offsets: Next offset of each partition of the topic once all rows are there.
     """
 
@@ -206,7 +206,7 @@ class WholeRead:
 
 
 def epoch_of(connection: Connection[Any], source: str, declared: int) -> int:
-    """Returns the incarnation of a source that is captured now; a repair may have raised it."""
+    """Returns the captured incarnation of a source, which a repair may have raised."""
     row = connection.execute(
         "SELECT greatest(epoch, %s) FROM headwater.captures WHERE source = %s", (declared, source)
     ).fetchone()
@@ -214,7 +214,7 @@ def epoch_of(connection: Connection[Any], source: str, declared: int) -> int:
 
 
 def of_source(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
-    """Returns all reads of a source's incarnation, the oldest first."""
+    """Returns all snapshots of a source's incarnation, the oldest first."""
     query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608
     rows = connection.execute(f"{query} ORDER BY id".encode(), (source, epoch)).fetchall()
     names = escaped_topics.names(connection, source)
@@ -222,7 +222,7 @@ def of_source(connection: Connection[Any], source: str, epoch: int) -> list[Read
 
 
 def open_reads(connection: Connection[Any], source: str, epoch: int) -> list[Read]:
-    """Returns the reads that are not at their end, the oldest first."""
+    """Returns the snapshots that have not ended, the oldest first."""
     query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND epoch = %s"  # noqa: S608
     query += " AND state = ANY (%s) ORDER BY id"
     rows = connection.execute(query.encode(), (source, epoch, list(OPEN))).fetchall()
@@ -233,7 +233,7 @@ def open_reads(connection: Connection[Any], source: str, epoch: int) -> list[Rea
 
 
 def find(connection: Connection[Any], source: str, number: int) -> Read | None:
-    """Returns a read; None if there is none of that number."""
+    """Returns a snapshot; None if there is none with that number."""
     query = f"SELECT {_COLUMNS} FROM headwater.snapshots WHERE source = %s AND id = %s"  # noqa: S608
     row = connection.execute(query.encode(), (source, number)).fetchone()
     return _read(row, escaped_topics.names(connection, source)) if row else None
@@ -277,10 +277,10 @@ def ask(
     request: SnapshotRequest,
     rows_expected: int | None = None,
 ) -> tuple[int, bool]:
-    """Asks for a read; `cdc.snapshot.request` looks at the wish first.
+    """Records a request, which `cdc.snapshot.request` has checked.
 
     Returns:
-        Its number, and whether it is new: the same read may be waiting already.
+        The number of the snapshot, and whether it is new: the same one may already be waiting.
     """
     wanted = {
         "source": source,
@@ -292,7 +292,7 @@ def ask(
         "expected": rows_expected,
     }
     with connection.transaction():
-        # two who ask at once: the second shall see what the first has asked for
+        # of two concurrent requests, the second must see the first one
         connection.execute(_LOCK.in_transaction, (0,))
         row = connection.execute(_ASK, wanted).fetchone()
         found = row or connection.execute(_ASKED, wanted).fetchone()
@@ -300,7 +300,7 @@ def ask(
 
 
 def cancel(connection: Connection[Any], source: str, number: int) -> bool:
-    """Ends a read; what it has sent stays, and is true. Returns whether it was open."""
+    """Cancels a snapshot; the rows that it has sent remain. Returns whether it was open."""
     row = connection.execute(
         "UPDATE headwater.snapshots SET state = 'cancelled', ended_at = clock_timestamp()"
         " WHERE source = %s AND id = %s AND state = ANY(%s) RETURNING id",
@@ -310,7 +310,7 @@ def cancel(connection: Connection[Any], source: str, number: int) -> bool:
 
 
 def unread_topics(connection: Connection[Any], source: str) -> frozenset[str]:
-    """Returns the topics of those tables of a source that were never read as a whole."""
+    """Returns the topics of tables without a completed whole-table snapshot in the latest epoch."""
     rows = connection.execute(_UNREAD, {"source": source}).fetchall()
     names = escaped_topics.names(connection, source)
     return frozenset(names.of(TableName(schema, name)) for schema, name in rows)
@@ -342,9 +342,9 @@ def whole_spans(
 
 
 def take(connection: Connection[Any], read: Read) -> bool:
-    """Makes this session the only one that carries a read on; returns whether it is free.
+    """Reserves a snapshot for this session; returns False if another session has it.
 
-    The server frees it when the session ends, however it ends.
+    The server releases the reservation when the session ends, however it ends.
     """
     row = connection.execute(_LOCK.in_session_if_free, (_lock_number(read),)).fetchone()
     if not (row and row[0]):
@@ -358,7 +358,7 @@ def take(connection: Connection[Any], read: Read) -> bool:
 
 
 def let_go(connection: Connection[Any], read: Read) -> None:
-    """Lets others carry a read on."""
+    """Releases a snapshot for other sessions."""
     connection.execute(_LOCK.free, (_lock_number(read),))
 
 
@@ -369,7 +369,7 @@ def begin(
     progress: SnapshotProgress,
     rows_expected: int | None,
 ) -> bool:
-    """Notes the position that a read stands for; returns False if it was taken away meanwhile."""
+    """Records a snapshot's position; returns False if it was cancelled or restarted meanwhile."""
     values = {
         "id": read.id,
         "lsn": str(read_lsn),
@@ -381,10 +381,10 @@ def begin(
 
 
 def advance(connection: Connection[Any], read: Read, place: int, part: KeyRange, rows: int) -> bool:
-    """Notes rows of one range that Kafka has acknowledged, and where to go on after them.
+    """Records the progress of a range whose rows Kafka has acknowledged.
 
     Returns:
-        False if the read was cancelled, or restarted by another process.
+        False if the snapshot was cancelled, or restarted by another process.
     """
     values = {
         "id": read.id,
@@ -397,7 +397,7 @@ def advance(connection: Connection[Any], read: Read, place: int, part: KeyRange,
 
 
 def count(connection: Connection[Any], number: int, read_lsn: Lsn, rows: int) -> None:
-    """Notes how many rows of a table without a key have been sent so far."""
+    """Records how many rows of a table without a key have been sent so far."""
     connection.execute(
         "UPDATE headwater.snapshots SET rows_read = %s"
         " WHERE id = %s AND state = 'reading' AND read_lsn = %s::pg_lsn",
@@ -408,7 +408,7 @@ def count(connection: Connection[Any], number: int, read_lsn: Lsn, rows: int) ->
 def finish(
     connection: Connection[Any], number: int, read_lsn: Lsn, end_offsets: Mapping[int, int]
 ) -> bool:
-    """Notes that every row of a read is in its topic."""
+    """Records that every row of a snapshot is in its topic; returns whether it was running."""
     ends = Jsonb({str(partition): end for partition, end in end_offsets.items()})
     values = {"id": number, "lsn": str(read_lsn), "ends": ends}
     return connection.execute(_FINISH, values).fetchone() is not None
@@ -429,7 +429,7 @@ def fail(connection: Connection[Any], number: int, failure: str | None, *, final
 def forget(
     connection: Connection[Any], source: str, tables: Iterable[TableName] | None = None
 ) -> None:
-    """Removes every read of a source, or of some of its tables."""
+    """Deletes the records of all snapshots of a source, or of some of its tables."""
     if tables is None:
         connection.execute("DELETE FROM headwater.snapshots WHERE source = %s", (source,))
         return

@@ -1,4 +1,4 @@
-"""Records of rows that were read: the connector's own envelope, made without the connector."""
+"""Records of snapshot rows, in the connector's envelope."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class ReadEnvelope:
-    """Makes the values of the records of one table's rows, all read at one position.
+    """Encodes the record values of one table's rows, all with one position.
 
     Args:
         source: Name of the source.
         table: The table.
-        read_lsn: Position that the rows stand for.
+        read_lsn: Position of the snapshot.
     """
 
     def __init__(self, source: str, table: TableName, read_lsn: Lsn) -> None:
@@ -35,14 +35,13 @@ class ReadEnvelope:
         self.seen(time.time_ns() // 1000)
 
     def seen(self, at_us: int) -> None:
-        """Sets the time of the records that follow: what they tell was so at some time until then.
+        """Sets the time of the following records: no later change is contained in them.
 
         Args:
-            at_us: Microseconds since 1970, UTC, by the server's clock: a change that was committed
-                later is in none of them.
+            at_us: Microseconds since 1970, UTC, by the server's clock.
         """
         about = {**self._source, "ts_ms": at_us // 1000, "ts_us": at_us}
-        # not by `%`, which a name may hold
+        # not by `%`, which a name may contain
         self._about = b',"source":' + orjson.dumps(about) + b',"op":"'
         self._read = self._about + b'r","transaction":{"total_order":'
         self._read_of_key = self._read + b"0}}"
@@ -52,12 +51,12 @@ class ReadEnvelope:
 
         Args:
             row_json: Its columns, a JSON object.
-            number: What tells it from other rows of a table without a key; 0 with a key.
+            number: Distinguishes rows of a table without a key; 0 if the table has a key.
         """
         rest = self._read_of_key if not number else self._read + b"%d}}" % number
         return b'{"before":null,"after":' + row_json + rest
 
     def of_absence(self, key_json: bytes) -> bytes:
-        """Returns the value of a record that says: there is no row of this key."""
+        """Returns the value of a record stating that no row has this key."""
         rest = self._about + b'd","transaction":{"total_order":0}}'
         return b'{"before":' + key_json + b',"after":null' + rest

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 UNREAD: Final = "unread"
-_ALMOST: Final = 99.9  # what is expected is an estimate: only a read that is done is whole
+_ALMOST: Final = 99.9  # the expected number is an estimate: only a completed snapshot has 100 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class ReadReport:
 
 
 def report(spec: CaptureSpec) -> list[ReadReport]:
-    """Returns how the tables of a source are read.
+    """Returns the progress of a source's snapshots.
 
-    For each table these are its newest whole-table snapshot, and all later ones that are open or
+    For each table these are its newest whole-table snapshot, all open ones, and later ones that
     failed.
     """
     with session.connect(spec.dsn) as connection:
@@ -68,7 +68,7 @@ def report(spec: CaptureSpec) -> list[ReadReport]:
 
 
 def of_tables(connection: Connection[Any], spec: CaptureSpec) -> list[ReadReport]:
-    """Returns the same through a session that is open."""
+    """Returns the same as `report`, by an existing session."""
     if not own_schema.exists(connection):
         return [ReadReport(None, str(table)) for table in spec.tables]
     epoch = reads.epoch_of(connection, spec.name, spec.epoch)
@@ -84,11 +84,11 @@ def of_tables(connection: Connection[Any], spec: CaptureSpec) -> list[ReadReport
 
 
 def of_read(read: Read, now: datetime) -> ReadReport:
-    """Describes a read.
+    """Describes a snapshot.
 
     Args:
-        read: It.
-        now: The server's clock.
+        read: The snapshot.
+        now: Time of the server.
     """
     began = read.resumed_at if read.state == "reading" else read.begun_at
     rows = read.rows_read - (read.rows_resumed if read.state == "reading" else 0)

@@ -1,4 +1,4 @@
-"""Asking for reads: of a table, of keys, of the rows of a condition, while streaming goes on."""
+"""Requests snapshots of a table, of keys, or of rows that meet a condition; streaming continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 KEYS_MAX: Final = 100_000
-"""Most keys of one read; whoever has more asks for the whole table."""
+"""Most keys of one snapshot; for more, request the whole table."""
 
 _CONDITION: Final = 'give an SQL condition on its columns, such as --where "customer_id = 7"'
 _POLL_S: Final = 0.2
@@ -33,12 +33,12 @@ _POLL_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
-        read: The read, as it stands.
-        new: False if the same read was waiting already.
-        changes: What had to be changed for it, one line each.
+        read: The recorded snapshot.
+        new: False if the same snapshot was already waiting.
+        changes: Changes made to the source for it, one line each.
     """
 
     read: Read
@@ -53,24 +53,24 @@ def ask(
     keys: Sequence[object] | None = None,
     where: str | None = None,
 ) -> RequestOutcome:
-    """Asks for a read of a captured table: the whole of it unless keys or a condition are given.
+    """Requests a snapshot of a captured table: of all rows, unless keys or a condition are given.
 
-    Rows come into the table's topic at the position at which the read begins, beside the stream of
-    changes: they repair what a view has of them, and lose to every later change. A key without a
-    row is sent as a delete. A snapshot of the whole table lets views drop rows that are gone; a
-    condition cannot tell which rows do not satisfy it any more. A snapshot of the whole table adds
-    a table to the publication again.
+    The rows are sent to the table's topic with the snapshot's position, while changes stream. They
+    repair these rows in views, and lose to every later change. A key without a row is sent as a
+    delete. A snapshot of the whole table also makes views drop rows that no longer exist, and adds
+    the table to the publication if it is missing there. A condition cannot determine which rows no
+    longer satisfy it.
 
     Args:
         spec: The source.
         table: The table.
-        keys: Values of its key: one value, a sequence of them in the key's order, or a mapping by
-            column.
+        keys: The keys: each is one value, a sequence in the order of the key's columns, or a
+            mapping by column.
         where: SQL condition on its columns, such as `customer_id = 7`.
 
     Raises:
-        ReadRefusedError: The table is not captured, has no such key or columns, or the condition
-            is none.
+        ReadRefusedError: The table is not captured, it has no such key or columns, or the
+            condition is invalid.
         CdcError: Postgres does not answer.
     """
     if table not in spec.tables:
@@ -98,12 +98,12 @@ def ask(
 
 
 def cancel(spec: CaptureSpec, number: int) -> Read:
-    """Ends a read that is not at its end; what it has sent stays, and is true.
+    """Cancels a snapshot; the rows that it has sent remain, and are correct.
 
     Raises:
-        ReadUnknownError: There is no such read, or it has ended.
-        ReadRefusedError: It has begun, and its table has no key: what it has sent would be there
-            twice until the next whole-table snapshot.
+        ReadUnknownError: The snapshot does not exist, or has ended.
+        ReadRefusedError: It has begun, and its table has no key: its rows would exist twice until
+            the next snapshot of the whole table.
     """
     with session.connect(spec.dsn) as state:
         found = reads.find(state, spec.name, number)
@@ -128,16 +128,16 @@ def wait(
     deadline_s: float,
     told: Callable[[Read], None] = lambda _: None,
 ) -> Read:
-    """Waits until a read is done.
+    """Waits until a snapshot is done.
 
     Args:
         spec: The source.
-        number: The read.
+        number: Number of the snapshot.
         deadline_s: Longest wait, seconds.
-        told: Told now and then how far it is.
+        told: Called periodically with its progress.
 
     Raises:
-        ReadUnknownError: There is no such read.
+        ReadUnknownError: The snapshot does not exist.
         SnapshotError: It failed, was cancelled, or is not done in time.
     """
     with session.connect(spec.dsn) as state:
@@ -163,7 +163,7 @@ def _keyless(state: Connection[Any], table: TableName) -> bool:
 
 
 def _publish(state: Connection[Any], spec: CaptureSpec, table: TableName) -> list[str]:
-    """Puts a table back into the publication: the read begins after that."""
+    """Adds a table to the publication if it is missing; the snapshot begins afterwards."""
     found = publication.find(state, spec.publication)
     if found is None or found.all_tables or table in found.tables:
         return []

@@ -1,4 +1,4 @@
-"""What a reader has to know of a table before each chunk: its columns, and that it is the same."""
+"""Describes a table before each chunk: its columns, key and identity."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Shape = tuple[tuple[str, str], ...]
 """Name and type of columns."""
 
-# A table that is truncated or written anew gets a new file, one that is made anew a new oid, a
-# server that was promoted a new timeline. `FROM parent` would read tables that inherit from it,
-# whose changes have topics of their own; of a partitioned root it must.
+# Identity: a truncated or rewritten table has a new file, a recreated table a new oid, a promoted
+# server a new timeline. A plain table is read with ONLY, since tables that inherit from it have
+# topics of their own; a partitioned root is read with its partitions.
 _FACTS: Final = """
 WITH tree AS (SELECT %(root)s::oid AS relid
               UNION SELECT relid::oid FROM pg_partition_tree(%(root)s::oid)),
@@ -46,7 +46,7 @@ SELECT (SELECT relkind = 'r' FROM pg_class WHERE oid = %(root)s::oid),
                                     JOIN pg_class c ON c.relnamespace = n.pnnspid
                                    WHERE n.pnpubid = p.oid AND c.oid = %(root)s::oid)))
 """
-# An index may sort by another collation than its column; the key is unique in the index's.
+# An index may have another collation than its column; the key is unique in that of the index.
 _COLLATIONS: Final = """
 SELECT a.attname, n.nspname, l.collname
   FROM pg_index x
@@ -60,17 +60,17 @@ SELECT a.attname, n.nspname, l.collname
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table as it is at one moment.
+    """The state of a table at one moment.
 
     Attributes:
-        oid: Of the table, or of the root of a partitioned one.
+        oid: The table's oid; for a partitioned table, that of its root.
         schema: Its columns and key.
         relation: Its name in a FROM clause.
-        key: Its key's columns as they are compared and sorted.
+        key: Expressions by which its key is compared and sorted.
         identity: Changes when the table is replaced, truncated or rewritten, or the server is
             promoted.
-        pages: The server's count of blocks, of all partitions together.
-        published: Whether the publication has it.
+        pages: The server's count of blocks, over all partitions.
+        published: Whether the publication contains it.
     """
 
     oid: int
@@ -87,7 +87,7 @@ class TableFacts:
         return tuple((column.name, column.type_name) for column in self.schema.columns)
 
     def of_shape(self, shape: Shape) -> TableFacts | None:
-        """Returns the table without columns that a shape does not have; None if it has lost any."""
+        """Returns the table with only the columns of a shape; None if it lacks one of them."""
         if self.shape == shape:
             return self
         if not set(shape) <= set(self.shape):
@@ -102,10 +102,10 @@ def look(
     publication: str,
     rules: Mapping[TableName, ColumnRules] | None = None,
 ) -> TableFacts:
-    """Describes a table, with its columns as rules let them leave the source.
+    """Describes a table, with column rules applied.
 
     Raises:
-        SnapshotError: It does not exist, or is not captured, so that changes of it are missing.
+        SnapshotError: It does not exist, or is not in the publication.
         ColumnRuleError: A rule hides a column of its key.
     """
     root = oid(connection, table)
@@ -129,10 +129,10 @@ def look(
 def walked(
     connection: Connection[Any], schema: TableSchema
 ) -> tuple[sql.Composed, tuple[sql.Composable, ...]]:
-    """Says how a table or view is walked along its key, whether or not it is captured.
+    """Describes how to scan a table or view in key order, whether or not it is captured.
 
     Returns:
-        How it stands in a FROM clause, and its key's columns as they are compared and sorted.
+        Its name in a FROM clause, and the expressions by which its key is compared and sorted.
     """
     root = oid(connection, schema.table)
     found = connection.execute("SELECT relkind = 'r' FROM pg_class WHERE oid = %s", (root,))

@@ -1,4 +1,4 @@
-"""A worker: what one thread of a reader needs, and the pieces of work that it does with it."""
+"""A worker: the connections of one reader thread, and the work that it does with them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStart:
-    """What a read begins with.
+    """The plan of a snapshot at its start.
 
     Attributes:
         facts: The table.
-        ranges: What it is cut into.
-        rows_expected: Its rows, about; None if unknown.
+        ranges: Its key ranges.
+        rows_expected: Its approximate number of rows; None if unknown.
     """
 
     facts: TableFacts
@@ -46,7 +46,7 @@ class SnapshotStart:
 
 
 class Worker:
-    """Reads and sends, in one thread; connects on first use, and again after a failure."""
+    """Reads and sends rows in one thread; connects on first use, and again after a failure."""
 
     def __init__(self, spec: CaptureSpec) -> None:
         self._spec = spec
@@ -57,14 +57,14 @@ class Worker:
         self._open: set[str] = set()
 
     def close(self) -> None:
-        """Gives up session and connection to Kafka."""
+        """Closes the database session and the connection to Kafka."""
         self._connection = self._sender = None
         self._open.clear()
         stack, self._stack = self._stack, ExitStack()
         stack.close()
 
     def cancel(self) -> None:
-        """Cancels the statement under way; any thread may ask for it."""
+        """Cancels the running statement; may be called from any thread."""
         connection, sender = self._connection, self._sender
         if sender is not None:
             sender.give_up()
@@ -73,7 +73,7 @@ class Worker:
                 connection.cancel_safe(timeout=2.0)
 
     def start(self, read: Read) -> SnapshotStart:
-        """Finds out what a read has to read; its position has been reached.
+        """Plans a snapshot whose position has been reached.
 
         Raises:
             SnapshotError: The table cannot be read.
@@ -83,22 +83,22 @@ class Worker:
         if read.keys is not None:
             return SnapshotStart(facts, (KeyRange(),), len(read.keys))
         expected = ranges.rows_expected(connection, facts, read.predicate)
-        # what satisfies a condition may lie anywhere
+        # rows that satisfy a condition may be anywhere in the table
         whole = expected if read.whole else 0
         return SnapshotStart(facts, ranges.split(connection, facts, whole or 0), expected)
 
     def chunk(self, read: Read, part: KeyRange, last: Chunk | None) -> Chunk:
-        """Sends the next chunk of a range; returns once Kafka has it.
+        """Sends the next chunk of a range; returns once Kafka has acknowledged it.
 
         Args:
-            read: The read, which has begun.
-            part: The range, as far as it has been read.
-            last: What came of the chunk before it.
+            read: The snapshot, which has begun.
+            part: The range with its progress.
+            last: Result of the previous chunk.
 
         Raises:
-            TableChangedError: The table is not the one that the read began with.
-            SnapshotError: It cannot be read.
-            BrokerError: Kafka does not take the rows.
+            TableChangedError: The table was altered or replaced since the snapshot began.
+            SnapshotError: The table cannot be read.
+            BrokerError: Kafka does not accept the rows.
         """
         connection = self._session()
         facts, target = self._same(connection, read), self._target(read)
@@ -107,23 +107,24 @@ class Worker:
         else:
             limit = chunk.rows_of_next(last)
             found = chunk.read_range(connection, facts, part, target, limit)
-        # rows that are in Kafka before a TRUNCATE is committed go with it; others would stay
+        # a TRUNCATE that commits later removes rows sent before it; rows sent after it would stay
         self._same(connection, read)
         return found
 
     def keyless(self, read: Read, stopped: Callable[[], bool]) -> tuple[Read, Chunk] | None:
-        """Reads a table without a key as a whole, at one moment.
+        """Reads a whole table without a key in one database snapshot.
 
         Args:
-            read: The read.
-            stopped: Tells to give up.
+            read: The snapshot.
+            stopped: Returns whether to give up.
 
         Returns:
-            The read as it stands then, and what was sent; None if it was taken away.
+            The updated snapshot, and the result; None if it was cancelled or another process
+            has restarted it.
 
         Raises:
-            SnapshotError: It cannot be read, or has no moment without writers.
-            BrokerError: Kafka does not take the rows.
+            SnapshotError: The table cannot be read, or always has a writer.
+            BrokerError: Kafka does not accept the rows.
         """
         connection = self._session()
         facts = look(connection, read.table, self._spec.publication, self._spec.columns)
@@ -149,9 +150,9 @@ class Worker:
         return begun, found
 
     def end_offsets(self, read: Read) -> dict[int, int]:
-        """Returns the next offset of each partition of a read's topic.
+        """Returns the next offset of each partition of a snapshot's topic.
 
-        Where the topic is to keep the last record of each key only, it is the newest by then.
+        If the topic is compacted, the last record of each key is made its newest one first.
         """
         topic = self._spec.table_topics[read.table]
         if self._spec.retention_of(read.table).latest:
@@ -160,7 +161,7 @@ class Worker:
         return {partition: end for (_, partition), end in ends.items()}
 
     def _same(self, connection: Connection[Any], read: Read) -> TableFacts:
-        """Describes the table as it was when the read began: later columns are left out."""
+        """Describes the table with its columns of the snapshot's start, without later ones."""
         facts = look(connection, read.table, self._spec.publication, self._spec.columns)
         begun = read.progress
         if begun is None or facts.identity != begun.identity:

@@ -1,4 +1,4 @@
-"""Looking at both ends of a capture."""
+"""Samples the sending and the receiving side of a capture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.connect.rest import ConnectorState, ConnectRest
 
 WINDOW_S: Final = 3.0
-"""How long one waits for something to move before it is said that nothing does."""
+"""How long to wait for movement before a capture counts as stalled."""
 
 _POLL_S: Final = 0.5
 
@@ -27,13 +27,13 @@ _POLL_S: Final = 0.5
 def look(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, arrivals: bool = True
 ) -> CaptureSample:
-    """Looks once; changes nothing.
+    """Takes one sample; changes nothing.
 
     Args:
         connection: To the source database.
-        rest: The worker; one that waits not long for an answer.
-        spec: What is captured.
-        arrivals: Ask Kafka too, which costs the most.
+        rest: The Connect worker, with a short timeout.
+        spec: The capture.
+        arrivals: Whether to sample Kafka, too, which costs the most.
     """
     answers, worker = _worker(rest, spec.connector)
     sent = delivery.look(connection, spec.slot)
@@ -43,9 +43,9 @@ def look(
 def observe(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec
 ) -> tuple[Flow, CaptureSample]:
-    """Says how a capture stands, and what was seen last.
+    """Returns the state of a capture, and the last sample.
 
-    Waits up to `WINDOW_S` where one look cannot tell.
+    Waits up to `WINDOW_S` if one sample does not determine the state.
     """
     limit_s = stall_limit_s(spec.heartbeat_interval_ms)
     first = last = look(connection, rest, spec)
@@ -54,7 +54,7 @@ def observe(
         if last is not first and last.moved_since(first):
             break
         time.sleep(_POLL_S)
-        # who has not answered once is not waited for again
+        # a worker that did not answer the first time is not queried again
         last = look(connection, rest, spec) if first.answers else _again(connection, spec)
     return judge(first, last, limit_s), last
 

@@ -1,8 +1,8 @@
-"""What compaction asks of a table: its topic keeps the latest record of every key, and no other.
+"""Checks tables with compacted topics, which keep only the latest record of each key.
 
-An update that leaves a large value as it was does not log it again: the value is in an older record
-of the key. Once that one is compacted away, the value is in no record any more. A store with the
-row still has it; a reader that starts from the topic alone never gets it.
+An update that leaves a large value unchanged does not log the value: only an older record of the
+key contains it. Once that record is compacted away, no record contains the value. A store with the
+row still has it, but a reader that starts from the topic alone never gets it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ SELECT c.relreplident = 'f',
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
-    """Looks at the tables whose topics are compacted; reading only."""
+    """Checks the tables whose topics are compacted; changes nothing."""
     tables = [table for table, policy in spec.retention.items() if policy.latest]
     described = catalog.describe(connection, tables)
     for table in sorted(tables):
         schema = described.get(table)
         if schema is None:
-            continue  # that it does not exist is told elsewhere
+            continue  # another check reports the missing table
         name = f"retention {table}"
         if not schema.key:
             message = "latest needs a key: without one the topic would keep a single row"

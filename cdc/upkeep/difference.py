@@ -1,4 +1,4 @@
-"""Difference: one thing that is declared and is not so, or is so and not declared."""
+"""A difference between the declared and the actual state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REFERENCE: Final = re.compile(r"\$\{[^}:]+:.*\}")
 
 
 class Part(StrEnum):
-    """What differs."""
+    """The kind of object that differs."""
 
     SOURCE = "source"
     SCHEMA = "schema"
@@ -34,13 +34,13 @@ class Difference:
     """One line of a plan.
 
     Attributes:
-        part: What differs.
+        part: The kind of object.
         name: Its name.
-        aspect: Which property of it; empty for the whole.
-        have: How it is, secrets masked; None where there is none.
-        want: How it is declared, secrets masked; None where none is.
-        repaired: Whether `apply` makes it so; what it does not is in `hint`.
-        hint: What repairs it instead.
+        aspect: The property; empty for the whole object.
+        have: The actual value, secrets masked; None if there is none.
+        want: The declared value, secrets masked; None if there is none.
+        repaired: Whether `apply` removes the difference; otherwise see `hint`.
+        hint: What removes it instead.
     """
 
     part: Part
@@ -61,7 +61,7 @@ class Difference:
 def of_properties(
     part: Part, name: str, have: Mapping[str, str], want: Mapping[str, str]
 ) -> list[Difference]:
-    """Compares two sets of properties; a secret is told apart but never shown."""
+    """Compares two sets of properties; secrets are compared but never shown."""
     return [
         Difference(part, name, key, shown(key, have.get(key)), shown(key, want.get(key)))
         for key in sorted(have.keys() | want.keys())
@@ -70,7 +70,7 @@ def of_properties(
 
 
 def shown(key: str, value: str | None) -> str | None:
-    """Returns a property's value as it may be shown; a reference to a secret is none itself."""
+    """Returns a property's value, secrets masked; a reference to a secret is not masked."""
     if value is None or not _SECRET.search(key) or _REFERENCE.fullmatch(value):
         return value
     return MASK

@@ -1,9 +1,9 @@
 """Errors of upkeep.
 
 UpkeepError (CdcError)
-├── CaptureStalledError  HW-C050  a capture says that it runs, and nothing moves
-├── LogLostError         HW-C052  a consumer wants records that its topic has dropped
-└── RemovalError         HW-C054  what a capture has made cannot be removed
+├── CaptureStalledError  HW-C050  a capture is reported as running, but nothing moves
+├── LogLostError         HW-C052  a consumer needs records that its topic has deleted
+└── RemovalError         HW-C054  a remnant of a capture cannot be removed
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class FlowState(StrEnum):
     """The state of a capture; determined on request, stored nowhere."""
 
     RUNNING = "RUNNING"  # the newest heartbeat has arrived
-    BEHIND = "BEHIND"  # it has not, and what is before it keeps arriving
-    STALLED = "STALLED"  # said to run, and nothing moves
-    PAUSED = "PAUSED"  # told to stop
+    BEHIND = "BEHIND"  # it has not arrived, but changes before it keep arriving
+    STALLED = "STALLED"  # reported as running, but nothing moves
+    PAUSED = "PAUSED"  # paused on request
     FAILED = "FAILED"  # the connector, its task or its slot is out of order
     MISSING = "MISSING"  # nothing is captured
 
@@ -170,7 +170,7 @@ def _state(first: CaptureSample, last: CaptureSample, limit_s: float) -> FlowSta
     if last.moved_since(first):
         return FlowState.BEHIND
     if last.beat_at is None and last.answers and last.beats(limit_s):
-        return FlowState.BEHIND  # captured since just now: the first heartbeat is on its way
+        return FlowState.BEHIND  # the first heartbeat has not arrived yet
     reads = last is not first and last.reads_since(first, limit_s)
     return FlowState.BEHIND if reads and age_s(last) <= READING_MAX_S else FlowState.STALLED
 

@@ -1,4 +1,4 @@
-"""What rules for columns ask of their tables, and which columns are read because of them."""
+"""Checks column rules against their tables, and determines which columns are read."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _PLACE: Final = ("ctid", "tableoid")
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
-    """Looks at every table whose columns have rules; reading only.
+    """Checks every table with column rules; changes nothing.
 
-    A name that no column has is refused: it may be misspelt, and what it was to hide would leave.
+    A rule for a missing column is refused: the name may be misspelt, and the column that it should
+    hide would be captured.
     """
     described = catalog.describe(connection, spec.columns)
     for table, rules in sorted(spec.columns.items()):
         schema = described.get(table)
         if schema is None:
-            continue  # that it does not exist is told elsewhere
+            continue  # another check reports the missing table
         name = f"columns {table}"
         unknown = rules.unknown(schema)
         if unknown:
@@ -47,10 +48,10 @@ def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:
 
 
 def columns_read(connection: Connection[Any], spec: CaptureSpec) -> dict[TableName, list[str]]:
-    """Returns the columns that are read of each table whose other columns stay.
+    """Returns the columns that are read, for each table with excluded columns.
 
-    A role need not see what it does not read; what is hashed or masked it does. Where a row lies
-    is read too: a large table is cut by it.
+    The role needs no privilege for excluded columns; it needs one for hashed and masked columns. It
+    also reads system columns, by which a large table is split into ranges.
     """
     described = catalog.describe(connection, spec.columns)
     return {

@@ -1,4 +1,4 @@
-"""The keeper: looks after one capture while it runs, and repairs nothing but by a restart."""
+"""Supervises one running capture; its only remedy is a restart."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _log = structlog.get_logger(__name__)
 
 
 class CaptureSupervisor:
-    """Restarts what failed and what stalled, with growing pauses; logs what drifts.
+    """Restarts failed and stalled connectors, with growing pauses; logs drift.
 
     Args:
-        spec: What is captured.
-        clock: Seconds that never go back.
+        spec: The capture.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(self, spec: CaptureSpec, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,7 +58,7 @@ class CaptureSupervisor:
 
     @property
     def restarts(self) -> int:
-        """Restarts so far of what failed, and of what has stalled since it last moved."""
+        """Returns the restarts after failures so far, and after stalls since the last movement."""
         return self._watch.restarts + self._stall.restarts
 
     def look(self) -> None:
@@ -70,7 +70,7 @@ class CaptureSupervisor:
             PublicationDriftError: The publication is gone: nothing can be captured any more.
         """
         if self._guarded():
-            return  # the connector is halted until somebody repairs what was lost
+            return  # the connector is stopped until an operator repairs the loss
         try:
             self._watch.look()
         except ConnectUnavailableError as error:  # its server is being restarted
@@ -91,11 +91,11 @@ class CaptureSupervisor:
         self._rest.close()
 
     def _guarded(self) -> bool:
-        """Lets the connector stream if its slot is whole; returns whether changes are missing."""
+        """Permits streaming if the slot is intact; returns whether changes are missing."""
         try:
             return self._guard.look(self._connected(), self._rest) is not None
         except (BrokerError, ConnectUnavailableError):
-            return False  # it is somebody else's to say so
+            return False  # another component reports it
         except (Error, PostgresError):
             self._disconnect()
             return False
@@ -120,7 +120,7 @@ class CaptureSupervisor:
         try:
             found = tuple(reconcile.drift(connection, self._rest, self._spec))
         except (BrokerError, ConnectUnavailableError):
-            return  # it is somebody else's to say so
+            return  # another component reports it
         if found != self._drift:
             for difference in found:
                 if difference not in self._drift:
@@ -142,12 +142,12 @@ class CaptureSupervisor:
 
 
 def keep(spec: CaptureSpec, every_s: float, *, begun: Callable[[], None] = lambda: None) -> None:
-    """Looks again and again, for good.
+    """Supervises a capture without end.
 
     Args:
-        spec: What is captured.
-        every_s: Pause between two looks, seconds.
-        begun: Called once it looks.
+        spec: The capture.
+        every_s: Pause between two checks, seconds.
+        begun: Called once the supervision has begun.
 
     Raises:
         CdcError: See `CaptureSupervisor.look`.

@@ -1,7 +1,7 @@
-"""What of a source is not as declared, and how each of it is made so.
+"""Differences between a source and its declaration, and the steps that remove them.
 
-`steps` looks and changes nothing; `ReconcileStep.do` does what its differences show and nothing
-else. So `plan` and `apply` are one path, of which the first goes half.
+`steps` only reads; `ReconcileStep.do` makes exactly the changes that its differences show. `plan`
+and `apply` therefore share one path: `plan` stops before the steps are executed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _HOUR_MS: Final = 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ReconcileStep:
-    """Differences of one part, and what makes it as declared.
+    """Differences of one part, and the function that removes them.
 
     Attributes:
-        differences: At least one.
-        do: Makes it so; returns what was changed, one line each.
+        differences: The differences, at least one.
+        do: Makes the part as declared; returns what was changed, one line each.
     """
 
     differences: tuple[Difference, ...]
@@ -59,12 +59,12 @@ class ReconcileStep:
 def steps(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool = False
 ) -> list[ReconcileStep]:
-    """Returns what has to be done, in its order; nothing if everything is as declared.
+    """Returns the necessary steps, in order; empty if everything is as declared.
 
     Args:
-        connection: To the source database, as the role that sets up.
-        rest: The worker.
-        spec: What is declared.
+        connection: To the source database, as the role that sets up the capture.
+        rest: The Connect worker.
+        spec: The declared capture.
         anew: Assume that connector, publication and slot are removed first.
     """
     spec = continuity.as_captured(connection, rest, spec)
@@ -79,7 +79,7 @@ def steps(
 def at_source(
     connection: Connection[Any], spec: CaptureSpec, *, anew: bool = False
 ) -> list[ReconcileStep]:
-    """Returns the steps that are made in the source database; they come before all others."""
+    """Returns the steps in the source database, which precede all others."""
     return [
         *_schema(connection),
         *_topic_names(connection, spec),
@@ -90,7 +90,7 @@ def at_source(
 
 
 def drift(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> list[Difference]:
-    """Returns every difference of a capture that was applied; changes nothing."""
+    """Returns every difference of an applied capture; changes nothing."""
     found = [found for step in steps(connection, rest, spec) for found in step.differences]
     return [*found, *_misnamed(connection, spec)]
 
@@ -109,7 +109,7 @@ def unread(connection: Connection[Any], spec: CaptureSpec) -> list[Difference]:
 
 
 def _misnamed(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Difference]:
-    """Columns that rules hide by a name which they have no more: by another one they leave."""
+    """Yields rules whose hidden column was renamed: under its new name it would be captured."""
     for check in hiding.checks(connection, spec):
         if check.state is CheckState.FAIL:
             yield Difference(
@@ -118,9 +118,9 @@ def _misnamed(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Differ
 
 
 def topic_specs(spec: CaptureSpec) -> list[TopicSpec]:
-    """Returns every topic of a source as it should be, but for those of its outbox's messages."""
+    """Returns the declared topics of a source, without those of its outbox's messages."""
     kept = topic_config(spec)
-    # Debezium's own beat every second is worth nothing an hour later.
+    # Debezium's own heartbeats, one a second, are useless after an hour.
     brief = {**kept, "retention.ms": str(min(spec.topic_retention_ms, _HOUR_MS))}
     copies = spec.replication_factor
     return [
@@ -146,7 +146,7 @@ def _schema(connection: Connection[Any]) -> Iterator[ReconcileStep]:
 
 
 def _topic_names(connection: Connection[Any], spec: CaptureSpec) -> Iterator[ReconcileStep]:
-    """Before anything is captured: a job takes the names of topics from the source."""
+    """Precedes the capture, because a job reads the names of topics from the source."""
     before = escaped_topics.names(connection, spec.name)
     changed = escaped_topics.differing(connection, spec.topics, spec.tables)
     if changed:
@@ -191,7 +191,7 @@ def _publication(
             changes = publication.ensure(connection, name, spec.captured)
             gone = publication.leave_out(connection, name, extra)
             if gone:
-                # its changes pass by from now on: whoever wants it again has to read it again
+                # its changes are no longer captured: adding it again requires a new snapshot
                 reads.forget(connection, spec.name, extra)
             return changes + gone
 
@@ -199,7 +199,7 @@ def _publication(
 
 
 def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[ReconcileStep]:
-    """Before anything is streamed: what each table looks like, and who notes what follows."""
+    """Precedes streaming: records the shape of each table, and creates the event triggers."""
     known = own_schema.exists(connection)
     differences = [
         Difference(Part.SCHEMA, str(table), "shape", None, "noted")
@@ -218,7 +218,7 @@ def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Reconcil
 
 
 def _slot(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[ReconcileStep]:
-    # one that is gone and was captured from is not made again: that is for a repair to do
+    # a lost slot of an existing capture is not recreated here: that needs a repair
     if anew or captures.find(connection, spec.name) is None:
         made = Difference(Part.SLOT, spec.slot, "", None, "made")
         yield ReconcileStep((made,), lambda: continuity.begin(connection, spec))
@@ -273,7 +273,7 @@ def _secrets(
     def do() -> list[str]:
         secrets.write(spec, wanted)
         if rest.config(spec.connector) is not None:
-            rest.restart(spec.connector, only_failed=False)  # it has read the old ones
+            rest.restart(spec.connector, only_failed=False)  # it still uses the old values
         return [f"wrote {name} for connector {spec.connector}" for name in names]
 
     yield ReconcileStep(
@@ -313,7 +313,7 @@ def _config(connection: Connection[Any], spec: CaptureSpec) -> dict[str, str]:
 
 
 def _address(connection: Connection[Any], spec: CaptureSpec) -> DatabaseAddress:
-    """Where the connector finds the database: where the sessions with the same DSN are."""
+    """Returns the connector's address of the database: that of the sessions with the same DSN."""
     dsn = spec.connector_dsn or spec.reader_dsn
     return address.over_tcp(connection, dsn) if dsn == spec.dsn else address.resolve(dsn)
 
@@ -329,5 +329,5 @@ def _secret_values(connection: Connection[Any], spec: CaptureSpec) -> dict[str, 
 
 
 def applied(found: Iterable[ReconcileStep]) -> list[str]:
-    """Does all steps, one after another; returns what was changed."""
+    """Executes all steps in order; returns what was changed."""
     return [change for step in found for change in step.do()]

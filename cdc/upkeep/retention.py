@@ -1,8 +1,8 @@
-"""How long the topics keep records, and which readers are about to lose some.
+"""Retention of the topics, and readers that are about to lose records.
 
-A topic keeps records for a time, or up to a size; at a known rate, a size is a time as well. The
-time left to a reader is what the topic keeps, less the age of the next record that it wants. A
-reader that has read everything is safe however old its last record is.
+A topic keeps records for a time, or up to a size, which a known write rate converts to a time. The
+time left to a reader is the retention time less the age of its next record. A reader that has read
+everything is safe, however old its last record is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.broker.topics.extent import PartitionExtent, Place
 
 LEFT_MIN: Final = 0.25
-"""Share of what is kept that a reader should have left; below it there is an alert."""
+"""Share of the retention that a reader should have left; less is reported as an alert."""
 
 _FOREVER: Final = "-1"
 
@@ -29,7 +29,7 @@ class ReaderState(StrEnum):
 
     OK = "OK"
     AT_RISK = "AT_RISK"  # less than a quarter of what is kept is left
-    LOST = "LOST"  # what it wants next is gone
+    LOST = "LOST"  # its next record was deleted
 
 
 @dataclass(frozen=True, slots=True)

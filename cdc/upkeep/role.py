@@ -1,4 +1,4 @@
-"""The role that captures: what it needs, as SQL for an administrator, and no more than that."""
+"""The capture role: the privileges that it needs, as SQL for an administrator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 ROLE: Final = "headwater_capture"
-"""Its name, unless another is wanted."""
+"""Default name of the role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RoleStatement:
 
     Attributes:
         sql: The statement, with its semicolon.
-        why: What it is for.
+        why: Its purpose.
     """
 
     sql: str
@@ -44,20 +44,20 @@ def statements(  # noqa: PLR0913  # for whom, and on which server
     columns: Mapping[TableName, Sequence[str]] | None = None,
     managed: Provider | None = None,
 ) -> list[RoleStatement]:
-    """Returns what an administrator runs so that a role may capture a source, and nothing else.
+    """Returns the SQL that gives a role exactly the privileges to capture a source.
 
-    The role has LOGIN, REPLICATION and SELECT; it is no superuser, owns nothing and passes no
-    policy of row security. It gets no password here: psql sets one unseen (its word `password`).
+    The role has LOGIN, REPLICATION and SELECT. It is no superuser, owns nothing and does not bypass
+    row security. It gets no password here: set it with psql's command `password`, which hides it.
 
     Args:
-        spec: What is captured.
+        spec: The capture.
         database: Name of the source's database.
         name: Name of the role.
-        alone: The role also keeps the state of capture, so that no other is needed (`dsn`); else
-            it is only the one that captures (`capture_dsn`).
-        columns: Tables of which it may see these columns only.
-        managed: Who runs the server, where the administrator is no superuser: nothing is printed
-            that only one may do, and changes of tables are noticed by comparison.
+        alone: Whether the role also stores the state of the capture, so that no other role is
+            needed (`dsn`); otherwise it only captures (`capture_dsn`).
+        columns: Columns that it may read, for tables of which it may read only some.
+        managed: Provider of a managed server, where the administrator is no superuser: statements
+            for superusers are omitted, and shape changes are detected by comparison.
     """
     role = sql.Identifier(name)
     schemas = sorted({table.schema for table in spec.captured} | {HEARTBEAT_TABLE.schema})
@@ -92,7 +92,10 @@ def _login(role: sql.Identifier, managed: Provider | None) -> list[RoleStatement
 
 
 def _objects(spec: CaptureSpec, managed: Provider | None) -> list[RoleStatement]:
-    """What the role may not make: the schema, and the publication, for which it would own all."""
+    """Returns the objects that the role may not create: the schema, and the publication.
+
+    To create the publication, it would have to own all tables.
+    """
     made = publication.creation(spec.publication, sorted(set(spec.captured)))
     found = [
         RoleStatement(

@@ -1,4 +1,4 @@
-"""Noticing, again and again, that a capture says it runs and nothing moves; restarting it."""
+"""Detects a capture that is reported as running but does not move, and restarts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cdc.upkeep.flow import CaptureSample
 
 RESTARTS_MAX: Final = 5
-"""Restarts in a row that have not helped, after which it is given up: about ten minutes."""
+"""Consecutive restarts without effect after which it gives up: about ten minutes."""
 
 PAUSE_FIRST_S: Final = 20.0
 PAUSE_MAX_S: Final = 300.0
@@ -28,10 +28,10 @@ class StallWatch:
 
     Args:
         name: The connector, for logs and errors.
-        look: Looks at the capture; told whether to ask Kafka too.
-        restart: Restarts the connector with its tasks, whatever they say of themselves.
-        limit_s: Without movement for this long it is stalled.
-        clock: Seconds that never go back.
+        look: Samples the capture; the argument states whether to sample Kafka, too.
+        restart: Restarts the connector with its tasks, whatever state they report.
+        limit_s: Time without movement after which it is stalled.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class StallWatch:
 
     @property
     def stalled_s(self) -> float:
-        """For how long nothing has moved, seconds; 0 while that is not yet a stall."""
+        """Returns how long nothing has moved, seconds; 0 while that is not yet a stall."""
         still_s = self._clock() - self._moved_at
         return still_s if still_s >= self._limit_s else 0.0
 
     def look(self) -> CaptureSample:
-        """Looks once; restarts what is stalled unless the last restart was just now.
+        """Samples once; restarts a stalled capture unless the last restart was too recent.
 
         Raises:
-            CaptureStalledError: It moves in spite of no restart.
+            CaptureStalledError: It does not move, and restarts have not helped.
         """
-        # Postgres alone tells while all is well; records that arrive are asked for in doubt
+        # Postgres suffices while the capture moves; Kafka is sampled only in doubt
         doubt = self._clock() - self._moved_at > self._limit_s / 2
         sample = self._look(doubt)
         self._note(sample)
@@ -103,7 +103,7 @@ class StallWatch:
 
 
 def _failed(sample: CaptureSample) -> bool:
-    """Whether another watch has something to do: a failure, or a connector that is gone."""
+    """Returns whether another component is responsible: a failed or missing connector."""
     if sample.worker is None:
         return sample.answers
     return bool(sample.worker.failed)

@@ -1,10 +1,10 @@
-"""Traces: what a capture has made in its source's database, and how each is taken away again.
+"""Remnants: the objects that a capture created in its source's database, and their removal.
 
-Nothing is dropped that Headwater did not make, and a name alone proves nothing. A slot is ours if
-the table of captures names it, a publication if this role owns it and it publishes the heartbeat,
-an event trigger if it calls our function, the schema if it has all of our tables. The schema goes
-last, because it has the proof of the others, and each trace goes in one transaction. So a removal
-that was killed at any moment is begun again and finds what is left.
+Only objects that Headwater created are dropped, and a name alone is no proof. A slot is ours if the
+table of captures names it, a publication if this role owns it and it publishes the heartbeat, an
+event trigger if it calls our function, the schema if it has all of our tables. The schema is
+dropped last, because it contains the proof for the others, and each object is dropped in one
+transaction. A removal that was killed at any moment can therefore be repeated, and finds the rest.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _OF_SOURCE: Final = (
     *("view_positions", "snapshots", "view_shapes", "quarantine", "view_versions"),
     *("view_verifications", "alert_episodes", "alert_messages", "captures"),
 )
-"""Tables whose rows belong to a source each; that of captures last, it is the proof."""
+"""Tables whose rows belong to one source each; captures last, because it is the proof."""
 
 _FUNCTIONS: Final = ("note_schema_change()", "table_shape(bigint)", "may_stream(text)")
 
 _SUPERUSER: Final = "only a superuser may drop them"
-_LOCK_WAIT: Final = "SET LOCAL lock_timeout = '10s'"  # the job and the watch are down by then
+_LOCK_WAIT: Final = "SET LOCAL lock_timeout = '10s'"  # the job and the capture have stopped by then
 
 _NOTED: Final = """
 SELECT EXISTS (SELECT FROM headwater.captures WHERE source = %(source)s AND slot = %(slot)s)
@@ -57,7 +57,7 @@ SELECT substr(pubname, %(after)s), false FROM pg_publication WHERE starts_with(p
 
 
 class RemnantKind(StrEnum):
-    """Which part of a capture a trace is; in the order in which they go."""
+    """The kind of a remnant, in the order of removal."""
 
     SLOT = "slot"
     PUBLICATION = "publication"
@@ -67,7 +67,7 @@ class RemnantKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CaptureRemnant:
-    """An object in the database that a capture has created, or with the name of one.
+    """A database object that a capture created, or that has the name of one.
 
     Attributes:
         part: Its kind.
@@ -87,7 +87,7 @@ class CaptureRemnant:
 
 
 def find(connection: Connection[Any], source: str) -> list[CaptureRemnant]:
-    """Returns what there is of a source's capture, in the order in which it goes; reading only."""
+    """Returns the remnants of a source's capture, in the order of removal; changes nothing."""
     known = own_schema.exists(connection)
     others = _others(connection, source) if known else []
     return [
@@ -99,9 +99,9 @@ def find(connection: Connection[Any], source: str) -> list[CaptureRemnant]:
 
 
 def left_behind(connection: Connection[Any], source: str) -> list[str]:
-    """Returns names of other sources with traces, from whose slot no connector reads.
+    """Returns names of other sources with remnants whose slot no connector reads.
 
-    They are of an earlier trial, or of a project that is down.
+    They belong to an earlier trial, or to a project that is stopped.
     """
     given = {"prefix": PREFIX, "after": len(PREFIX) + 1}
     rows = connection.execute(_NAMES, given).fetchall()
