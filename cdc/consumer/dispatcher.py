@@ -1,4 +1,4 @@
-"""Desk: where the thread that reads Kafka and the threads that handle changes meet."""
+"""Dispatcher: passes records from the thread that reads Kafka to the threads that handle them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cdc.consumer.spec import ConsumerSpec
 
 _LOOK_S: Final = 0.25
-"""A waiting thread looks so often whether it shall stop, and lets signal handlers run."""
+"""Interval at which a waiting thread checks for a stop, and lets signal handlers run."""
 
 _TRUNCATE: Final = b'"op":"t"'
 _NO_KEY: Final = (None, b"null")
@@ -41,13 +41,13 @@ class DispatchedWork:
 
 
 class Dispatcher:
-    """The queues of the partitions that this member of the group has.
+    """The queues of the partitions assigned to this member of the group.
 
-    Threads: all methods may be called from any; the reader's are `open`, `add`, `overfull` and the
-    port `cdc.broker.group.member.PartitionOwner`.
+    Threads: all methods may be called from any thread. The reading thread uses `open`, `add`,
+    `overfull` and the port `cdc.broker.group.member.PartitionOwner`.
 
     Args:
-        spec: Whose limits hold.
+        spec: The consumer, with its limits.
     """
 
     def __init__(self, spec: ConsumerSpec) -> None:
@@ -62,16 +62,16 @@ class Dispatcher:
         self._closed = False
         self._paused = False
 
-    # -- the reader's side
+    # -- called by the reading thread
 
     def open(self, place: Place, offset: int, shelf: Mapping[Key, Iterable[ParkedRecord]]) -> None:
-        """Begins with a partition that is this member's now."""
+        """Opens an assigned partition."""
         with self._changed:
             self._queues[place] = PartitionQueue(offset, shelf)
             self._turn = sorted(self._queues)
 
     def add(self, place: Place, records: Sequence[Any]) -> None:
-        """Takes records that were read, in their order; those of other partitions are dropped."""
+        """Queues read records, in order; records of other partitions are dropped."""
         with self._changed:
             queue = self._queues.get(place)
             if queue is None or place in self._released:
@@ -86,7 +86,7 @@ class Dispatcher:
             self._changed.notify_all()
 
     def overfull(self) -> set[Place]:
-        """Returns the partitions that must not be read for now."""
+        """Returns the partitions whose queues are full."""
         records, size = self._spec.records_held_max, self._spec.bytes_held_max
         with self._changed:
             return {
@@ -98,35 +98,35 @@ class Dispatcher:
             }
 
     def take_fresh(self) -> set[Place]:
-        """Returns, once, the partitions that have come and were not opened yet."""
+        """Returns the newly assigned partitions that were not opened yet, each once."""
         with self._changed:
             fresh, self._fresh = self._fresh, set()
             return fresh
 
     def pause(self, *, paused: bool) -> set[Place]:
-        """Hands out nothing while paused; returns the partitions with nothing in hand."""
+        """Sets whether delivery is paused; returns the partitions without a change in progress."""
         with self._changed:
             if paused is not self._paused:
                 self._paused = paused
                 self._changed.notify_all()
             return {place for place, queue in self._queues.items() if not queue.busy}
 
-    # -- the port of the group's member
+    # -- the port of the group member
 
     def assigned(self, places: set[Place]) -> None:
-        """Notes partitions that have come."""
+        """Records newly assigned partitions."""
         with self._changed:
             self._fresh |= places
             self._released -= places
 
     def release(self, places: set[Place]) -> None:
-        """Hands out no more of these partitions."""
+        """Stops delivery from these partitions."""
         with self._changed:
             self._released |= places
             self._changed.notify_all()
 
     def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
-        """Waits until none of these partitions' changes is in hand."""
+        """Waits until no change of these partitions is in progress."""
 
         def idle() -> bool:
             return self._closed or not any(
@@ -143,7 +143,7 @@ class Dispatcher:
             return {p: self._queues[p].ledger.committable for p in wanted if p in self._queues}
 
     def forget(self, places: set[Place]) -> None:
-        """Drops partitions that are another process's; what was not acknowledged goes to them."""
+        """Drops partitions that moved to other members, which get the unacknowledged changes."""
         with self._changed:
             for place in places:
                 self._queues.pop(place, None)
@@ -152,10 +152,10 @@ class Dispatcher:
             self._turn = sorted(self._queues)
             self._changed.notify_all()
 
-    # -- the handlers' side
+    # -- called by handling threads
 
     def take(self, timeout_s: float | None) -> DispatchedWork | None:
-        """Returns what is to be done next; None if it is to stop or nothing came in time.
+        """Returns the next task; None when stopped, or if none comes in time.
 
         Raises:
             CdcError: Reading has failed.
@@ -182,7 +182,7 @@ class Dispatcher:
                 self._changed.wait(max(0.0, min(waits)))
 
     def acked(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
-        """Notes that a change was handled; False if its partition has gone."""
+        """Records that a change was handled; False if its partition has moved."""
         with self._changed:
             if not self._mine(taken):
                 return False
@@ -191,7 +191,7 @@ class Dispatcher:
             return done
 
     def failed(self, taken: DispatchedWork, item: QueuedRecord, wait_s: float) -> bool:
-        """Notes that a change is to be retried after a wait."""
+        """Schedules the retry of a change."""
         with self._changed:
             if not self._mine(taken):
                 return False
@@ -200,7 +200,7 @@ class Dispatcher:
             return done
 
     def put_back(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
-        """Notes that a change was not handled, and that this is no failed attempt."""
+        """Returns an unhandled change to its queue, without counting a failed attempt."""
         with self._changed:
             done = self._mine(taken) and taken.queue.put_back(item, time.monotonic())
             self._changed.notify_all()
@@ -209,18 +209,18 @@ class Dispatcher:
     def park(
         self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure
     ) -> ParkStep | None:
-        """Parks a change's key; returns what is to be written, None if its partition has gone."""
+        """Parks a change's key; returns the storing step, None if its partition has moved."""
         with self._changed:
             return taken.queue.park(item, failure) if self._mine(taken) else None
 
     def stored(self, taken: DispatchedWork, step: ParkStep, at: int) -> None:
-        """Notes that a record was written to the parked topic, at an offset of it."""
+        """Records that a record was written to the parked topic at an offset."""
         with self._changed:
             taken.queue.stored(step, at)
             self._changed.notify_all()
 
     def taken_off(self, taken: DispatchedWork, step: FetchStep, record: Any) -> QueuedRecord | None:
-        """Notes that a parked record was read; returns the item to hand out."""
+        """Records that a parked record was read; returns the item to deliver."""
         with self._changed:
             return taken.queue.taken_off(step, record) if self._mine(taken) else None
 
@@ -243,7 +243,7 @@ class Dispatcher:
             return done
 
     def outcomes(self) -> list[tuple[Place, list[int], list[Key]]]:
-        """Returns, once, what has left the shelf and which requests are done."""
+        """Returns the records no longer parked and the completed requests, each once."""
         with self._changed:
             return [
                 (place, gone, settled)
@@ -253,7 +253,7 @@ class Dispatcher:
             ]
 
     def places(self) -> set[Place]:
-        """Returns the partitions that it has."""
+        """Returns its partitions."""
         with self._changed:
             return set(self._queues)
 
@@ -262,7 +262,7 @@ class Dispatcher:
         with self._changed:
             return sum(len(queue.shelf) for queue in self._queues.values())
 
-    # -- the end
+    # -- shutdown
 
     @property
     def paused(self) -> bool:
@@ -280,26 +280,26 @@ class Dispatcher:
         return self._closed
 
     def stop(self) -> None:
-        """Hands out nothing more. May be called from a signal handler."""
+        """Stops delivery. May be called from a signal handler."""
         self._stopping = True
-        if self._changed.acquire(blocking=False):  # else it is seen at the next look
+        if self._changed.acquire(blocking=False):  # otherwise waiting threads check later
             self._changed.notify_all()
             self._changed.release()
 
     def close(self) -> None:
-        """Stops, and counts no longer on outcomes of what is in hand."""
+        """Stops, and ignores outcomes of changes in progress."""
         with self._changed:
             self._stopping = self._closed = True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Makes every call of `take` raise an error."""
+        """Makes each call of `take` raise an error."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
 
     def _next(self, now: float) -> DispatchedWork | None:
-        """Asks the partitions in turns, so that a full one does not keep the others waiting."""
+        """Serves the partitions round-robin, so that a busy one does not delay the others."""
         for number, place in enumerate(self._turn):
             if place in self._released:
                 continue

@@ -1,7 +1,7 @@
 """Feed: the thread that reads Kafka for a member of a group, and commits for it.
 
-It polls all the time, however long a handler takes, so the group never takes a busy member for a
-dead one; what it reads ahead is bounded, and then it pauses partitions and polls on.
+It polls all the time, however long a handler takes, so the group never considers a busy member
+dead. The records read ahead are bounded: at the limit it pauses partitions and continues to poll.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cdc.consumer.spec import ConsumerSpec
 
 COMMIT_S: Final = 1.0
-"""Between two commits: what is delivered again after a crash, at most, besides what is in hand."""
+"""Interval of commits: changes acknowledged within it may be delivered again after a crash."""
 
 _POLL_S: Final = 0.1
 _POLL_FULL_S: Final = 0.005
@@ -42,12 +42,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Feed:
-    """Reads for a desk.
+    """Reads records for a dispatcher.
 
     Args:
-        spec: What to read.
-        dispatcher: Who gets it.
-        shelf: Where the group's parked records are.
+        spec: The consumer.
+        dispatcher: Receives the records.
+        shelf: The group's parked records.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -74,17 +74,17 @@ class Feed:
         self._thread = threading.Thread(target=self._run, name="changes-feed", daemon=True)
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """Waits until what was acknowledged is committed and the group is left."""
+        """Waits until acknowledged changes are committed and the member has left the group."""
         self._thread.join(_END_S)
 
     def _run(self) -> None:
         try:
             try:
-                # to the very end: what is in hand when it is stopped may still be acknowledged
+                # until the end: a change in progress at the stop may still be acknowledged
                 while not self._dispatcher.closed:
                     self._turn()
                 self._finish()
@@ -126,7 +126,7 @@ class Feed:
             raise
 
     def _open(self, fresh: set[Place]) -> None:
-        """Begins with partitions that have come: each at its offset, with what it has parked."""
+        """Opens assigned partitions: each at its offset, with its parked records."""
         kept = self._member.committed(fresh)
         bounds = self._member.bounds(fresh)
         for place in sorted(kept):
@@ -175,7 +175,7 @@ class Feed:
         return done
 
     def _finish(self) -> None:
-        """Commits what is left to commit; amid a rebalance, that takes until it is over."""
+        """Commits the rest; during a rebalance, this takes until its end."""
         self._shelf.flush()
         self._end_requests()
         deadline = time.monotonic() + _FINISH_S
@@ -183,7 +183,7 @@ class Feed:
             self._member.poll(_POLL_S)
 
     def _begin_requests(self) -> None:
-        """Passes on what operators ask for; each request once."""
+        """Passes operators' requests to the dispatcher, each once."""
         mine = self._dispatcher.places()
         asked = {(place, request.key): request for place in mine for request in self._asked(place)}
         self._under_way = {
@@ -204,7 +204,7 @@ class Feed:
                 self._under_way[what] = request.at
 
     def _follow_pause(self) -> None:
-        """Hands out nothing while the group is paused, and notes which partitions are idle."""
+        """Stops delivery while the group is paused, and records which partitions are idle."""
         pause = self._shelf.pause()
         idle = self._dispatcher.pause(paused=pause is not None)
         if pause is None:
@@ -218,7 +218,7 @@ class Feed:
         return self._shelf.requests(place)
 
     def _end_requests(self) -> None:
-        """Forgets records that have left the shelf, and requests that are done."""
+        """Deletes records that are no longer parked, and completed requests."""
         for place, gone, settled in self._dispatcher.outcomes():
             for offset in gone:
                 self._shelf.write(forgotten_note(place, offset))

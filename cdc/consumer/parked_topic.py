@@ -1,4 +1,4 @@
-"""Shelf: a group's parked records, read and written; and what an operator sees of them."""
+"""ParkedTopic: reads and writes a group's parked records, and lists them for operators."""
 
 from __future__ import annotations
 
@@ -74,24 +74,24 @@ class ParkedTopic:
         self._reading = threading.Lock()
 
     def catch_up(self) -> None:
-        """Takes in everything that was written before now."""
+        """Processes everything that was written before now."""
         for note in self._topic_store.catch_up():
             with self._guard:
                 self._notes.take(note)
 
     def look(self) -> None:
-        """Takes in what has come since the last look."""
+        """Processes what was written since the last call."""
         for note in self._topic_store.read_new():
             with self._guard:
                 self._notes.take(note)
 
     def of(self, place: Place) -> dict[Key, list[ParkedRecord]]:
-        """Returns what is parked of a partition."""
+        """Returns the parked records of a partition."""
         with self._guard:
             return self._notes.shelf(place)
 
     def requests(self, place: Place) -> list[Request]:
-        """Returns what is asked for of a partition."""
+        """Returns the requests about a partition."""
         with self._guard:
             return list(self._notes.requests.get(place, {}).values())
 
@@ -101,7 +101,7 @@ class ParkedTopic:
             return self._notes.pause
 
     def keys(self) -> list[ParkedKey]:
-        """Returns the parked keys of all partitions, as the notes taken in so far have them."""
+        """Returns the parked keys of all partitions, by the notes processed so far."""
         with self._guard:
             return _keys(self._notes)
 
@@ -126,7 +126,7 @@ class ParkedTopic:
 
 
 def parked_keys(bootstrap: str, topic: str) -> list[ParkedKey]:
-    """Returns the parked keys that a group's topic tells of."""
+    """Returns the parked keys that are recorded in a group's topic."""
     notes = ParkedNotes()
     for note in read_all(bootstrap, topic):
         notes.take(note)

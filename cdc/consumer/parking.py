@@ -1,17 +1,17 @@
-"""What a group has parked, as notes in a compacted Kafka topic, and what follows from them.
+"""Notes about a group's parked records, in a compacted Kafka topic.
 
-Why a topic: a consumer may have no database, and this is as durable as the changes themselves, with
-the same rights and the same backup. It is compacted, so a parked record stays until it is taken off
-the shelf, however long the change topics keep theirs: the note holds the whole record.
+Why a topic: a consumer may have no database, and a topic is as durable as the changes themselves,
+with the same access rights and the same backup. Each note contains the whole record, and the topic
+is compacted, so a parked record is kept until it is done, whatever the retention of change topics.
 
 Two kinds of notes are about parked records. A *parked record* has the key
-`["parked", topic, partition, offset]`, the value that it came with, and beside it why and when it
-was parked. A *request* to deliver a key's records
-again or to give some up has the key `["asked", topic, partition, key]`; the member of the group
-that has the partition does what it asks, and forgets it when that is done. So operators write
-requests, and only a partition's owner writes and forgets its parked records.
+`["parked", topic, partition, offset]`, the original value, and headers with the cause and time of
+parking. A *request* to redeliver a key's records or to discard some has the key
+`["asked", topic, partition, key]`; the member of the group that owns the partition executes it and
+then deletes it. Operators write requests; only the owner of a partition writes and deletes its
+parked records.
 
-A *pause* of the group, and the *idle* notes by which members confirm it, have keys of requests
+A *pause* of the group, and the *idle* notes by which members confirm it, have the keys of requests
 about partitions that do not exist.
 """
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 NOTE_HEADER: Final = "headwater.parked"
 
 Note: TypeAlias = tuple[bytes, bytes | None, "Sequence[tuple[str, bytes]]"]
-"""Key, value (None: forget the key) and headers of a record of the topic."""
+"""Key, value (None deletes the key) and headers of a record of the topic."""
 
 _PARKED: Final = "parked"
 _ASKED: Final = "asked"
 _PAUSE_KEY: Final = orjson.dumps([_ASKED, "", 0, None])
 _NO_REQUEST: Final = {"drop": False, "everything": False, "offset": -1}
-"""Makes a note one that an earlier release takes for a request, of a partition that it never has:
-so it goes on, and the group can go back to it."""
+"""An earlier release reads such a note as a request about a partition that it never owns, and
+ignores it. A group can therefore return to that release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a caller wants to be done with a parked key.
+    """A request about a parked key.
 
     Attributes:
         key: The parked key.
-        drop: Give the record up that it is parked for; otherwise all are delivered again.
-        everything: Give up those behind it as well.
-        offset: Of the record that the key was parked for when it was asked.
-        at: Place of the request in the parked topic: two that ask the same are two.
+        drop: Discard the record for which it is parked; otherwise redeliver all records.
+        everything: Discard the records behind it, too.
+        offset: Offset of the record for which the key was parked at the time of the request.
+        at: Offset of the request in the parked topic, which distinguishes equal requests.
     """
 
     key: Key
@@ -82,7 +82,7 @@ class GroupPause:
     """An operator has paused the group.
 
     Attributes:
-        at: Offset of the note in the parked topic: it tells one pause from another.
+        at: Offset of the note in the parked topic, which distinguishes pauses.
         paused_at_ms: When, milliseconds since 1970.
     """
 
@@ -98,14 +98,14 @@ def pause_note(paused_at_ms: int | None) -> Note:
 
 
 def idle_note(place: Place, pause: GroupPause) -> Note:
-    """Returns the note that none of a partition's changes is in hand, because of a pause."""
+    """Returns the note that no change of a partition is in progress, because of a pause."""
     topic, partition = place
     key = orjson.dumps([_ASKED, topic, -1 - partition, None])
     return key, orjson.dumps({**_NO_REQUEST, "pause": pause.at}), ()
 
 
 def parked_note(record: Any, entry: ParkedRecord) -> Note:
-    """Returns the note that keeps a record.
+    """Returns the note that parks a record.
 
     Args:
         record: As Kafka delivered it.
@@ -127,23 +127,23 @@ def parked_note(record: Any, entry: ParkedRecord) -> Note:
 
 
 def forgotten_note(place: Place, offset: int) -> Note:
-    """Returns the note that takes a parked record off the shelf."""
+    """Returns the note that deletes a parked record."""
     return orjson.dumps([_PARKED, *place, offset]), None, ()
 
 
 def request_note(place: Place, request: Request) -> Note:
-    """Returns the note that asks for something."""
+    """Returns the note of a request."""
     asked = {"drop": request.drop, "everything": request.everything, "offset": request.offset}
     return _request_key(place, request.key), orjson.dumps(asked), ()
 
 
 def settled_note(place: Place, key: Key) -> Note:
-    """Returns the note that ends a request."""
+    """Returns the note that deletes a completed request."""
     return _request_key(place, key), None, ()
 
 
 def restored(note: Any) -> StoredRecord:
-    """Returns the record that a note keeps."""
+    """Returns the record that a note contains."""
     _, topic, partition, offset = orjson.loads(note.key)
     about = _about(note)
     headers = [(name, value) for name, value in note.headers if name != NOTE_HEADER]
@@ -154,7 +154,7 @@ def restored(note: Any) -> StoredRecord:
 
 
 class ParkedNotes:
-    """What the notes say, read from the first to the last."""
+    """The state that follows from the notes, read from first to last."""
 
     def __init__(self) -> None:
         self.entries: dict[Place, dict[int, tuple[Key, ParkedRecord]]] = defaultdict(dict)
@@ -163,7 +163,7 @@ class ParkedNotes:
         self.idle: dict[Place, int] = {}
 
     def take(self, note: Any) -> None:
-        """Takes the next note in."""
+        """Applies the next note."""
         kind, topic, partition, what = orjson.loads(note.key)
         place = (topic, partition)
         if note.key == _PAUSE_KEY:
@@ -188,7 +188,7 @@ class ParkedNotes:
             self.entries[place][what] = (_bytes(about["key"]), entry)
 
     def shelf(self, place: Place) -> dict[Key, list[ParkedRecord]]:
-        """Returns what is parked of a partition, by key, in order."""
+        """Returns the parked records of a partition, by key, in order."""
         shelf: dict[Key, list[ParkedRecord]] = defaultdict(list)
         for key, entry in self.entries.get(place, {}).values():
             shelf[key].append(replace(entry))

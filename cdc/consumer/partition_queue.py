@@ -1,11 +1,11 @@
-"""PlaceQueue: the pending, delivered and parked records of one partition.
+"""PartitionQueue: the pending, delivered and parked records of one partition.
 
-Pure: takes read records and their outcomes, and returns the next actions.
+Pure: it accepts read records and their outcomes, and returns the next actions.
 
 Order is kept for each key. A change is delivered once the previous one of its key is acknowledged,
-so handlers in several threads keep the order. While a change waits for its next attempt, those of
-its key wait behind it and all others go on. Once its key is parked, the later ones are put on the
-shelf behind it, and they leave the shelf in the order of their offsets.
+so handlers in several threads keep the order. While a change waits for its next attempt, later
+changes of its key wait behind it; other keys continue. Once a key is parked, its later changes are
+parked behind the first, and parked changes are delivered in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cdc.consumer.retry import ChangeFailure
 
 Key: TypeAlias = bytes | None
-"""Of a record, as its bytes; equal keys are equal bytes. None: a table without a key."""
+"""Key of a record as bytes; equal keys have equal bytes. None for a table without a key."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +36,8 @@ class QueuedRecord:
         offset: Its offset.
         key: Its key's bytes.
         record: As Kafka delivered it.
-        barrier: Whether it concerns all keys (TRUNCATE): it waits for all before it, and all after
-            it wait for it.
+        barrier: Whether it affects all keys (TRUNCATE): it waits for all earlier records, and all
+            later ones wait for it.
         attempts: Number of failed attempts.
         shelved: Whether it was parked: its offset is already committed.
     """
@@ -55,8 +55,8 @@ class ParkedRecord:
     """A parked record.
 
     Attributes:
-        offset: In its own partition: the order in which a key's entries leave the shelf.
-        at: Its place in the parked topic; None while it is being written.
+        offset: Its offset in the change topic, by which a key's entries are delivered.
+        at: Its offset in the parked topic; None while it is being written.
         failure: Why it is parked; None if it waits behind one that failed.
         parked_at_ms: When it was parked, milliseconds since 1970.
     """
@@ -69,14 +69,14 @@ class ParkedRecord:
 
 @dataclass(frozen=True, slots=True)
 class HandleStep:
-    """Next: the handler gets this item."""
+    """Next step: deliver this item to the handler."""
 
     item: QueuedRecord
 
 
 @dataclass(frozen=True, slots=True)
 class FetchStep:
-    """Next: this parked record is read, and `taken_off` told of it."""
+    """Next step: read this parked record, then call `taken_off`."""
 
     key: Key
     entry: ParkedRecord
@@ -84,7 +84,7 @@ class FetchStep:
 
 @dataclass(frozen=True, slots=True)
 class ParkStep:
-    """Next: this item is written to the parked topic, and `stored` told of it."""
+    """Next step: write this item to the parked topic, then call `stored`."""
 
     item: QueuedRecord
     entry: ParkedRecord
@@ -95,27 +95,27 @@ Step: TypeAlias = HandleStep | FetchStep | ParkStep
 
 @dataclass(slots=True)
 class _KeyQueue:
-    """The changes of a key of which one is in hand or waits for its next attempt.
+    """The changes of a key, the first of which is in progress or waits for its next attempt.
 
-    Without a front, a parked record is being read (`parking` False) or written (True). While the
-    first one of a key is written, those behind it wait: whatever is on a shelf after a crash then
-    begins with the one that failed, or all before it are done.
+    Without a `front`, a parked record is being read (`parking` False) or written (True). While the
+    first change of a key is being written, later ones wait. After a crash, the parked changes of a
+    key therefore begin with the failed one, unless all changes before them are done.
     """
 
     front: QueuedRecord | None
     behind: deque[QueuedRecord] = field(default_factory=deque)
     parking: bool = False
-    ready: bool = False  # to be handed out
+    ready: bool = False  # for delivery
 
 
 class PartitionQueue:
-    """One partition of a topic, while this member of the group has it.
+    """One partition of a topic while it is assigned to this member of the group.
 
-    Threads: none; the caller has a lock.
+    Threads: not thread-safe; the caller holds a lock.
 
     Args:
         offset: The first offset that will be read.
-        shelf: What is parked already, by key.
+        shelf: The records that are already parked, by key.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class PartitionQueue:
 
     @property
     def wake_at(self) -> float | None:
-        """When the next attempt of something is due; None if nothing waits for one."""
+        """Returns when the next retry is due; None if no retry is scheduled."""
         return self._due[0][0] if self._due else None
 
     def add(self, item: QueuedRecord) -> None:
-        """Takes a record that was read."""
+        """Queues a read record."""
         self.ledger.take(item.offset)
         self.held_bytes += _size(item)
         self._incoming.append(item)
@@ -179,7 +179,7 @@ class PartitionQueue:
         return self._take_in()
 
     def acked(self, item: QueuedRecord) -> bool:
-        """Notes that a change was handled; False if it was not in hand."""
+        """Records that a change was handled; False if it was not in progress."""
         if not self._is_front(item.key, item):
             return False
         if item.shelved:
@@ -190,7 +190,7 @@ class PartitionQueue:
         return True
 
     def failed(self, item: QueuedRecord, due: float) -> bool:
-        """Notes that a change is to be retried at a time; False if it was not in hand."""
+        """Schedules the retry of a change; False if it was not in progress."""
         if not self._is_front(item.key, item):
             return False
         item.attempts += 1
@@ -198,17 +198,17 @@ class PartitionQueue:
         return True
 
     def put_back(self, item: QueuedRecord, now: float) -> bool:
-        """Notes that a change was not tried; it is handed out again. False if not in hand."""
+        """Makes an untried change deliverable again; False if it was not in progress."""
         if not self._is_front(item.key, item):
             return False
         heapq.heappush(self._due, (now, next(self._number), item.key, item))
         return True
 
     def park(self, item: QueuedRecord, failure: ChangeFailure) -> ParkStep | None:
-        """Parks the key of a change that is in hand; None if it was not.
+        """Parks the key of a change in progress.
 
         Returns:
-            What is to be written.
+            The step that writes it; None if the change was not in progress.
         """
         entry = self._entry(item.key, item.offset) if item.shelved else None
         if item.shelved and entry is None:  # given up meanwhile
@@ -228,7 +228,7 @@ class PartitionQueue:
         return step
 
     def stored(self, step: ParkStep, at: int) -> None:
-        """Notes that a parked record was written at an offset of the parked topic."""
+        """Records that a parked record was written at an offset of the parked topic."""
         key = step.item.key
         step.entry.at = at
         if not step.item.shelved:
@@ -240,11 +240,11 @@ class PartitionQueue:
             self._ready.append(key)
 
     def taken_off(self, step: FetchStep, record: Any) -> QueuedRecord | None:
-        """Notes that a parked record was read; returns the item to hand out, if it still is.
+        """Records that a parked record was read; returns the item to deliver, if any.
 
         Args:
-            step: What was to be read.
-            record: None if it is no longer there.
+            step: The step that read it.
+            record: The record; None if it no longer exists.
         """
         key_queue = self._key_queues.get(step.key)
         if key_queue is None or key_queue.front is not None or key_queue.parking:
@@ -259,7 +259,7 @@ class PartitionQueue:
         return key_queue.front
 
     def retry(self, key: Key) -> None:
-        """Has a parked key's records handed out again, in order."""
+        """Starts redelivery of a parked key's records, in order."""
         if key in self.shelf:
             self._redelivering.add(key)
             if key not in self._key_queues:
@@ -293,7 +293,7 @@ class PartitionQueue:
         return True
 
     def outcome(self) -> tuple[list[int], list[Key]]:
-        """Returns, once, the offsets that left the shelf and the keys whose redelivery ended."""
+        """Returns offsets no longer parked and keys whose redelivery has ended, each once."""
         outcome = self._gone, self._settled
         self._gone, self._settled = [], []
         return outcome
@@ -323,11 +323,11 @@ class PartitionQueue:
         return FetchStep(key, entries[0])
 
     def _place(self, item: QueuedRecord) -> Step | None:
-        """Hands out a record, or puts it behind those of its key.
+        """Delivers a record, or queues it behind earlier ones of its key.
 
-        All records of a key below the first one on its shelf are done; one of them that comes is
-        read again, after a crash or a reset of the group. On the shelf it would wait for a retry
-        that no operator can ask for, as nothing failed.
+        All records of a key before its first parked one are done. If such a record is read again,
+        after a crash or a reset of the group, it is not parked: it would wait for a retry that no
+        operator can request, since it did not fail.
         """
         shelf, key_queue = self.shelf.get(item.key), self._key_queues.get(item.key)
         if self._entry(item.key, item.offset) is not None:
@@ -341,7 +341,7 @@ class PartitionQueue:
             self._barrier = item if item.barrier else None
             return HandleStep(item)
         elif shelf and (key_queue.front is None or key_queue.front.shelved):
-            self._acknowledge(item)  # done before; a later one of its key is in hand
+            self._acknowledge(item)  # done before; a later one of its key is in progress
         else:
             key_queue.behind.append(item)
         return None
@@ -352,7 +352,7 @@ class PartitionQueue:
         return ParkStep(item, entry)
 
     def _advance_key(self, item: QueuedRecord) -> None:
-        """The lane goes on with the next item, or ends."""
+        """Continues with the next item of a key, or removes its empty queue."""
         self._lift_barrier(item)
         key_queue = self._key_queues[item.key]
         if key_queue.behind:

@@ -1,9 +1,9 @@
-"""The guard: lets a connector stream from a slot that is whole, and stops it when changes are lost.
+"""The guard: permits streaming from an intact slot, and stops a connector that has lost changes.
 
-Connect starts a connector's tasks by itself, whatever became of the slot meanwhile. So each task
-first queries the source (`headwater.may_stream`), which permits it only after the guard has
-compared slot, offsets and topics while no connector read. Once a task streams, its slot is held and
-cannot be changed; heartbeats then show that nothing goes missing on the way.
+Connect starts a connector's tasks by itself, whatever happened to the slot meanwhile. Each task
+therefore first queries the source (`headwater.may_stream`), which permits streaming only after the
+guard has compared slot, offsets and topics while no connector read. While a task streams, its slot
+is in use and cannot be changed; heartbeats then show whether changes are lost on the way.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Guard:
         """
         known = captures.find(connection, self._spec.name)
         if known is None or known.repairing is not None:
-            return None  # nothing to guard, or another command is at work
+            return None  # nothing is captured, or another command is running
         if known.lost is not None:
             return self._lost(rest, noted(known))
         found = slot.status(connection, self._spec.slot)
@@ -101,7 +101,7 @@ class Guard:
     def _at_rest(self, connection: Connection[Any], rest: ConnectRest) -> Loss | None:
         state = rest.state(self._spec.connector)
         if state is None or state.connector.state in _HALTED:
-            return None  # whoever makes it stream looks first
+            return None  # the command that starts it verifies it first
         seen = gather(connection, rest, self._spec)
         loss = judge(seen)
         if loss is None and (seen.slot is None or not seen.slot.active):
@@ -112,7 +112,7 @@ class Guard:
         self, connection: Connection[Any], known: Capture, found: SlotStatus
     ) -> Loss | None:
         if known.cleared_lsn is not None:
-            captures.clear(connection, known.source, None)  # it was for one start
+            captures.clear(connection, known.source, None)  # the permission was for one start
         if self._clock() < self._kafka_due_at:
             return None
         self._kafka_due_at = self._clock() + self._spec.guard_interval_s
@@ -143,7 +143,7 @@ class Guard:
         topic = self._spec.table_topics[HEARTBEAT_TABLE]
         arrived, whole = heartbeats.read(self._spec.kafka_bootstrap, topic, known.beat_offset or 0)
         found = [beat for beat in arrived if beat.epoch == known.epoch]
-        # nobody looked for longer than the topic keeps them: what is left is followed from now on
+        # no check ran for longer than the topic's retention: continue with the remaining ones
         before = (known.beat_number, known.beat_lsn) if whole else (None, None)
         newest, missing = follow(*before, found)
         if missing is not None:
@@ -178,7 +178,7 @@ def await_streaming(
             raise loss.error()
         found = slot.status(connection, spec.slot)
         if found is not None and found.streams:
-            loss = guard.look(connection, rest)  # what has arrived before is compared as well
+            loss = guard.look(connection, rest)  # earlier heartbeats are checked, too
             if loss is not None:
                 raise loss.error()
             return

@@ -1,4 +1,4 @@
-"""Heartbeats in a row: each is numbered, so one that is missing shows."""
+"""Checks the sequence of heartbeats: they are numbered, so a missing one is detected."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 def follow(
     number: int | None, lsn: Lsn | None, found: Iterable[Heartbeat]
 ) -> tuple[Heartbeat | None, str | None]:
-    """Follows heartbeats in the order in which they arrived.
+    """Checks heartbeats in the order of arrival.
 
-    A connector that was killed sends its last ones again: those have numbers and positions that
-    were passed already.
+    A killed connector sends its last heartbeats again, with numbers and positions that were seen
+    before.
 
     Args:
-        number: Number of the newest one before; None if there was none.
+        number: Number of the newest previous heartbeat; None if there was none.
         lsn: Its position.
-        found: Those after it, as they arrived.
+        found: The heartbeats after it, in the order of arrival.
 
     Returns:
-        The newest that follows all before it, None if there is none; and what is missing before
-        the next, None if nothing is.
+        The newest heartbeat without a gap before it, None if there is none; and a description of
+        the gap after it, None if there is none.
     """
     newest: Heartbeat | None = None
     for beat in found:

@@ -1,7 +1,7 @@
-"""The repair of a capture that has lost changes: a new slot, a new epoch, every table read again.
+"""The repair of a capture that has lost changes: a new slot, a new epoch, and new snapshots.
 
-What was captured before stays where it is: rows that are still there are overwritten by the reads,
-and those that are not were deleted meanwhile and are swept once a table has been read as a whole.
+Earlier captured data remains: the snapshots overwrite existing rows, and rows that were deleted
+meanwhile are removed from the views once the snapshot of their table is complete.
 Each step can be repeated, so a killed repair can be started again.
 """
 
@@ -96,13 +96,13 @@ def next_epoch(known: Capture | None, registered: int, spec: CaptureSpec) -> tup
 
 
 def begin(connection: Connection[Any], spec: CaptureSpec) -> list[str]:
-    """Makes the slot and notes whose it is; one that was made and not yet noted is made again.
+    """Creates and records the slot; recreates a slot that was created but not recorded.
 
-    A slot cannot be made in the transaction that notes it, so it is noted that it is about to be
-    made while there is none. A slot that is there without such a note is another's.
+    A slot cannot be created in the transaction that records it. The intention is therefore recorded
+    first, while no slot exists. An existing slot without such a record is foreign.
 
     Raises:
-        SlotError: It cannot be made, another made one of its name, or it is being read.
+        SlotError: It cannot be created, a foreign slot has its name, or it is being read.
     """
     if captures.find(connection, spec.name) is not None:
         return []
@@ -132,7 +132,7 @@ def _foreign_slot_error(spec: CaptureSpec) -> SlotError:
 
 
 def record_new_slot(connection: Connection[Any], spec: CaptureSpec, *, admit: bool) -> None:
-    """Makes a slot that is not there and notes it, with the topics as they are."""
+    """Creates and records a new slot, with the present state of the topics."""
     here = server.identify(connection)
     made_at = slot.make(connection, spec.slot, spec.deadline_s)
     names = {*spec.table_topics.values(), spec.transaction_topic}
@@ -181,7 +181,7 @@ def repair(
         yield f"dropped slot {spec.slot}"
     record_new_slot(connection, spec, admit=False)
     yield f"made slot {spec.slot}; epoch is {spec.epoch}"
-    # the slot has every change from now on, so whatever is read from now on is followed by them
+    # the slot has every change from now on, and snapshots begin later
     for table in reads.ask_initial(connection, spec.name, spec.epoch, spec.tables):
         yield f"{table} is to be read"
     yield from reconcile(spec)

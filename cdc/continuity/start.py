@@ -1,4 +1,4 @@
-"""Before a connector streams: whether it may, in which epoch, and from where."""
+"""Decides whether a connector may stream, in which epoch, and from which position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 def as_captured(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> CaptureSpec:
-    """Returns a spec with the epoch that is captured, if that is later than the declared one."""
+    """Returns a spec with the captured epoch if that is later than the declared one."""
     registered = epoch_of(rest.config(spec.connector) or {})
     epoch = max(spec.epoch, registered, captures.epoch_of(connection, spec.name))
     return replace(spec, epoch=epoch)
@@ -42,7 +42,7 @@ def raised_by_hand(connection: Connection[Any], rest: ConnectRest, spec: Capture
 
 
 def find_loss(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Loss | None:
-    """Returns why a capture cannot go on; None if it can. Changes nothing.
+    """Returns why a capture cannot continue; None if it can. Changes nothing.
 
     Raises:
         ConnectUnavailableError: Connect does not answer.
@@ -52,15 +52,15 @@ def find_loss(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec)
 
 
 def find_loss_at_source(connection: Connection[Any], spec: CaptureSpec) -> Loss | None:
-    """Returns what the source alone shows to be missing; None if nothing. Changes nothing."""
+    """Returns a loss that the source alone shows; None if there is none. Changes nothing."""
     return judge(gather_at_source(connection, spec))
 
 
 def refuse(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> Evidence:
-    """Refuses to go on with a capture that has lost changes, and notes that it has.
+    """Refuses to continue a capture that has lost changes, and records the loss.
 
     Returns:
-        What was seen of one that may go on.
+        The evidence, if the capture may continue.
 
     Raises:
         ContinuityError: Changes are missing, or may be; the subclass names the cause.
@@ -77,10 +77,10 @@ def refuse(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) ->
 
 
 def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> None:
-    """Refuses a publication that lets changes of tables pass that were captured already.
+    """Refuses a publication that omits tables which were already captured.
 
     Raises:
-        PublicationDriftError: It is gone, or a table that was read is not in it any more.
+        PublicationDriftError: It is gone, or a table with a snapshot is no longer in it.
     """
     published = publication.find(connection, spec.publication)
     if published is None:
@@ -89,7 +89,7 @@ def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> Non
         )
     if published.all_tables:
         return
-    # a table that is new is read as soon as it is published
+    # a new table gets its snapshot once it is published
     read = {read.table for read in reads.of_source(connection, spec.name, spec.epoch)}
     missing = sorted(map(str, read & set(spec.captured) - published.tables))
     if missing:
@@ -104,11 +104,11 @@ def refuse_lack_of_tables(connection: Connection[Any], spec: CaptureSpec) -> Non
 def admit(
     connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, seen: Evidence
 ) -> None:
-    """Lets a connector begin to stream where its slot was seen to stand, and be whole.
+    """Lets a connector stream from the verified position of its slot.
 
-    A connector may have stored an offset before its first change. It says where the log ended
-    then, not what was captured, and a task that went on from there would pass over changes; so it
-    is removed, and the task begins where the slot stands.
+    A connector may have stored an offset before its first change. That offset is the end of the log
+    at that time, not the captured position, and a task that continued there would skip changes. The
+    offset is therefore removed, and the task begins at the slot's position.
     """
     known = seen.capture
     if known is None or seen.slot is None or seen.slot.confirmed_flush_lsn is None:
@@ -131,9 +131,9 @@ def admit(
 
 
 def mark(connection: Connection[Any], spec: CaptureSpec, loss: Loss) -> None:
-    """Notes in the source that changes are missing; nothing streams until it was repaired."""
+    """Records in the source that changes are missing; nothing streams until the repair."""
     if captures.find(connection, spec.name) is None:
-        return  # another database: there is no place to note it
+        return  # another database, without a record of the capture
     seen = f"{loss.message}: {loss.detail}" if loss.detail else loss.message
-    with suppress(ReadOnlySqlTransaction):  # a standby: it is refused all the same
+    with suppress(ReadOnlySqlTransaction):  # a standby: refused without a record
         captures.mark_lost(connection, spec.name, loss.code, seen)

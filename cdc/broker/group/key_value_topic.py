@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 RECORD_BYTES_MAX: Final = 17 * _MIB
-"""A change of the largest size, and what is noted beside it."""
+"""The largest change with its headers."""
 
 _CONFIGS: Final = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(RECORD_BYTES_MAX),
-    # Forgotten keys go within the hour; what is kept is kept until it is forgotten.
+    # Deleted keys disappear within the hour; others are kept without limit.
     "delete.retention.ms": "3600000",
     "segment.ms": "3600000",
 }
@@ -37,10 +37,10 @@ _SEND_S: Final = 60.0
 
 
 class KeyValueTopic:
-    """Reads and writes such a topic, and makes it if it is missing.
+    """Reads and writes such a topic, and creates it if it is missing.
 
-    Threads: `read_new` and `catch_up` belong to one, and so does `read`; `write` may be called
-    from any.
+    Threads: `read_new` and `catch_up` must be called from one thread, and `read` from one;
+    `write` may be called from any.
 
     Args:
         bootstrap: Kafka's address.
@@ -48,7 +48,7 @@ class KeyValueTopic:
 
     Raises:
         BrokerUnreachableError: No broker answers.
-        TopicRefusedError: The topic is missing and cannot be made.
+        TopicRefusedError: The topic is missing and cannot be created.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -65,12 +65,12 @@ class KeyValueTopic:
         self._opening = threading.Lock()
 
     def read_new(self) -> Sequence[Any]:
-        """Returns what has been written since the last look, without waiting for more."""
+        """Returns records written since the last call, without waiting."""
         found: Sequence[Any] = self._tail.poll(timeout_ms=0).get(self._place, ())
         return found
 
     def catch_up(self) -> Iterator[Any]:
-        """Yields everything that was written before now and not yet seen.
+        """Yields all unread records that were written before now.
 
         Raises:
             BrokerUnreachableError: It could not be read in time.
@@ -80,7 +80,7 @@ class KeyValueTopic:
             yield from records
 
     def read(self, offset: int) -> Any:
-        """Returns the record at an offset; None if it is forgotten.
+        """Returns the record at an offset; None if it was deleted.
 
         Raises:
             BrokerUnreachableError: It could not be read in time.
@@ -138,7 +138,7 @@ class KeyValueTopic:
         sent.add_errback(failed)
 
     def flush(self) -> None:
-        """Waits until everything that was handed over is written or refused."""
+        """Waits until all passed records are written or refused."""
         if self._producer is not None:
             self._producer.flush(timeout=_SEND_S)
 
@@ -164,10 +164,10 @@ class KeyValueTopic:
 
 
 def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
-    """Yields everything that a notebook has; nothing if there is none of that name.
+    """Yields all records of such a topic; nothing if the topic does not exist.
 
     Raises:
-        BrokerUnreachableError: Nothing of it came for a minute.
+        BrokerUnreachableError: No record arrived for a minute.
     """
     with consumer(bootstrap) as client:
         if topic not in client.topics():

@@ -44,14 +44,14 @@ _log = structlog.get_logger(__name__)
 
 
 class PartitionOwner(Protocol):
-    """Who has the partitions' records; called from the client's own thread."""
+    """Owns the records of assigned partitions; called from the client's own thread."""
 
     def assigned(self, places: set[Place]) -> None:
-        """From now on these partitions are this member's."""
+        """Reports newly assigned partitions."""
         ...
 
     def release(self, places: set[Place]) -> None:
-        """No more of these partitions' records may be handed out."""
+        """Stops delivery from these partitions."""
         ...
 
     def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
@@ -63,7 +63,7 @@ class PartitionOwner(Protocol):
         ...
 
     def forget(self, places: set[Place]) -> None:
-        """These partitions are another process's."""
+        """Reports partitions that moved to other members."""
         ...
 
 
@@ -84,7 +84,7 @@ class Committed:
 
     @classmethod
     def parse(cls, offset: int, metadata: str | None) -> Committed:
-        """Reads a commit; the note of another program is passed over."""
+        """Parses a commit; foreign metadata is ignored."""
         try:
             note = json.loads(metadata or "{}")
             return cls(offset, note.get("topic_id"), note.get("began_ms"))
@@ -245,10 +245,10 @@ class GroupMember:
         self._client.resume(*(p for p in paused & mine if p not in places))
 
     def commit(self, offsets: Mapping[Place, int]) -> bool:
-        """Commits; returns whether the brokers took it, which they do not amid a rebalance.
+        """Commits; returns False if the brokers reject it because of a rebalance.
 
         Raises:
-            GroupRefusedError: They never will.
+            GroupRefusedError: The brokers refuse permanently.
         """
         from kafka import errors  # noqa: PLC0415  # see admin
 
@@ -270,7 +270,7 @@ class GroupMember:
         return True
 
     def close(self) -> None:
-        """Commits what may be committed and leaves the group."""
+        """Commits the committable offsets and leaves the group."""
         with self._translated():
             self._client.close(autocommit=False, timeout_ms=_ANSWER_MS)
 
@@ -337,7 +337,7 @@ class GroupMember:
 
 
 def topic_ids(bootstrap: str, topics: Sequence[str]) -> dict[str, str]:
-    """Returns the identity of each topic: one that is deleted and made again has another.
+    """Returns the id of each topic; a recreated topic has another id.
 
     Raises:
         BrokerUnreachableError: No broker answers.

@@ -1,8 +1,8 @@
-"""The last record of a key made the newest one, where a topic is to keep the last record only.
+"""Makes the last record of each key in a compacted topic the newest one, after a snapshot.
 
-Rows are read while changes stream. A change that a read does not see may be in the topic before the
-row that was read: views go by positions and do not mind, compaction goes by place and would keep
-the old row. So after a read whatever was overtaken is sent once more, to the end of its topic.
+A snapshot runs while changes stream. A change that the snapshot does not see may precede the read
+row in the topic. Views compare log positions and are correct. Compaction compares offsets and would
+keep the old row. After a snapshot, overtaken changes are therefore sent again to their topic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _READ: Final = b'"op":"r"'
-"""In the bytes of every row that was read; in a value the quotes would be escaped."""
+"""Occurs in the bytes of every snapshot row; within a value, its quotes would be escaped."""
 
 _SLACK_MS: Final = 60_000  # between the clocks of brokers and database
 _SEND_S: Final = 60.0
@@ -38,9 +38,9 @@ class _Newest:
 
 
 class LastRecords:
-    """Follows one partition: which change of a key was overtaken by something older.
+    """Follows one partition, and finds changes overtaken by an older record of their key.
 
-    Rows that were read and keys without a change need no memory.
+    Snapshot rows, and keys without a change, need no memory.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class LastRecords:
         """Takes the next record of the partition.
 
         Raises:
-            EnvelopeError: It is not a change of a row.
+            EnvelopeError: It is not a row change.
         """
         if record.key is None or record.value is None:  # a delete's tombstone follows the delete
             return
@@ -74,12 +74,12 @@ class LastRecords:
 
 
 def settle(bootstrap: str, topic: str, since: datetime | None) -> int:
-    """Sends again what was overtaken since a time, until nothing is; returns how many records.
+    """Sends overtaken changes again until there are none; returns the number of records.
 
     Args:
         bootstrap: Kafka's address.
         topic: The topic.
-        since: When the read began; None looks at all that the topic has.
+        since: Start of the snapshot; None to check the whole topic.
 
     Raises:
         BrokerUnreachableError: No broker answers, or nothing came for a minute.

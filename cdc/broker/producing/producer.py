@@ -1,9 +1,9 @@
 """Sending rows in bulk: whole record batches, several under way, one answer for all of them.
 
 Kafka's library has a producer; it spends ten times as long on a record as Postgres needs to write
-the row (measured: 38,000 rows a second, against 300,000 here). So this takes from the library what
-talks to brokers, and builds and hands over the batches itself. Who sends has no place in any order
-to keep: every row carries its own.
+the row (measured: 38,000 rows a second, against 300,000 here). This module therefore uses only the
+library's connections to the brokers, and builds and sends the batches itself. It need not keep the
+order of rows, because each row contains its log position.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ class Producer:
         self._given_up = False
 
     def expect(self, topics: Iterable[str]) -> None:
-        """Has the next question to the brokers be about all of some topics, not one after another.
+        """Lets the next metadata request cover several topics, instead of one request for each.
 
         Args:
-            topics: Topics that may be opened later; one that does not exist matters then.
+            topics: Topics that may be opened later; a missing one is an error only then.
         """
         for topic in topics:
             self._client.cluster.add_topic(topic)
 
     def open(self, topic: str, headers: Sequence[tuple[str, bytes]] = ()) -> None:
-        """Prepares a topic: what is sent to it has these headers from now on.
+        """Opens a topic, and sets the headers of its records.
 
         Raises:
-            TopicMissingError: There is no such topic.
+            TopicMissingError: The topic does not exist.
         """
         count = len(self._partitions(topic))
         self._lanes[topic] = [_PartitionBuffer(topic, number, headers) for number in range(count)]
 
     def send(self, topic: str, key: bytes | None, value: bytes) -> None:
-        """Hands a record over to a topic that is open; `flush` tells whether it arrived.
+        """Adds a record for an open topic; `flush` confirms its arrival.
 
         Raises:
-            RecordTooLargeError: No broker would take it.
-            RecordRefusedError: Records before it were not taken.
+            RecordTooLargeError: It exceeds the limit of the brokers.
+            RecordRefusedError: The brokers refused earlier records.
         """
         if len(value) > RECORD_BYTES_MAX:
             raise RecordTooLargeError(
@@ -92,7 +92,7 @@ class Producer:
         """Waits until the brokers have acknowledged everything that was sent.
 
         Raises:
-            RecordRefusedError: They have not: none of it counts as sent.
+            RecordRefusedError: They refused some; none of the records counts as sent.
         """
         for lanes in self._lanes.values():
             for lane in lanes:
@@ -102,7 +102,7 @@ class Producer:
             self._settle()
 
     def give_up(self) -> None:
-        """Lets a wait for the brokers end at once; any thread may ask for it."""
+        """Ends a wait for the brokers at once; may be called from any thread."""
         self._given_up = True
 
     def _hand_over(self, lane: _PartitionBuffer) -> None:
@@ -114,7 +114,7 @@ class Producer:
         self._under_way.append(sent)
 
     def _settle(self) -> None:
-        """Waits for the oldest batch; sends it again as long as that may help."""
+        """Waits for the oldest batch; retries it while that can help."""
         from kafka.errors import KafkaError, NoError, for_code  # noqa: PLC0415
 
         sent = self._under_way.popleft()
@@ -208,7 +208,7 @@ class _PartitionBuffer:
 
 
 class _Sent:
-    """A batch under way; kept until it is acknowledged."""
+    """A batch in flight; kept until it is acknowledged."""
 
     def __init__(self, topic: str, partition: int, batch: bytes, deadline: float) -> None:
         self.topic = topic

@@ -1,4 +1,4 @@
-"""Announcer: single records to topics of anybody's, each waited for."""
+"""RecordSender: sends single records to any topic, and waits for each."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class RecordSender:
         self._known: set[str] = set()
 
     def send(self, topic: str, key: bytes, value: bytes, headers: Mapping[str, str]) -> None:
-        """Sends a record; the topic is made if it is not there.
+        """Sends a record; a missing topic is created.
 
         Raises:
             BrokerUnreachableError: No broker answers.
-            RecordRefusedError: Kafka has not taken it.
+            RecordRefusedError: Kafka has not accepted it.
         """
         from kafka.errors import KafkaError  # noqa: PLC0415  # see admin
 
@@ -54,7 +54,7 @@ class RecordSender:
                 ) from error
 
     def close(self) -> None:
-        """Gives back the connections."""
+        """Closes the connections."""
         if self._producer is not None:
             self._producer.close(timeout=_SEND_S)
 

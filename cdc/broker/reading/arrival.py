@@ -1,4 +1,4 @@
-"""What has arrived in a source's topics: how many records, and when the newest heartbeat was."""
+"""Samples what has arrived in a source's topics: the record count and the newest heartbeat."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _POLL_MS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ArrivalSample:
-    """One look at the receiving side.
+    """One sample of the receiving side.
 
     Attributes:
-        records: Records that the topics ever took, all together.
+        records: Number of records ever written to the topics, in total.
         beat: The newest heartbeat among them; None if there is none.
     """
 
@@ -32,7 +32,7 @@ class ArrivalSample:
 
 
 def look(bootstrap: str, topics: Iterable[str], heartbeat_topic: str) -> ArrivalSample:
-    """Looks once; topics that do not exist have nothing.
+    """Takes one sample; missing topics count as empty.
 
     Args:
         bootstrap: Kafka's address.

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 POLL_MS: Final = 200
 SILENT_S: Final = 60.0
-"""How long nothing may come of a topic that has more."""
+"""Longest silence of a topic that has more records."""
 
 
 def up_to(
     client: Any, ends: Mapping[Any, int], topic: str, records_max: int | None = None
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Yields records, each few with their partition, until a client has come to some offsets.
+    """Yields lists of records with their partition, until a client has reached some offsets.
 
-    The last few may lie beyond them.
+    The last list may extend beyond them.
 
     Args:
         client: Kafka's consumer, which stands where it is to begin.
@@ -43,7 +43,7 @@ def up_to(
 
 
 def silent(topic: str) -> BrokerUnreachableError:
-    """Returns the error of a topic of which nothing came for `SILENT_S`."""
+    """Returns the error of a topic that was silent for `SILENT_S`."""
     return BrokerUnreachableError(
         f"topic {topic} cannot be read",
         detail=f"nothing for {SILENT_S:.0f} s",
@@ -52,5 +52,5 @@ def silent(topic: str) -> BrokerUnreachableError:
 
 
 def _left(client: Any, ends: Mapping[Any, int]) -> int:
-    """How many offsets lie between where a client is and where it has to come to."""
+    """Returns the number of offsets from a client's position to the wanted ones."""
     return sum(max(0, end - client.position(place)) for place, end in ends.items())
