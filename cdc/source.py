@@ -1,4 +1,4 @@
-"""A captured source: made, looked at, halted and taken away again."""
+"""Creates, inspects, pauses, repairs and removes the capture of a source."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _SLOT_CHECKS: Final = frozenset({"slot", "slots"})
 _OF_STREAM: Final = (RemnantKind.SLOT, RemnantKind.PUBLICATION)
 _SILENT: Final = "UNREACHABLE"
 _WORKER_S: Final = 4.0
-"""A worker that does not answer a look within this time is as good as silent."""
+"""A worker that does not answer within this time counts as unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class SourceStatus:
 
 
 def apply(spec: CaptureSpec) -> list[str]:
-    """Makes the source be captured as declared; what is so already stays untouched.
+    """Captures the source as declared; changes only what differs.
 
-    An epoch declared later than the captured one repairs, as `repair` does; without that nothing
-    is dropped, and a capture that has lost changes is refused, not resumed.
+    A declared epoch later than the captured one triggers a repair, as by `repair`. Otherwise
+    nothing is dropped, and a capture that has lost changes is refused, not resumed.
 
     Returns:
         What was changed, one line each; empty if nothing was.
@@ -138,7 +138,7 @@ def apply(spec: CaptureSpec) -> list[str]:
             rest.resume(spec.connector)
         supervision.wait_running(rest, spec.connector, spec.deadline_s)
         continuity.await_streaming(connection, rest, spec, spec.deadline_s)
-        # asked for last: the stream has everything that the reads do not see
+        # requested last: the stream has every change that the snapshots do not see
         asked = reads.ask_initial(connection, spec.name, spec.epoch, spec.tables)
         changes += [f"{table} is to be read" for table in asked]
     return changes
@@ -174,7 +174,7 @@ def status(spec: CaptureSpec) -> SourceStatus:
 
 
 def pause(spec: CaptureSpec) -> None:
-    """Stops capturing; the slot keeps the source's log meanwhile.
+    """Pauses the capture; the slot retains the source's log meanwhile.
 
     Raises:
         ConnectorRefusedError: The source is not captured.
@@ -188,7 +188,7 @@ def pause(spec: CaptureSpec) -> None:
 
 
 def resume(spec: CaptureSpec) -> None:
-    """Goes on where `pause` stopped; returns once the task runs.
+    """Resumes a paused capture; returns once the task runs.
 
     Raises:
         ContinuityError: Changes are missing since then; which of its kinds says why.
@@ -244,13 +244,13 @@ def plan_repair(spec: CaptureSpec) -> RepairPlan:
 
 
 def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
-    """Takes capture away: connector, its offsets, slot and publication; returns what went.
+    """Removes a capture: connector, offsets, slot and publication; returns what was removed.
 
-    What another has made under these names stays.
+    Foreign objects with these names remain.
 
     Args:
         spec: The source.
-        with_topics: Delete its topics too.
+        with_topics: Whether to delete its topics, too.
     """
     gone = []
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
@@ -273,16 +273,16 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
 
 
 def remove_connector(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> bool:
-    """Takes the connector away that reads a source's slot, with its offsets.
+    """Removes the connector that reads a source's slot, with its offsets.
 
     Returns:
-        Whether there was one; another's of its name stays.
+        Whether it existed; a foreign connector with its name remains.
     """
     config = rest.config(spec.connector)
     if config is None or not reads_slot(connection, config, spec):
         return False
     if not rest.stop(spec.connector):
-        return False  # Connect tells of one for a moment after it has gone
+        return False  # Connect reports a removed connector for a moment longer
     supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
     rest.delete_offsets(spec.connector)
     rest.delete(spec.connector)
@@ -341,9 +341,9 @@ def _message_topics(spec: CaptureSpec) -> list[str]:
 
 
 def _halt_for_more(rest: ConnectRest, spec: CaptureSpec) -> bool:
-    """Stops a connector that would pass over the rows of tables that are published from now.
+    """Stops a connector that would skip rows of newly published tables.
 
-    Connect says of the task before that it runs, until the one with another configuration begins.
+    Connect reports the old task as running until the task with the new configuration begins.
     """
     found = rest.config(spec.connector)
     if found is None:
@@ -354,7 +354,7 @@ def _halt_for_more(rest: ConnectRest, spec: CaptureSpec) -> bool:
     ):
         return False
     if not rest.stop(spec.connector):
-        return False  # Connect tells of one for a moment after it has gone
+        return False  # Connect reports a removed connector for a moment longer
     supervision.wait_stopped(rest, spec.connector, spec.deadline_s)
     return True
 

@@ -1,4 +1,4 @@
-"""Rules for columns in the connector: a class of ours hashes and masks, Debezium leaves out."""
+"""Column rules in the connector: our class hashes and masks columns, Debezium excludes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 CLASS: Final = "headwater.connect.v1.ColumnRules"
 NAME: Final = "rules"
-"""Its name among the converters; it is asked before the one for exact values."""
+"""Its name among the converters; it precedes the converter for exact values."""
 
 
 def properties(spec: CaptureSpec, converters: str) -> dict[str, str]:
-    """Returns the properties that put the class to work; none where no column is treated.
+    """Returns the properties that enable the class; none if no column is hashed or masked.
 
     Args:
-        spec: What is captured.
+        spec: The capture.
         converters: Names of the other converters, as the property `converters` has them.
     """
     places = [

@@ -24,24 +24,24 @@ _MIB: Final = 1024 * 1024
 _REGEX_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_]")
 
 _VALUES: Final = {
-    # Each value travels as the text that Postgres prints, all but logicals and whole numbers.
+    # Each value is sent as the text that Postgres prints, except booleans and integers.
     **converter.properties(),
-    # Types that Debezium does not know would be left out in silence.
+    # Otherwise Debezium silently omits types that it does not know.
     "include.unknown.datatypes": "true",
     "schema.refresh.mode": "columns_diff_exclude_unchanged_toast",
 }
 
 _FAILURES: Final = {
-    # Stop and say so; the default of the first is to leave the value out with a warning.
+    # Fail; the default of the first property is to omit the value with a warning.
     "event.converting.failure.handling.mode": "fail",
     "event.processing.failure.handling.mode": "fail",
     "errors.tolerance": "none",
-    # A slot ahead of the stored offset was made anew or moved: changes are missing, so refuse.
+    # A slot ahead of the stored offset was recreated or moved: changes are missing, so fail.
     "offset.mismatch.strategy": "trust_offset",
     # The slot is confirmed only up to what Kafka has acknowledged.
     "lsn.flush.mode": "connector",
     "slot.drop.on.stop": "false",
-    # Supervision restarts a failed task with its own back-off; do not sit in the task instead.
+    # Supervision restarts a failed task with its own backoff; the task must not retry itself.
     "slot.max.retries": "3",
     "slot.retry.delay.ms": "2000",
     "retriable.restart.connector.wait.ms": "1000",
@@ -50,7 +50,7 @@ _FAILURES: Final = {
 _EVENTS: Final = {
     "tombstones.on.delete": "true",
     "skipped.operations": "none",  # truncates too
-    # What an application says with pg_logical_emit_message would go to a topic that nobody made.
+    # Messages of pg_logical_emit_message would go to a topic that was never created.
     "message.prefix.exclude.list": "(?s).*",
     "provide.transaction.metadata": "true",
     # Context headers would repeat the connector's and its task's name on every record.
@@ -58,7 +58,7 @@ _EVENTS: Final = {
     "transforms": "epoch",
     "transforms.epoch.type": "org.apache.kafka.connect.transforms.InsertHeader",
     "transforms.epoch.header": EPOCH_HEADER,
-    # A text is its bytes; the headers of a key change (old key, new key) are JSON objects.
+    # Text is sent as its bytes; the headers of a key change (old key, new key) are JSON objects.
     "header.converter": "org.apache.kafka.connect.storage.SimpleHeaderConverter",
 }
 
@@ -67,9 +67,9 @@ _CONVERTERS: Final = {
     for part in ("key", "value")
     for suffix, value in (
         ("", "org.apache.kafka.connect.json.JsonConverter"),
-        # A schema on every record is nine tenths of its bytes.
+        # A schema in every record would be nine tenths of its bytes.
         (".schemas.enable", "false"),
-        # By default a NULL becomes the column's DEFAULT.
+        # By default, a NULL is replaced by the column's DEFAULT.
         (".replace.null.with.default", "false"),
     )
 }
@@ -78,9 +78,9 @@ _SPEED: Final = {
     "snapshot.fetch.size": "10000",
     "max.batch.size": "8192",
     "max.queue.size": "32768",
-    # Counted rows say nothing of memory: wide ones would not fit a small heap.
+    # A limit in rows does not bound memory: wide rows would not fit into a small heap.
     "max.queue.size.in.bytes": str(64 * _MIB),
-    # How long a batch is waited for; a shorter wait costs a small machine more than it gives.
+    # Longest wait for a batch; a shorter wait costs a small machine more than it gains.
     "poll.interval.ms": "50",
     "status.update.interval.ms": "1000",
     "statistics.metrics.enabled": "false",
@@ -106,12 +106,12 @@ def connector_config(
     """Renders the tuned configuration.
 
     Args:
-        spec: What is captured.
+        spec: The capture.
         address: The database as the connector reaches it.
-        keys: Columns that identify a row of a table whose primary key does not: those of the
-            index that is its replica identity.
-        excluded: Columns to leave out: generated ones, which a snapshot reads and the log lacks.
-        options: Options of its sessions, against what its role sets for them.
+        keys: Key columns of tables for which Debezium would choose others, such as those of the
+            replica identity's index.
+        excluded: Columns to omit: generated ones, which a snapshot reads and the log lacks.
+        options: Options of its sessions, which override settings of its role.
     """
     named = {"message.key.columns": _keys(keys)} if keys else {}
     if patterns := [*_excluded(excluded or {}), *_hidden(spec)]:
@@ -120,15 +120,15 @@ def connector_config(
         **stock_config(spec, address),
         **named,
         "publication.autocreate.mode": "disabled",
-        # A policy of row security then ends the capture; by default it would thin it out.
+        # Row security then fails the capture; by default it would silently omit rows.
         "driver.options": " ".join(filter(None, (options, address.options, session.UNFILTERED))),
         "snapshot.mode": "no_data",  # `cdc.snapshot` reads the tables
         "heartbeat.interval.ms": str(spec.heartbeat_interval_ms),
         "heartbeat.action.query": own_schema.BEAT,
         EPOCH_PROPERTY: str(spec.epoch),
-        # Every session that is not the log's asks first whether the slot has been looked at.
+        # Each session except the replication session first queries whether the slot was verified.
         "database.initial.statements": f"SELECT headwater.may_stream('{spec.name}')",
-        # It would make a missing slot anew, and what was committed before would be missing too. No
+        # It would recreate a missing slot, and lose what was committed before. No
         # property is against it; but with a time limit that the driver refuses it cannot do so.
         "internal.create.slot.command.timeout": "-1",
         **_VALUES,
@@ -142,7 +142,7 @@ def connector_config(
 
 
 def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
-    """Renders only what Debezium cannot do without, all else at its defaults.
+    """Renders only the required properties; all others keep Debezium's defaults.
 
     With `pgoutput` and our publication it is a complete connector: the peer in benchmarks.
     """
@@ -159,10 +159,10 @@ def stock_config(spec: CaptureSpec, address: DatabaseAddress) -> dict[str, str]:
 
 
 def topic_config(spec: CaptureSpec, table: TableName | None = None) -> dict[str, str]:
-    """Returns Kafka's properties of the topic of a table, or of others that keep records."""
+    """Returns the Kafka properties of a table's topic, or of other topics with records."""
     kept = TopicRetention(spec.topic_retention_ms) if table is None else spec.retention_of(table)
     return {
-        "compression.type": "producer",  # stored as it was sent, not packed anew
+        "compression.type": "producer",  # stored as sent, without recompression
         "max.message.bytes": str(RECORD_BYTES_MAX),
         **kept.properties(),
     }
@@ -188,7 +188,7 @@ def _excluded(columns: Mapping[TableName, Sequence[str]]) -> list[str]:
 
 
 def _hidden(spec: CaptureSpec) -> list[str]:
-    """Columns that rules leave out; with an allow-list, whatever is not on it, now or later."""
+    """Returns patterns of excluded columns; an allow-list excludes all others, also later ones."""
     found = _excluded({table: sorted(rules.exclude) for table, rules in spec.columns.items()})
     for table, rules in sorted(spec.columns.items()):
         if rules.only is not None:
@@ -198,7 +198,7 @@ def _hidden(spec: CaptureSpec) -> list[str]:
 
 
 def _topic_names(spec: CaptureSpec) -> dict[str, str]:
-    """Topics that Debezium would name otherwise; without one its own class names them all."""
+    """Returns the properties for topics that Debezium would name differently, if there are any."""
     if not spec.escaped_topics:
         return {}
     found = {"topic.naming.strategy": converter.TOPIC_NAMES}

@@ -1,7 +1,7 @@
-"""The converter: a class of ours inside the connector that sends every value as Postgres prints it.
+"""The converter: our class in the connector, which sends every value as Postgres prints it.
 
-Debezium parses many values before anybody sees them, and not every one survives that.
-`java/ExactValues.java` keeps them text; the jar is built from it by
+Debezium parses many values, and not all of them exactly.
+`java/ExactValues.java` keeps them as text; the jar is built from it by
 `python setup/converter.py`, and its manifest names the source that it was built from.
 """
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 CLASS: Final = "headwater.connect.v1.ExactValues"
-"""Its package has the version of the forms in which it sends values."""
+"""The name of its package contains the version of its value format."""
 
 TOPIC_NAMES: Final = "headwater.connect.v1.TopicNames"
-"""The class that names topics of tables that Debezium would not tell apart."""
+"""The class that gives distinct topic names to tables for which Debezium's names collide."""
 
 _FOLDER: Final = Path(__file__).resolve().parent / "java"
 SOURCE: Final = _FOLDER / "ExactValues.java"
 CONVERTERS: Final = (_FOLDER / "ColumnRules.java", SOURCE)
 SOURCES: Final = (*CONVERTERS, _FOLDER / "TopicNames.java")
-"""What the jar is built from: the converter, what keeps columns to itself, what names topics."""
+"""Sources of the jar: the converter, the column rules, the topic names."""
 
 JAR: Final = _FOLDER / "headwater-exact-values.jar"
-"""What a worker needs on its class path, or in the folder of Debezium's plugin."""
+"""The jar that a worker needs on its class path, or in the folder of Debezium's plugin."""
 
 
 def properties(bytes_of: TableName | None = None) -> dict[str, str]:
-    """Returns the connector's properties that put the class to work.
+    """Returns the connector properties that enable the class.
 
     Args:
         bytes_of: A table whose `bytea` columns stay bytes, for what reads them in the connector.
@@ -49,7 +49,7 @@ def properties(bytes_of: TableName | None = None) -> dict[str, str]:
 
 
 def probe(class_name: str) -> dict[str, str]:
-    """Returns a configuration that says, when a worker validates it, whether it has a class.
+    """Returns a configuration whose validation shows whether a worker has a class.
 
     The worker looks for the class before it connects to a database, and so asks none if the class
     is missing. A class that makes no connections is refused in other words than a missing one.
@@ -66,10 +66,10 @@ def probe(class_name: str) -> dict[str, str]:
 
 
 def require(complaints: Iterable[str]) -> None:
-    """Takes what a worker says against a configuration.
+    """Checks a worker's validation errors of a configuration.
 
     Raises:
-        ConverterMissingError: It says that it does not have the class.
+        ConverterMissingError: The worker does not have the class.
     """
     for complaint in complaints:
         missing = next((c for c in (CLASS, TOPIC_NAMES) if f"find class {c}" in complaint), None)

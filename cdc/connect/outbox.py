@@ -1,8 +1,8 @@
 """The outbox: rows that leave the source as messages, by the same connector and in its order.
 
-The table keeps no rows. A caller that has something to say inserts a row and deletes it again in
-one transaction; the log has the insert, and Debezium's event router makes it a message. What is
-rolled back is never in the log's decoded stream, so it is never sent.
+The table keeps no rows. To send a message, a caller inserts a row and deletes it again in one
+transaction. The log contains the insert, and Debezium's event router converts it to a message. A
+transaction that is rolled back is never decoded, so its messages are never sent.
 
 A message goes to `<source>.outbox.<topic>`. Its key is the stream and its value the payload, both
 byte for byte; its headers are `id`, `type`, `version`, `correlation_id` and `tenant`, as text. So
@@ -53,30 +53,31 @@ def router(spec: CaptureSpec, table: TableName) -> dict[str, str]:
         "predicates": "outbox",
         "predicates.outbox.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
         "predicates.outbox.pattern": topic,
-        # A position means nothing to who reads messages.
+        # Readers of messages have no use for a log position.
         "transforms.epoch.predicate": "outbox",
         "transforms.epoch.negate": "true",
         f"{_ROUTER}.type": "io.debezium.transforms.outbox.EventRouter",
         f"{_ROUTER}.predicate": "outbox",
         **{f"{_ROUTER}.{name}": column for name, column in _FIELDS.items()},
         f"{_ROUTER}.route.topic.replacement": f"{spec.outbox_prefix}${{routedByValue}}",
-        # The payload is what was given, not what a parser makes of it.
+        # The payload is sent unchanged, without parsing.
         f"{_ROUTER}.table.expand.json.payload": "false",
-        # An update says nothing: the insert before it was the message.
+        # An update is ignored: the preceding insert was the message.
         f"{_ROUTER}.table.op.invalid.behavior": "error",
     }
 
 
 def routed(config: Mapping[str, str]) -> bool:
-    """Tells whether a connector of this configuration sends messages."""
+    """Returns whether a connector with this configuration sends messages."""
     return f"{_ROUTER}.type" in config
 
 
 def message_topics(spec: CaptureSpec, config: Mapping[str, str]) -> dict[str, str]:
-    """Lets Connect make the topics of messages, whose names only the messages know.
+    """Lets Connect create the topics of messages, whose names are known only from the messages.
 
-    Connect then wants to make whatever topic is missing. It must not: a table's topic that was
-    deleted has lost changes, so for all others it is asked for what no broker can give.
+    Connect would then create every missing topic. It must not, because a deleted topic of a table
+    has lost changes. For all other topics, the properties are therefore ones that no broker can
+    satisfy.
     """
     made = "topic.creation.outbox"
     return {
@@ -85,8 +86,8 @@ def message_topics(spec: CaptureSpec, config: Mapping[str, str]) -> dict[str, st
         f"{made}.partitions": str(spec.topic_partitions),
         f"{made}.replication.factor": str(spec.replication_factor),
         **{f"{made}.{name}": value for name, value in config.items()},
-        # The leader of a partition that was made just now may refuse the first batch and take the
-        # second, which is then before it for ever: so never two under way.
+        # The leader of a new partition may refuse the first batch and accept the
+        # second, which would reverse their order: never two in flight.
         "producer.override.max.in.flight.requests.per.connection": "1",
         "topic.creation.default.partitions": "1",
         "topic.creation.default.replication.factor": _NO_BROKER_HAS_SO_MANY,
@@ -94,7 +95,7 @@ def message_topics(spec: CaptureSpec, config: Mapping[str, str]) -> dict[str, st
 
 
 def converters(usual: Mapping[str, str]) -> dict[str, str]:
-    """Returns converters that pass on bytes and hand all else to the usual ones.
+    """Returns converters that pass bytes through, and use the usual converters for the rest.
 
     Args:
         usual: Properties of the usual converters of keys and values.

@@ -97,18 +97,18 @@ class ConnectRest:
             raise
 
     def complaints(self, plugin: str, config: Mapping[str, str]) -> list[str]:
-        """Returns what a worker has against a configuration, without registering anything."""
+        """Returns the worker's validation errors of a configuration, without registering it."""
         path = f"/connector-plugins/{quote(plugin)}/config/validate"
         found = self._call("PUT", path, {**config, "connector.class": plugin})
         return [error for part in found["configs"] for error in part["value"]["errors"]]
 
     def config(self, name: str) -> dict[str, str] | None:
-        """Returns a connector's configuration, secrets included; None where there is none."""
+        """Returns a connector's configuration with secrets; None if it does not exist."""
         found = self._call("GET", f"/connectors/{quote(name)}/config", missing_is_none=True)
         return None if found is None else dict(found)
 
     def state(self, name: str) -> ConnectorState | None:
-        """Returns how a connector is; None where there is none of this name."""
+        """Returns the state of a connector; None if it does not exist."""
         found = self._call("GET", f"/connectors/{quote(name)}/status", missing_is_none=True)
         if found is None:
             return None
@@ -124,15 +124,15 @@ class ConnectRest:
         self._call("POST", f"{path}&onlyFailed={str(only_failed).lower()}")
 
     def pause(self, name: str) -> None:
-        """Stops reading; the slot keeps the log meanwhile."""
+        """Pauses a connector; the slot retains the log meanwhile."""
         self._call("PUT", f"/connectors/{quote(name)}/pause")
 
     def resume(self, name: str) -> None:
-        """Reads on after `pause`."""
+        """Resumes a connector after `pause`."""
         self._call("PUT", f"/connectors/{quote(name)}/resume")
 
     def stop(self, name: str) -> bool:
-        """Ends a connector's tasks but keeps it; its offsets can then be seen and removed.
+        """Stops a connector's tasks; its offsets can then be read and deleted.
 
         Returns whether there is one. The state of one that was just removed is reported for a
         moment longer (state and configuration are topics of their own), so `state` does not say it.
@@ -144,7 +144,7 @@ class ConnectRest:
         """Waits until a stopped connector has ended its tasks.
 
         Raises:
-            ConnectUnavailableError: It has not within the time that requests are repeated.
+            ConnectUnavailableError: It has not ended them within the retry time.
         """
         for _ in looks(self._retry_s, _PAUSE_FIRST_S):
             state = self.state(name)
@@ -153,15 +153,15 @@ class ConnectRest:
         raise ConnectUnavailableError(f"connector {name} does not stop")
 
     def offsets(self, name: str) -> list[dict[str, Any]]:
-        """Returns how far a connector has come, in its own words."""
+        """Returns a connector's stored offsets in its own format."""
         found = self._call("GET", f"/connectors/{quote(name)}/offsets", missing_is_none=True)
         return list(found["offsets"]) if found else []
 
     def captured_through(self, name: str) -> Lsn | None:
-        """Returns how far Kafka has a connector's changes; None before the first has arrived.
+        """Returns the position through which Kafka has a connector's changes; None without one.
 
-        Amid a transaction `lsn_proc` is the place of its last row, which may lie before the commit
-        of an earlier transaction, up to which everything has arrived.
+        Within a transaction, `lsn_proc` is the position of its last row. That can precede the
+        commit of an earlier transaction, through which everything has arrived.
         """
         for stored in self.offsets(name):
             offset = stored.get("offset") or {}
@@ -171,11 +171,11 @@ class ConnectRest:
         return None
 
     def delete_offsets(self, name: str) -> None:
-        """Makes a stopped connector forget how far it came."""
+        """Deletes the offsets of a stopped connector."""
         self._call("DELETE", f"/connectors/{quote(name)}/offsets")
 
     def delete(self, name: str) -> bool:
-        """Removes a connector; returns whether there was one."""
+        """Removes a connector; returns whether it existed."""
         return self._call("DELETE", f"/connectors/{quote(name)}", missing_is_none=True) is not None
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class ConnectRest:
     def _once(
         self, method: str, path: str, body: Mapping[str, str] | None, *, missing_is_none: bool
     ) -> tuple[Any, bool]:
-        """Returns an answer, and whether what was asked for exists."""
+        """Returns the response, and whether the requested object exists."""
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         content = None if body is None else orjson.dumps(body)
@@ -240,10 +240,10 @@ class ConnectRest:
         return orjson.loads(answer.data) if answer.data else {}, True
 
     def _started(self) -> bool:
-        """Returns whether a worker says that it has started; one before Kafka 3.9 never says it.
+        """Returns whether a worker reports that it has started; workers before Kafka 3.9 never do.
 
-        Until it has, it answers 404 for every connector, and at first for every path, which must
-        not be taken for a connector that is gone (KIP-1017).
+        Before that, it answers 404 for every connector, and at first for every path. That must not
+        be mistaken for a missing connector (KIP-1017).
 
         Raises:
             ConnectUnavailableError: It is starting.

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 PASSWORD: Final = "password"  # noqa: S105  # its name
 SALT: Final = "salt"
-"""Its name: what columns are hashed with."""
+"""Name of the secret that is the salt for hashed columns."""
 
 KEY_PASSWORD: Final = "sslpassword"  # noqa: S105  # its name
-"""Its name: what the key of a client certificate is encrypted with."""
+"""Name of the secret that decrypts the key of a client certificate."""
 
 PROVIDER: Final = "secrets"
-"""Name under which the workers know the provider; the template of their configuration has it."""
+"""Name of the provider in the workers' configuration template."""
 
 
 def reference(spec: CaptureSpec, name: str, value: str) -> str:
-    """Returns what stands in the configuration for a secret: where it is, or itself if need be."""
+    """Returns the configuration value for a secret: a reference, or the secret if unavoidable."""
     named = {PASSWORD: spec.connector_password, SALT: spec.connector_salt}.get(name)
     if named is not None:
         return named
@@ -39,7 +39,7 @@ def reference(spec: CaptureSpec, name: str, value: str) -> str:
 
 
 def differing(spec: CaptureSpec, secrets: Mapping[str, str]) -> list[str]:
-    """Returns the names of secrets whose files are missing or hold something else."""
+    """Returns the names of secrets whose files are missing or differ."""
     folder = _folder(spec)
     if folder is None:
         return []
@@ -47,7 +47,7 @@ def differing(spec: CaptureSpec, secrets: Mapping[str, str]) -> list[str]:
 
 
 def write(spec: CaptureSpec, secrets: Mapping[str, str]) -> None:
-    """Writes the files, for this user's eyes only; a reader sees the old one or the new one."""
+    """Writes the files atomically, readable only by this user."""
     folder = _folder(spec)
     if folder is None:
         return
@@ -57,7 +57,7 @@ def write(spec: CaptureSpec, secrets: Mapping[str, str]) -> None:
 
 
 def remove(spec: CaptureSpec) -> None:
-    """Removes the files of a source."""
+    """Deletes the files of a source."""
     folder = _folder(spec)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)

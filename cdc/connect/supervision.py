@@ -1,4 +1,4 @@
-"""Keeping a connector at work: Connect never restarts a failed task by itself."""
+"""Supervises a connector: Connect never restarts a failed task by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cdc.connect.rest import ConnectorState, ConnectRest, TaskState
 
-# What a restart does not cure.
+# Failures that a restart does not repair.
 _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (
         re.compile(r"authentication failed|SQLState: 28|invalid_authorization", re.IGNORECASE),
@@ -57,7 +57,7 @@ _ABSENCE_MAX_S: Final = 60.0
 
 
 def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorState:
-    """Waits until a connector runs with its task; restarts it while that may help.
+    """Waits until a connector and its task run; restarts it while that can help.
 
     Raises:
         ConnectorFailedError: It failed in a way that a restart cannot repair.
@@ -66,7 +66,7 @@ def wait_running(rest: ConnectRest, name: str, timeout_s: float) -> ConnectorSta
     began = time.monotonic()
     old = _failed(rest.state(name))
     if old:
-        rest.restart(name)  # whatever it was: the cause may have been repaired since
+        rest.restart(name)  # whatever the failure: its cause may have been repaired since
     restart_at, pause_s = began + _PAUSE_FIRST_S, _PAUSE_FIRST_S
     while True:
         state = rest.state(name)
@@ -109,12 +109,12 @@ def wait_stopped(rest: ConnectRest, name: str, timeout_s: float) -> None:
 
 
 class Watch:
-    """Looks at a connector again and again, with a growing pause between restarts.
+    """Supervises a connector; the pause between restarts grows.
 
     Args:
         rest: The worker.
         name: The connector.
-        clock: Seconds that never go back.
+        clock: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Watch:
 
 
 def cause(trace: str | None) -> str:
-    """Returns what a Java stack trace says in the end: its last cause, without class names."""
+    """Returns the last cause of a Java stack trace, without class names."""
     lines = (trace or "").splitlines()
     causes = [line for line in lines if line.startswith("Caused by: ")]
     last = _CLASS.sub("", (causes or lines[:1] or [""])[-1])

@@ -1,4 +1,4 @@
-"""Looking at a group from outside, and deciding about what it has parked."""
+"""Inspects a group from outside, and requests retry or removal of its parked changes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def lag(
         kafka_bootstrap: `host:port[,host:port]`.
         source: The source.
         group: The group.
-        tables: Whose changes it reads.
+        tables: The tables that it reads.
         escaped_topics: Tables that the source declares as `escaped_topics`.
 
     Raises:
@@ -93,13 +93,13 @@ def parked(kafka_bootstrap: str, *, source: str, group: str) -> list[ParkedKey]:
 
 
 def retry(kafka_bootstrap: str, parked_key: ParkedKey, *, source: str, group: str) -> None:
-    """Asks for a parked key's changes to be handed out again, in order.
+    """Requests redelivery of a parked key's changes, in order.
 
-    The member of the group that has the partition does it, now or when it runs. As long as one
-    fails, those behind it wait.
+    The member that owns the partition executes the request, now or once it runs. While a change
+    fails, later ones of its key wait.
 
     Raises:
-        RecordRefusedError: Kafka does not take the request.
+        RecordRefusedError: Kafka does not accept the request.
     """
     _ask(kafka_bootstrap, parked_key, parked_topic(source, group), drop=False, everything=False)
 
@@ -139,10 +139,9 @@ def move(  # noqa: PLR0913  # which group, of what, and where to
     start: GroupStart,
     escaped_topics: Iterable[str | TableName] = (),
 ) -> dict[tuple[str, int], int]:
-    """Sets where a group goes on, whatever it has had; returns the offsets by partition.
+    """Sets the offsets at which a group continues; returns them by partition.
 
-    This is how a group goes on after records were lost to it, or goes back. What is parked stays
-    parked.
+    Use it to continue after a loss of records, or to go back. Parked changes stay parked.
 
     Raises:
         GroupActiveError: The group has members: stop them first.
@@ -172,7 +171,7 @@ def _topics(
 
 
 def table_name(table: str | TableName) -> TableName:
-    """Returns a table's name, given as `schema.table` or as itself."""
+    """Returns a table's name, given as text or as a `TableName`."""
     return TableName.parse(table) if isinstance(table, str) else table
 
 

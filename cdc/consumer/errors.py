@@ -1,13 +1,13 @@
 """Errors of consumers.
 
 ConsumerError (CdcError)
-├── ConsumerSpecError    HW-C040  a consumer cannot be what it is declared to be
-├── RecordsGoneError     HW-C041  records that the group has not had are no longer there
-├── TopicRecreatedError  HW-C042  a topic is not the one that the group has read
-├── TooManyParkedError   HW-C043  more keys would be parked than may be
-├── GroupActiveError     HW-C044  a group has members that would undo what is asked
-├── TableUndescribedError HW-C045 the source cannot be asked for the columns of a table
-├── GroupUnknownError    HW-C046  there is no such group
+├── ConsumerSpecError    HW-C040  the declaration of a consumer is invalid
+├── RecordsGoneError     HW-C041  records that the group has not read were deleted
+├── TopicRecreatedError  HW-C042  a topic was recreated since the group read it
+├── TooManyParkedError   HW-C043  more keys would be parked than allowed
+├── GroupActiveError     HW-C044  a group has members that would overwrite the offsets
+├── TableUndescribedError HW-C045 the source cannot describe a table now
+├── GroupUnknownError    HW-C046  the group does not exist
 └── PauseTimeoutError    HW-C047  members have not confirmed a pause in time
 """
 

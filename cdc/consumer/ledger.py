@@ -1,4 +1,4 @@
-"""AckLedger: which records of a partition are acknowledged, and how far that may be committed."""
+"""AckLedger: the acknowledged records of a partition, and the offset that may be committed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import deque
 
 
 class AckLedger:
-    """The records of one partition between what is committed and what was taken last.
+    """The records of one partition from the committed offset to the last one taken.
 
-    Kafka keeps one offset of a group for each partition: everything below it counts as had. So the
-    offset to commit is that of the lowest record without an acknowledgement, whatever was
-    acknowledged beyond it; those are delivered again after a crash.
+    Kafka stores one offset per group and partition: everything below it counts as processed. The
+    offset to commit is therefore that of the lowest unacknowledged record. Records acknowledged
+    beyond it are delivered again after a crash.
 
     Args:
         offset: The first offset that will be taken.

@@ -1,4 +1,4 @@
-"""ConsumerRetryPolicy: how often a change is retried; ChangeFailure: what is kept of an error."""
+"""ConsumerRetryPolicy: how a change is retried; ChangeFailure: the stored facts of an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foundation.retry import RetrySchedule
 ATTEMPTS_MAX: Final = 5
 WAIT_INITIAL_S: Final = 0.2
 WAIT_MAX_S: Final = 30.0
-"""An error that lasts longer needs a person."""
+"""An error that lasts longer needs an operator."""
 
 _TYPE_LENGTH_MAX: Final = 200
 
@@ -47,7 +47,7 @@ class ChangeFailure:
     def of(
         cls, error: BaseException, attempts: int, permanent: tuple[type, ...] = ()
     ) -> ChangeFailure:
-        """Returns what is kept of an error after so many attempts."""
+        """Returns the facts of an error after a number of attempts."""
         code = getattr(error, "code", None) if isinstance(error, CdcError) else None
         code = code or getattr(error, "sqlstate", None)
         lasting = isinstance(error, permanent) or (

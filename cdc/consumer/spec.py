@@ -21,10 +21,10 @@ BYTES_HELD_MAX: Final = 16 * 1024 * 1024
 """Bytes of one partition; a single record may be larger."""
 
 PARKED_KEYS_MAX: Final = 1_000
-"""More than this is no poison record but a broken handler: it stops rather than park the log."""
+"""More parked keys indicate a broken handler: the consumer stops instead of parking everything."""
 
 SESSION_TIMEOUT_S: Final = 30.0
-"""After a crash its partitions wait so long for another member; shorter mistakes pauses for it."""
+"""After a crash, its partitions wait this long for another member; less mistakes pauses for one."""
 
 HANDOVER_S: Final = 5.0
 """How long a partition that moves to another member waits for its changes in progress."""
@@ -98,13 +98,13 @@ class ConsumerSpec:
 
     @property
     def parked_topic(self) -> str:
-        """Topic in which the group keeps what it has parked.
+        """Returns the topic of the group's parked records.
 
-        No source can have a topic of that name: names of sources have no hyphen.
+        No source can have a topic with that name: names of sources contain no hyphen.
         """
         return parked_topic(self.source, self.group)
 
 
 def parked_topic(source: str, group: str) -> str:
-    """Returns the topic in which a group keeps what it has parked of a source."""
+    """Returns the topic of a group's parked records from a source."""
     return f"headwater-parked.{source}.{group}"

@@ -69,8 +69,8 @@ class GroupStart:
     def after(cls, position: ChangePosition | Lsn, *, epoch: int | None = None) -> GroupStart:
         """Begins with the first change whose transaction was committed after a position.
 
-        After an `Lsn`, such as `pg_current_wal_lsn()` tells, the transaction before may come once
-        more: its records do not say where its own commit is.
+        After an `Lsn`, such as that of `pg_current_wal_lsn()`, the preceding transaction may be
+        delivered again, because its records do not contain the position of its own commit.
         """
         return cls(StartKind.POSITION, position=position, epoch=epoch)
 
@@ -80,7 +80,7 @@ GroupStart.END = GroupStart(StartKind.END)
 
 
 class Partition(Protocol):
-    """One partition to look into, as it was when the search began."""
+    """A partition to search, in its state when the search began."""
 
     begin: int
     end: int
@@ -92,8 +92,8 @@ class Partition(Protocol):
     def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
         """Returns the first streamed change from an offset on, with its offset.
 
-        None if there is none before another offset: rows that a snapshot read, tombstones and
-        records that are no changes are passed over.
+        None if there is none before another offset. Snapshot rows, tombstones, and records that
+        are no changes are skipped.
         """
         ...
 
@@ -128,7 +128,10 @@ def locate(start: GroupStart, partition: Partition, began_ms: int | None = None)
 
 
 def _after_lsn(partition: Partition, lsn: Lsn, epoch: int | None) -> int:
-    """A row tells the commit before its transaction, so its own may lie beyond the position."""
+    """Finds the start after an LSN.
+
+    A row contains the commit before its transaction; its own commit may be after the LSN.
+    """
     if epoch is None:
         newest = _last(partition)
         epoch = newest.position.epoch if newest else 1
@@ -145,10 +148,10 @@ def _committed_before(change: ChangeEvent) -> tuple[int, Lsn]:
 
 
 def _first(partition: Partition, wanted: Callable[[ChangeEvent], bool]) -> int:
-    """Returns the offset of a wanted change whose predecessor is none; `end` if there is none.
+    """Returns the offset of a wanted change after an unwanted one; `end` if there is none.
 
-    The connector may have repeated a stretch of the log, and then there are several such places.
-    Each is right: from any of them on, everything that is wanted comes.
+    If the connector has repeated a part of the log, there are several such offsets. Each is
+    correct: all wanted changes follow each of them.
     """
     low, high = partition.begin, partition.end  # before low: not wanted; from high on: wanted
     while low < high:
@@ -157,7 +160,7 @@ def _first(partition: Partition, wanted: Callable[[ChangeEvent], bool]) -> int:
         if found is None:
             high = middle
         elif wanted(found[1]):
-            # what lies between is no streamed change
+            # there is no streamed change between them
             high = middle
         else:
             low = found[0] + 1

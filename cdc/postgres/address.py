@@ -29,7 +29,7 @@ _PLACE: Final = frozenset(
     {"host", "port", "user", "password", "passfile", "dbname", "options", "service"}
     | {"servicefile", "target_session_attrs", "channel_binding", "require_auth", "requirepeer"}
 )
-"""Words of an address that say where and as whom; beside those that begin with `ssl`."""
+"""Keywords of an address for server and role, besides those that begin with `ssl`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class DatabaseAddress:
 
     @classmethod
     def of(cls, connection: Connection[Any], dsn: str) -> DatabaseAddress:
-        """Returns the address and role of a session, from whatever source they came.
+        """Returns the address and role of a session, wherever they are configured.
 
         Args:
             connection: The session.
@@ -79,10 +79,10 @@ class DatabaseAddress:
 
     @classmethod
     def parse(cls, dsn: str) -> DatabaseAddress:
-        """Reads an address that says everything itself; see `resolve` for any other.
+        """Parses an address that is complete by itself; see `resolve` for any other.
 
         Raises:
-            HostUnknownError: It cannot be read, or names several hosts.
+            HostUnknownError: It cannot be parsed, or names several hosts.
         """
         try:
             words = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
@@ -108,11 +108,11 @@ class DatabaseAddress:
 
 
 def resolve(dsn: str) -> DatabaseAddress:
-    """Returns where a DSN leads, as the connector has to be given it: over TCP.
+    """Returns the server of a DSN as a TCP address for the connector.
 
     Raises:
         PostgresError: The database cannot be reached.
-        HostUnknownError: It is reached by a socket, and over TCP with the same role it is not.
+        HostUnknownError: It can be reached by a socket, but not over TCP with the same role.
     """
     with session.connect(dsn) as connection:
         return over_tcp(connection, dsn)
@@ -163,8 +163,8 @@ def completed(dsn: str, connection: Connection[Any]) -> str:
     A service and a passfile stay references: they are the user's files, read at each connection.
 
     Args:
-        dsn: As it was given.
-        connection: A session that it opened.
+        dsn: The DSN as configured.
+        connection: A session that was opened with it.
     """
     given = conninfo_to_dict(dsn)
     if given.get("service"):
@@ -179,13 +179,13 @@ def completed(dsn: str, connection: Connection[Any]) -> str:
 
 
 def _usual(name: str) -> str:
-    """Returns libpq's default for a missing word of an address; empty if there is none."""
+    """Returns libpq's default for a missing keyword; empty if there is none."""
     found = {option.keyword: option.val for option in Conninfo.get_defaults()}
     return (found.get(name.encode()) or b"").decode()
 
 
 def _effective(connection: Connection[Any]) -> dict[str, str]:
-    """Words by which a session was opened, but for those that libpq would suppose anyway."""
+    """Returns the keywords of a session, without those that equal libpq's defaults."""
     return {
         option.keyword.decode(): option.val.decode()
         for option in connection.pgconn.info

@@ -1,7 +1,7 @@
 """Captures: which incarnation of a source is captured, from which slot of which server.
 
 One row for each source, in the source itself, written with the slot. A copy of the source, a
-restored one and a slot made by another process all contradict it.
+restored source and a slot created by another process are all detected by comparison with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SELECT source, epoch, slot, slot_made_at::text, system_id, timeline, cleared_lsn
        repairing
   FROM headwater.captures WHERE source = %s AND slot_made_at > '0/0'
 """
-# A slot cannot be made and noted in one transaction, so it is noted before: a row without a place.
+# A slot cannot be created and recorded in one transaction: the intention is recorded first, as a
+# row with slot position 0/0.
 _INTEND: Final = """
 INSERT INTO headwater.captures (source, epoch, slot, slot_made_at, system_id, timeline)
 VALUES (%s, 0, %s, '0/0', 0, 0) ON CONFLICT (source) DO NOTHING
@@ -98,7 +99,7 @@ class Capture:
 
 
 def find(connection: Connection[Any], source: str) -> Capture | None:
-    """Returns what is noted of a source's capture; None if nothing is."""
+    """Returns the recorded capture of a source; None if there is none."""
     known = connection.execute(_KNOWN).fetchone()
     if known is None or not known[0]:
         return None
@@ -108,18 +109,18 @@ def find(connection: Connection[Any], source: str) -> Capture | None:
 
 
 def epoch_of(connection: Connection[Any], source: str) -> int:
-    """Returns the incarnation that is captured; 0 if none is."""
+    """Returns the captured incarnation; 0 if there is none."""
     found = find(connection, source)
     return 0 if found is None else found.epoch
 
 
 def record(connection: Connection[Any], capture: Capture) -> None:
-    """Notes a slot that was just made; whatever was noted before belongs to a lost incarnation."""
+    """Records a new slot; the previous record belongs to a lost incarnation."""
     connection.execute(_RECORD, _place(capture))
 
 
 def intend(connection: Connection[Any], source: str, slot: str) -> None:
-    """Notes that a slot, of whose name there is none, is about to be made for a first capture."""
+    """Records the intention to create the slot of a first capture; no slot has its name yet."""
     connection.execute(_INTEND, (source, slot))
 
 
@@ -133,12 +134,12 @@ def intended(connection: Connection[Any], source: str, slot: str) -> bool:
 
 
 def withdraw(connection: Connection[Any], source: str) -> None:
-    """Takes back that a slot is about to be made: another has one of its name."""
+    """Deletes the intention to create a slot, because a foreign slot has its name."""
     connection.execute(_WITHDRAW, (source,))
 
 
 def clear(connection: Connection[Any], source: str, lsn: Lsn | None) -> None:
-    """Lets a connector begin to stream where the slot stands; None takes that back."""
+    """Permits a connector to start streaming from the slot's position; None revokes it."""
     connection.execute(
         "UPDATE headwater.captures SET cleared_lsn = %s::pg_lsn WHERE source = %s",
         (None if lsn is None else str(lsn), source),
@@ -146,7 +147,7 @@ def clear(connection: Connection[Any], source: str, lsn: Lsn | None) -> None:
 
 
 def note_captured(connection: Connection[Any], source: str, lsn: Lsn) -> None:
-    """Notes how far Kafka has everything; it never goes back."""
+    """Records the position through which Kafka has everything; it never decreases."""
     connection.execute(
         "UPDATE headwater.captures SET captured_lsn = greatest(captured_lsn, %s::pg_lsn)"
         " WHERE source = %s",
@@ -155,7 +156,7 @@ def note_captured(connection: Connection[Any], source: str, lsn: Lsn) -> None:
 
 
 def note_wal(connection: Connection[Any], source: str) -> None:
-    """Notes where the log ends, once a minute: the rate of a minute says more than a moment's."""
+    """Records the end of the log once a minute, to derive a rate over more than a moment."""
     connection.execute(
         "UPDATE headwater.captures"
         " SET wal_lsn = pg_current_wal_lsn(), wal_at = clock_timestamp()"
@@ -165,7 +166,7 @@ def note_wal(connection: Connection[Any], source: str) -> None:
 
 
 def noted_wal(connection: Connection[Any], source: str) -> WalSample | None:
-    """Returns where the log ended a while ago; None if that is too long ago, or was not noted."""
+    """Returns an earlier recorded end of the log; None if it is too old, or missing."""
     row = connection.execute(
         "SELECT wal_at, wal_lsn::text FROM headwater.captures WHERE source = %s"
         " AND wal_at BETWEEN clock_timestamp() - interval '10 minutes' AND clock_timestamp()"
@@ -178,7 +179,7 @@ def noted_wal(connection: Connection[Any], source: str) -> WalSample | None:
 def note_topics(
     connection: Connection[Any], source: str, topics: Mapping[str, Incarnation]
 ) -> None:
-    """Notes the topics as they are now."""
+    """Records the present state of the topics."""
     document = {name: {"id": t.id, "ends": list(t.ends)} for name, t in topics.items()}
     connection.execute(
         "UPDATE headwater.captures SET topics = %s WHERE source = %s", (Json(document), source)
@@ -188,7 +189,7 @@ def note_topics(
 def note_beat(
     connection: Connection[Any], source: str, *, number: int, lsn: Lsn, offset: int
 ) -> None:
-    """Notes the newest heartbeat that followed the one before it."""
+    """Records the newest heartbeat without a gap before it."""
     connection.execute(
         "UPDATE headwater.captures SET beat_number = %s, beat_lsn = %s::pg_lsn, beat_offset = %s"
         " WHERE source = %s",
@@ -197,21 +198,21 @@ def note_beat(
 
 
 def note_beat_offset(connection: Connection[Any], source: str, offset: int) -> None:
-    """Notes where the heartbeats of this incarnation begin."""
+    """Records the offset at which the heartbeats of this incarnation begin."""
     connection.execute(
         "UPDATE headwater.captures SET beat_offset = %s WHERE source = %s", (offset, source)
     )
 
 
 def follow_timeline(connection: Connection[Any], source: str, timeline: int) -> None:
-    """Notes that the source goes on, whole, on another timeline."""
+    """Records that the source continues intact on another timeline."""
     connection.execute(
         "UPDATE headwater.captures SET timeline = %s WHERE source = %s", (timeline, source)
     )
 
 
 def mark_lost(connection: Connection[Any], source: str, code: str, detail: str | None) -> None:
-    """Notes that changes are missing: nothing streams from now on until it was repaired."""
+    """Records that changes are missing; nothing streams until the repair."""
     connection.execute(
         "UPDATE headwater.captures SET cleared_lsn = NULL, lost = %s, lost_detail = %s,"
         " lost_at = clock_timestamp() WHERE source = %s AND lost IS NULL",
@@ -231,25 +232,25 @@ def begin_repair(connection: Connection[Any], capture: Capture) -> None:
 
 
 def end_repair(connection: Connection[Any], source: str) -> None:
-    """Notes that nothing of a repair is left to do."""
+    """Records that a repair is complete."""
     connection.execute(
         "UPDATE headwater.captures SET repairing = NULL WHERE source = %s", (source,)
     )
 
 
 def forget(connection: Connection[Any], source: str) -> None:
-    """Removes what is noted of a source, and how far its views have come."""
+    """Deletes the recorded capture of a source, and the positions of its views."""
     connection.execute("DELETE FROM headwater.captures WHERE source = %s", (source,))
     forget_positions(connection, source)
 
 
 def forget_positions(connection: Connection[Any], source: str) -> None:
-    """Removes how far the views of a source have come: positions of a log that is no more."""
+    """Deletes the positions of a source's views, which belong to a former log."""
     connection.execute("DELETE FROM headwater.view_positions WHERE source = %s", (source,))
 
 
 def newest_beat(connection: Connection[Any]) -> int:
-    """Returns the number of the heartbeat that was written last."""
+    """Returns the number of the last heartbeat written."""
     row = connection.execute("SELECT number FROM headwater.heartbeat WHERE id = 1").fetchone()
     return int(row[0]) if row else 0
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cdc.column_rule import ColumnRules
 
-# Domains travel as the type they are made of.
+# Domains are sent as their base type.
 _COLUMNS: Final = f"""
 WITH RECURSIVE base (domain, type, typmod) AS (
     SELECT oid, oid, -1 FROM pg_type WHERE typtype <> 'd'
@@ -45,7 +45,7 @@ SELECT n.nspname AS schema, c.relname AS table, a.attname AS name,
  ORDER BY n.nspname, c.relname, a.attnum
 """  # noqa: S608  # put together from constants only
 
-# One without a column that leaves the source has nothing to capture.
+# A table without a column to send has nothing to capture.
 _TABLES: Final = f"""
 SELECT n.nspname AS schema, c.relname AS table
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -56,7 +56,7 @@ SELECT n.nspname AS schema, c.relname AS table
  ORDER BY 1, 2
 """  # noqa: S608  # put together from constants only
 
-# Debezium takes all columns of the primary key's index, unless told otherwise.
+# By default, Debezium uses all columns of the primary key's index.
 _BESIDES_PRIMARY: Final = f"""
 SELECT n.nspname, c.relname
   FROM pg_class c
@@ -67,7 +67,7 @@ SELECT n.nspname, c.relname
                       AND i.is_primary AND p.indnatts = p.indnkeyatts)
 """  # noqa: S608  # put together from constants only
 
-# A read of the table has them like any column; the log does not.
+# A query returns them like other columns; the log does not contain them.
 _NOT_CAPTURED: Final = f"""
 SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_class c
@@ -78,7 +78,7 @@ SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
  GROUP BY 1, 2
 """  # noqa: S608  # put together from constants only
 
-# Captured ones, which a publication leaves out unless it is told.
+# Captured ones, which a publication omits by default.
 _GENERATED: Final = f"""
 SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_class c
@@ -107,7 +107,7 @@ KINDS: Final = {
     "timestamptz": ColumnKind.TIMESTAMPTZ,
     "bytea": ColumnKind.BYTES,
 }
-"""Types that are more than their text to us; every other type, arrays of these too, is its text."""
+"""Types with values of their own; every other type, and arrays of these, is treated as text."""
 
 _NUMERIC_HEADER: Final = 4  # Postgres adds the header's size to a numeric's modifier
 
@@ -139,10 +139,10 @@ def describe(
 def keys_besides_primary(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
-    """Returns the key of each table for which the connector would take other columns.
+    """Returns the keys of tables for which the connector would choose other columns.
 
-    That is the index of its replica identity, in a table without a primary key a unique index over
-    columns that are never NULL, and a primary key whose index includes more columns.
+    These are the index of the replica identity; in a table without a primary key, a unique index
+    over NOT NULL columns; and a primary key whose index includes further columns.
     """
     described = describe(connection, tables)
     rows = connection.execute(_BESIDES_PRIMARY.encode(), _names(described)).fetchall()
@@ -152,9 +152,9 @@ def keys_besides_primary(
 def generated_columns(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
-    """Returns the generated columns that the log does not have, of the tables that have any.
+    """Returns the generated columns that are missing from the log, by table.
 
-    Virtual ones are never there, stored ones since Postgres 18.
+    The log never contains virtual ones, and contains stored ones since Postgres 18.
     """
     rows = connection.execute(_NOT_CAPTURED.encode(), _names(tables)).fetchall()
     return {TableName(schema, table): tuple(columns) for schema, table, columns in rows}
@@ -163,13 +163,13 @@ def generated_columns(
 def published_generated_columns(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
-    """Returns the generated columns that are captured, of the tables that have any."""
+    """Returns the captured generated columns, by table."""
     rows = connection.execute(_GENERATED.encode(), _names(tables)).fetchall()
     return {TableName(schema, table): tuple(columns) for schema, table, columns in rows}
 
 
 def list_tables(connection: Connection[Any]) -> list[TableName]:
-    """Lists the user's tables that have columns, partitions by their root, without our own."""
+    """Lists the user's tables with columns; a partitioned table counts as one."""
     rows = connection.execute(_TABLES.encode()).fetchall()
     return [TableName(schema, name) for schema, name in rows]
 

@@ -1,4 +1,4 @@
-"""Check: one thing looked at, how it stands, and what repairs it."""
+"""Check: the result of one check, with its explanation and its remedy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Committed: after which position of the log everything is that a transaction has written.
+"""Tokens for committed transactions: a log position that includes everything they have written.
 
-The place is where the log ends once the commit was answered, so it is a little later than the
-commit itself. It costs one question and no right that an ordinary role does not have.
+The position is the end of the log after the commit was confirmed, so it is slightly later than the
+commit. It costs one query and needs no special privilege.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cdc.postgres.captures import Capture
 
 _END: Final = "SELECT pg_current_wal_insert_lsn()::text"
-# asked for first: a transaction that has ended by now has its commit before the end of the log
+# queried first: the commit of a transaction that has ended precedes the end of the log
 _STATUS: Final = "SELECT pg_xact_status(%s::text::xid8)"
 _IN_PROGRESS: Final = "in progress"
 _ABORTED: Final = "aborted"
@@ -39,14 +39,14 @@ def everything(connection: Connection[Any], source: str) -> PositionToken:
     """Returns a token of everything committed so far, by any writer.
 
     Args:
-        connection: To the source; its own transaction has to be over.
+        connection: To the source; it must not be in a transaction.
         source: Name of the source.
 
     Raises:
-        TransactionOpenError: The connection is in a transaction, whose commit is yet to come.
+        TransactionOpenError: The connection is in a transaction that is not committed yet.
         NotCapturedError: The source is not captured.
     """
-    # a connection that is not in autocommit is in a transaction of ours after the first question
+    # without autocommit, the connection is in our own transaction after the first query
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise TransactionOpenError(
             "a transaction has no position before its commit",
@@ -60,9 +60,9 @@ def everything(connection: Connection[Any], source: str) -> PositionToken:
 
 
 def of_transaction(connection: Connection[Any], source: str, number: int) -> PositionToken:
-    """Returns a token of what one transaction has written.
+    """Returns a token for one transaction.
 
-    Asked for long after the commit it names a later place than it need to; its text can be kept.
+    Long after the commit, its position is later than necessary; the text of a token can be kept.
 
     Args:
         connection: To the source, in autocommit.
@@ -70,8 +70,8 @@ def of_transaction(connection: Connection[Any], source: str, number: int) -> Pos
         number: `xid8` of the transaction.
 
     Raises:
-        TransactionOpenError: It is not over.
-        TransactionAbortedError: It was rolled back, or is not of this server.
+        TransactionOpenError: It is still running.
+        TransactionAbortedError: It was rolled back, or belongs to another server.
         NotCapturedError: The source is not captured.
     """
     _require_committed(connection, number)
@@ -79,15 +79,15 @@ def of_transaction(connection: Connection[Any], source: str, number: int) -> Pos
 
 
 def check(connection: Connection[Any], token: PositionToken, source: str) -> Capture:
-    """Makes sure that a token means something in a source.
+    """Checks that a token is valid for a source.
 
     Returns:
-        What is noted of the source's capture.
+        The recorded capture of the source.
 
     Raises:
-        TokenForeignError: It is of another source.
-        TokenOutdatedError: It is of an earlier incarnation.
-        TokenFutureError: It is of a later one, or its position is beyond the end of the log.
+        TokenForeignError: It belongs to another source.
+        TokenOutdatedError: It belongs to an earlier incarnation.
+        TokenFutureError: It belongs to a later one, or its position is beyond the end of the log.
         NotCapturedError: The source is not captured.
     """
     if token.source != source:
@@ -115,7 +115,7 @@ def check(connection: Connection[Any], token: PositionToken, source: str) -> Cap
 
 
 def captured(connection: Connection[Any], source: str) -> Capture:
-    """Returns what is noted of a source's capture.
+    """Returns the recorded capture of a source.
 
     Raises:
         NotCapturedError: It is not captured.
@@ -133,7 +133,7 @@ def _require_committed(connection: Connection[Any], number: int) -> None:
     try:
         row = connection.execute(_STATUS, (str(number),)).fetchone()
         status = row[0] if row else None
-    except psycopg.errors.InvalidParameterValue:  # beyond the newest one
+    except psycopg.errors.InvalidParameterValue:  # later than the newest transaction
         status = _ABORTED
     if status == _IN_PROGRESS:
         raise TransactionOpenError(
@@ -143,7 +143,7 @@ def _require_committed(connection: Connection[Any], number: int) -> None:
         raise TransactionAbortedError(
             "the transaction was not committed", detail=f"transaction {number}"
         )
-    # a very old one has no status any more: it is over, whichever way
+    # the server no longer knows the status of a very old transaction, which has ended
 
 
 def _end(connection: Connection[Any]) -> Lsn:

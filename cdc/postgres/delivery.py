@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-# Of somebody else's session the last ones are NULL unless the role may read all statistics.
+# The last columns are NULL for another role's session, unless the role may read all statistics.
 _DELIVERY: Final = """
 SELECT clock_timestamp(), (SELECT beat_at FROM headwater.heartbeat WHERE id = 1),
        s.confirmed_flush_lsn::text, s.active_pid, r.sent_lsn::text,

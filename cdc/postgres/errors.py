@@ -4,12 +4,12 @@ PostgresError
 ├── HostUnknownError          HW-C010  no such host, or no way to it
 ├── PostgresRefusedError      HW-C011  nothing that speaks Postgres listens at the port
 ├── DatabaseMissingError      HW-C012  the server has no such database
-├── CredentialsError          HW-C013  user or password is wrong, or may not come in
+├── CredentialsError          HW-C013  the server rejects the user or the password
 ├── PostgresUnavailableError  HW-C014  the server cannot answer now
 ├── PreflightError            HW-C015  the database cannot be captured as it is
-├── PublicationDriftError     HW-C016  the publication is not what it was made to be
+├── PublicationDriftError     HW-C016  the publication is foreign, or was changed
 ├── SlotError                 HW-C017  the slot is lost, someone else's, or of another database
-└── SchemaOwnerError          HW-C019  schema `headwater` holds what Headwater did not make
+└── SchemaOwnerError          HW-C019  schema `headwater` contains objects of other origin
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which tables of a source have escaped names in their topics: `headwater.escaped_topics`.
 
-A row stays when its table is renamed, because views go on to read the topic of its former name. A
-database that an earlier release has set up may have no such table yet: none of its tables is
-escaped.
+A row remains when its table is renamed, because views continue to read the topic of the former
+name. A database set up by an earlier release may lack this table: then no name is escaped.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SELECT DISTINCT table_schema, table_name FROM headwater.snapshots WHERE source =
 
 
 def names(connection: Connection[Any], source: str) -> TopicNames:
-    """Returns the names of a source's topics as they are captured."""
+    """Returns the captured topic names of a source."""
     if connection.execute(_EXISTS).fetchone() != (True,):
         return TopicNames(source)
     rows = connection.execute(_READ, (source,)).fetchall()
@@ -44,14 +43,14 @@ def names(connection: Connection[Any], source: str) -> TopicNames:
 def differing(
     connection: Connection[Any], declared: TopicNames, tables: Collection[TableName]
 ) -> list[TableName]:
-    """Returns the tables whose topics are declared otherwise than they are noted."""
+    """Returns the tables whose declared topic differs from the recorded one."""
     return sorted((names(connection, declared.source).escaped ^ declared.escaped) & set(tables))
 
 
 def note(
     connection: Connection[Any], declared: TopicNames, tables: Collection[TableName]
 ) -> list[str]:
-    """Notes which of a source's tables are escaped; returns what was changed."""
+    """Records which table names of a source are escaped; returns what was changed."""
     changed = differing(connection, declared, tables)
     with connection.transaction():
         for table in changed:
@@ -61,7 +60,7 @@ def note(
 
 
 def forget(connection: Connection[Any], source: str) -> None:
-    """Removes what is noted of a source."""
+    """Deletes the records of a source."""
     if connection.execute(_EXISTS).fetchone() == (True,):
         connection.execute("DELETE FROM headwater.escaped_topics WHERE source = %s", (source,))
 
@@ -69,7 +68,7 @@ def forget(connection: Connection[Any], source: str) -> None:
 def checks(
     connection: Connection[Any], declared: TopicNames, tables: Collection[TableName]
 ) -> list[Check]:
-    """Refuses another topic for a table that is captured: its views would miss the former one."""
+    """Refuses a changed topic for a captured table: its views would lose the former topic."""
     changed = differing(connection, declared, tables)
     if not changed or not own_schema.exists(connection):
         return []

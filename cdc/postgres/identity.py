@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cdc.table import TableSchema
 
-# One row for each relation that has rows: the table itself, or each partition that is a leaf.
+# One row for each relation with storage: the table itself, or each leaf partition.
 _LEAVES: Final = f"""
 SELECT n.nspname AS root_schema, c.relname AS root_name, c.relkind = 'p' AS partitioned,
        (SELECT array_agg(a.attname::text)
@@ -129,11 +129,11 @@ class TableFault:
 def faults(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[TableFault, ...]]:
-    """Returns what speaks against the capture of each table; tables without faults have no entry.
+    """Returns the faults of each table that prevent its capture; others have no entry.
 
     Args:
         connection: To the source database.
-        tables: Which ones; one that does not exist has no entry.
+        tables: The tables; missing tables have no entry.
     """
     wanted = list(tables)
     schemas = describe(connection, wanted)
@@ -165,7 +165,7 @@ def partitioned(connection: Connection[Any], tables: Iterable[TableName]) -> set
 def children(
     connection: Connection[Any], tables: Iterable[TableName]
 ) -> dict[TableName, tuple[str, ...]]:
-    """Returns the tables that inherit from each table; partitions are no such tables."""
+    """Returns the tables that inherit from each table, without partitions."""
     wanted = list(tables)
     names = [table.schema for table in wanted], [table.name for table in wanted]
     rows = connection.execute(_CHILDREN, names).fetchall()
@@ -209,7 +209,7 @@ def _faults(schema: TableSchema, leaves: Sequence[Any]) -> Iterator[TableFault]:
 
 
 def _later(schema: TableSchema, leaf: Any) -> Iterator[TableFault]:
-    """Partitions that are made later have the replica identity DEFAULT, whatever others have."""
+    """Checks future partitions, which get the replica identity DEFAULT whatever others have."""
     quoted = sql.Identifier(schema.table.schema, schema.table.name).as_string(None)
     if not leaf.root_primary:
         yield TableFault(
@@ -227,7 +227,7 @@ def _later(schema: TableSchema, leaf: Any) -> Iterator[TableFault]:
 
 
 def _logs(leaf: Any) -> bool:
-    """Returns whether the log has something of an old row, so that Postgres permits changes."""
+    """Returns whether the log identifies old rows, so that Postgres permits changes."""
     if leaf.identity == "f":
         return not leaf.virtual
     return bool(leaf.logged)

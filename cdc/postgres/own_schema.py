@@ -31,7 +31,7 @@ BEAT: Final = (
 change."""
 
 _PACKAGES: Final = ("cdc", "projections")
-"""Whose tables are in the schema; each package keeps its own SQL, which is only read here."""
+"""Packages with tables in the schema; each owns its SQL, which is only read here."""
 
 MIGRATIONS: Final = tuple(
     migration
@@ -48,10 +48,10 @@ def _tables(migrations: Iterable[Migration]) -> tuple[str, ...]:
 
 TABLES: Final = _tables(MIGRATIONS)
 RECORD: Final = "migrations"
-"""Table of the migrations that the schema has had."""
+"""Table of the applied migrations."""
 
 _FIRST: Final = tuple(each for each in MIGRATIONS if each.name < "0002" or each.name == FUNCTIONS)
-"""Stands for releases from before there was a record."""
+"""Stands for releases before migrations were recorded."""
 
 _EXISTS: Final = """
 SELECT bool_and(to_regclass('headwater.' || name) IS NOT NULL)
@@ -63,16 +63,16 @@ SELECT EXISTS (SELECT FROM pg_attribute
                 WHERE attrelid = to_regclass('headwater.alert_episodes') AND attname = 'until'
                   AND NOT attisdropped)
 """
-"""Whether the last column added before there was a record exists."""
+"""Whether the last column added before migrations were recorded exists."""
 
-# All that is ours was made in one transaction with the heartbeat, which has kept these columns.
+# Our tables were created in one transaction with the heartbeat, which has always had these columns.
 _ANOTHERS: Final = """
 SELECT array_agg(c.relname::text ORDER BY c.relname) FROM pg_class c
  WHERE c.relnamespace = to_regnamespace('headwater') AND c.relname = ANY (%s::text[])
    AND (SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('headwater.heartbeat')
            AND attname IN ('id', 'beat_at') AND NOT attisdropped) < 2
 """
-"""Relations of our tables' names in a schema that another has made."""
+"""Relations with names of our tables, in a schema of other origin."""
 
 
 def exists(connection: Connection[Any]) -> bool:
@@ -86,10 +86,10 @@ def pending(connection: Connection[Any]) -> bool:
 
 
 def ensure(connection: Connection[Any]) -> list[str]:
-    """Creates what of the schema is missing; returns what was changed.
+    """Creates the missing parts of the schema; returns what was changed.
 
     Raises:
-        SchemaOwnerError: It has another's relations of our tables' names, or is another role's.
+        SchemaOwnerError: It contains foreign relations with our names, or another role owns it.
         PostgresUnavailableError: Another session uses its tables for too long.
     """
     row = connection.execute(_ANOTHERS, ([*TABLES, RECORD],)).fetchone()
@@ -107,10 +107,10 @@ def ensure(connection: Connection[Any]) -> list[str]:
 
 
 def made(connection: Connection[Any]) -> None:
-    """Creates what of the schema is missing, its functions always.
+    """Creates the missing parts of the schema, and always its functions.
 
     Raises:
-        SchemaOwnerError: It belongs to another role, which has to do it.
+        SchemaOwnerError: It belongs to another role, which has to do this.
         PostgresUnavailableError: Another session uses its tables for too long.
     """
     try:
@@ -130,7 +130,7 @@ def made(connection: Connection[Any]) -> None:
 
 
 def script() -> str:
-    """Returns what makes the schema, for an administrator; it may be run again at any time."""
+    """Returns the SQL that creates the schema, for an administrator; it can be repeated."""
     return _HISTORY.script()
 
 

@@ -1,8 +1,8 @@
 """The owner of the schema `headwater`, and the code that a superuser would run by writing to it.
 
 A superuser who inserts into a table runs its triggers, its rules, and the functions in its defaults
-and conditions. So the event triggers write to the schema only if it belongs to a superuser, and
-holds nothing that calls a function of its own.
+and conditions. The event triggers therefore write to the schema only if it belongs to a superuser
+and contains nothing that calls user-defined functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cdc.postgres.errors import SchemaOwnerError
 if TYPE_CHECKING:
     from psycopg import Connection
 
-# What belongs to the server by itself is pinned, and has no entry in pg_depend.
+# Built-in objects are pinned, and have no entry in pg_depend.
 PLAIN: Final = """
     c.relkind = 'r' AND NOT c.relhasrules AND NOT c.relrowsecurity
     AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid)
@@ -86,10 +86,10 @@ def trusted(connection: Connection[Any]) -> bool:
 
 
 def take(connection: Connection[Any]) -> None:
-    """Makes the schema the session's, which is a superuser's.
+    """Transfers the schema to the session's role, which is a superuser.
 
     Raises:
-        SchemaOwnerError: It holds what Headwater did not make.
+        SchemaOwnerError: It contains objects that Headwater did not create.
     """
     try:
         connection.execute(TAKE.encode())
@@ -102,10 +102,10 @@ def take(connection: Connection[Any]) -> None:
 
 
 def take_as_superuser(connection: Connection[Any]) -> None:
-    """Makes the schema the session's if that is a superuser's, before it writes to the schema.
+    """Transfers the schema to the session's role if that is a superuser, before it writes there.
 
     Raises:
-        SchemaOwnerError: It holds what Headwater did not make.
+        SchemaOwnerError: It contains objects that Headwater did not create.
     """
     row = connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
     if (row.fetchone() or (False,))[0]:

@@ -1,4 +1,4 @@
-"""Checks what the source must permit before it is captured; read-only.
+"""Checks the requirements on the source before it is captured; read-only.
 
 Postgres and Debezium report most of these problems too, but late, one at a time, and without naming
 the repair.
@@ -321,7 +321,10 @@ def _grants(
 
 
 def _heartbeat_grants(connection: Connection[Any]) -> Iterator[Check]:
-    """The connector writes the heartbeat; a schema that does not exist yet is its maker's own."""
+    """Checks the privileges on the heartbeat, which the connector writes.
+
+    The creator of a missing schema will own it.
+    """
     row = _row(connection, _HEARTBEAT_GRANTS)
     if row is None:
         return

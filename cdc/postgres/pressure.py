@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from cdc.postgres.transaction import OpenTransaction
 
 WINDOW_S: Final = 2.0
-"""Between the two looks of one call, seconds."""
+"""Seconds between the two samples of one call."""
 
 WARN_S: Final = 24 * 3600.0
-"""A forecast nearer than this is a warning: a day is what a person needs to come and look."""
+"""A forecast within this time is a warning: a day gives an operator time to react."""
 
 DANGER_S: Final = 3600.0
 
@@ -45,7 +45,7 @@ class Level(StrEnum):
 
     OK = "ok"
     WARN = "warn"  # needs attention within a day
-    DANGER = "danger"  # within an hour, or it is too late
+    DANGER = "danger"  # within an hour
 
 
 @dataclass(frozen=True, slots=True)

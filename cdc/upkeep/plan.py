@@ -52,7 +52,7 @@ def plan(spec: CaptureSpec) -> list[Difference]:
 
 
 def plan_first(spec: CaptureSpec) -> list[Difference]:
-    """Returns what `plan` would while neither Kafka nor Connect was ever started.
+    """Returns the result of `plan` for a source whose Kafka and Connect were never started.
 
     Args:
         spec: The source; its addresses are not used.
