@@ -256,7 +256,7 @@ class MigrationHistory:
 
 
 def _in_turn(connection: Any, work: Callable[[], T]) -> T:
-    """Does work in a transaction of its own, alone among all migrations of the database."""
+    """Does work in a transaction; no other migration of the database runs concurrently."""
     for _ in looks(_WAIT_S, _PAUSE_S):
         try:
             with connection.transaction():

@@ -237,7 +237,7 @@ class _Rebuilding:
             )
         if await session.row(_PARKED, which) is not None:
             raise SubscriptionError(
-                f"subscription {name} has parked events, which its tables lack",
+                f"subscription {name} has parked streams, whose events its tables lack",
                 hint=f"headwater events parked retry {name} --all, then rebuild",
             )
         return _Checkpoints({row[0]: row[2] for row in rows})

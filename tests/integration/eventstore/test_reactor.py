@@ -318,7 +318,7 @@ def test_a_rebuild_of_ten_thousand_events_under_a_reactor_makes_no_effect(
             connection.execute("UPDATE totals SET events = 0")
         position = status(control).global_position
         done = rebuild(store_dsn, view, store=orders)
-        for name, match in (("letters", "never repeated"), ("totals", "double")):
+        for name, match in (("letters", "never repeated"), ("totals", "twice")):
             with pytest.raises(SubscriptionError, match=match):
                 subscriptions.replay(name, 0)
         place(orders, 1, orders=1, first=10_001)
