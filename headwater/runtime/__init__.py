@@ -1,12 +1,12 @@
 """The local runtime: Postgres, Kafka, Connect, OpenSearch, Valkey and Spark, supervised.
 
-Purpose: a whole stack without Docker, started in order and ended together; or servers that run
-already, given by address.
-Entry points: `up`, `down`, `suspend`, `status` and `endpoints` below; `servers` (what is different
-about each), `supervisor` (how they are kept alive), `java` (jars and Java), `external` (servers of
-others), `plan` and `spec` (what is to run), `ports`, `probe`, `home`.
-Invariants: no process outlives its supervisor. A service is ready when its protocol answers.
-Ports of a home stay the same.
+Purpose: runs a whole stack without Docker, started in dependency order and stopped together; or
+uses running servers, given by address.
+Entry points: `up`, `down`, `suspend`, `status` and `endpoints` below; `servers` (the specifics of
+each server), `supervisor` (starts, restarts and stops them), `java` (jars and Java), `external`
+(servers that run elsewhere), `plan` and `spec` (the services to run), `ports`, `probe`, `home`.
+Invariants: no process outlives its supervisor. A service is ready when its protocol answers. The
+ports of a home do not change.
 Tests: tests/unit/headwater/runtime, tests/integration/headwater/runtime.
 """
 

@@ -1,4 +1,4 @@
-"""Where the services of one Headwater answer."""
+"""Addresses of the services of one Headwater."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Endpoints:
     A service that the spec leaves out has an empty address.
 
     Attributes:
-        postgres_dsn: ``postgresql://`` with password, or None without a Postgres of ours.
+        postgres_dsn: ``postgresql://`` with password, or None without a spawned Postgres.
         kafka_bootstrap: ``host:port`` list.
         connect_url: Base URL of Kafka Connect's REST interface, without a trailing slash.
         search_url: Base URL of OpenSearch, without a trailing slash.
         cache_url: ``redis://host:port/0``.
-        spark_url: ``spark://host:port`` of a cluster of ours.
+        spark_url: ``spark://host:port`` of a spawned cluster.
     """
 
     postgres_dsn: str | None = field(default=None, repr=False)

@@ -1,4 +1,4 @@
-"""Servers that another process runs: looked at, never touched."""
+"""External servers: probed, but never started, stopped or configured."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _PROBES: Final = {
 
 
 def external_services(spec: RuntimeSpec) -> list[ExternalService]:
-    """The servers of the spec that another process runs.
+    """Returns the external servers of the spec.
 
-    Postgres is taken as there: whether it answers, to whom and with which rights is asked where
-    the source is checked, and there each cause has an error of its own.
+    The probe of Postgres always succeeds. The check of the source examines Postgres instead, with a
+    separate error for each cause: no answer, a refused login, a missing privilege.
     """
     return [
         ExternalService(
@@ -55,10 +55,10 @@ def _taken_as_there(timeout_s: float) -> bool:
 
 
 def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOUT_S) -> None:
-    """Wait a little for a server of another process.
+    """Waits briefly for an external server.
 
     Raises:
-        ExternalUnreachableError: It does not answer in its protocol.
+        ExternalUnreachableError: The server does not answer in its protocol.
     """
     if not wait_until(lambda: service.answers(PROBE_TIMEOUT_S), timeout_s, 0.2):
         raise ExternalUnreachableError(
@@ -70,7 +70,7 @@ def check_external(service: ExternalService, timeout_s: float = _EXTERNAL_TIMEOU
 
 
 def without_password(address: str) -> str:
-    """An address as it may be shown."""
+    """Returns an address without its password."""
     parts = urlsplit(address)
     if "@" not in parts.netloc:
         return address
@@ -94,7 +94,7 @@ class WatchedService:
         return self.service.name
 
     def step(self) -> None:
-        """Look again when it is time to; never blocks."""
+        """Probes the server again if it is due; never blocks."""
         now = time.monotonic()
         if self._looking is not None and self._looking.done():
             answered = self._looking.exception() is None and self._looking.result()

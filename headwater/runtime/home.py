@@ -29,12 +29,12 @@ class Home:
 
     @property
     def lock(self) -> Path:
-        """Held exclusively by the one supervisor."""
+        """Lock file, held exclusively by the supervisor."""
         return self.run / "lock"
 
     @property
     def status(self) -> Path:
-        """What the supervisor last said."""
+        """The last status that the supervisor wrote."""
         return self.run / "status.json"
 
     @property
@@ -68,10 +68,10 @@ class Home:
         return self.run / f"{name}.suspended"
 
     def create(self) -> None:
-        """Make the folders; the root is readable by its owner only.
+        """Creates the folders; only its owner can read the root.
 
         Raises:
-            HomeUnusableError: A folder cannot be made or written.
+            HomeUnusableError: A folder cannot be created or written.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""As whom a server runs: Postgres refuses root."""
+"""The user as which a server runs: Postgres refuses root."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _CHECK_TIMEOUT_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As whom a program runs.
+    """The user as which a program runs.
 
     Attributes:
-        map_user: User id to show inside a user namespace; outside, files keep our own owner.
-        user: Real user id to become, when user namespaces are forbidden.
-        group: Real group id that goes with ``user``.
+        map_user: User id inside a user namespace; outside, files belong to the calling user.
+        user: Real user id, if user namespaces are forbidden.
+        group: Real group id that belongs to ``user``.
     """
 
     map_user: int | None = None
@@ -45,7 +45,7 @@ def launcher(
     identity: Identity = OURSELVES,
     death_signal: signal.Signals = signal.SIGKILL,
 ) -> list[str]:
-    """Command line that runs ``argv`` with an identity and a life tied to this process."""
+    """Returns a command line that runs ``argv`` as an identity, and ends with this process."""
     options = ["--parent", str(os.getpid()), "--death-signal", str(int(death_signal))]
     for name in ("map_user", "user", "group"):
         value = getattr(identity, name)
@@ -55,18 +55,19 @@ def launcher(
 
 
 def unprivileged(*, home: Path, data: Path, program: Path) -> Identity:
-    """An identity under which Postgres agrees to run.
+    """Returns an identity as which Postgres agrees to run.
 
-    As root a user namespace comes first: it needs no account and the files stay ours. Where the
-    kernel forbids it, an existing account is used, if it can reach program and data.
+    As root, the first choice is a user namespace: it needs no account, and the files still belong
+    to root. If the kernel forbids it, the function chooses an existing account that can reach
+    the program and the data.
 
     Args:
-        home: The home folder; opened for passing through, not for reading, if need be.
-        data: Folder that the program must own; given to the identity.
-        program: What will run.
+        home: The home folder; made searchable, but not readable, by the account if necessary.
+        data: Folder that the program must own; its owner is changed to the identity.
+        program: The program.
 
     Raises:
-        AccountError: Neither works; says why.
+        AccountError: Neither choice works; the error names the reason.
     """
     if os.geteuid() != 0:
         return OURSELVES
@@ -101,7 +102,7 @@ def _give(folder: Path, user: int, group: int) -> None:
 
 
 def _some_user() -> int:
-    # initdb looks its user up by id, so the id must be one the machine has a name for.
+    # initdb looks up the name of its user id, so the id must exist in the user database.
     users = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall() if entry.pw_uid != 0}
     for name in _ACCOUNTS:
         if name in users:

@@ -1,10 +1,10 @@
-"""Start one program so that it cannot outlive its supervisor; run as a script, then replaced.
+"""Starts one program that cannot outlive its supervisor; runs as a script that execs the program.
 
-A separate script, because what it does must happen between fork and exec, and running Python
-there inside a threaded supervisor could deadlock. It imports nothing of ours: it runs isolated,
-without site-packages.
+It is a separate script because its work belongs between fork and exec, where Python code of a
+threaded supervisor could deadlock. It imports no module of Headwater: it runs isolated, without
+site-packages.
 
-Order matters: the kernel forgets the parent-death signal when a process changes its identity.
+The order matters: the kernel clears the parent-death signal when a process changes its identity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLONE_NEWUSER = 0x10000000
 
 
 def main(arguments: list[str]) -> None:
-    """Take an identity, tie our life to the parent's, become the program."""
+    """Assumes the identity, requests a signal at the parent's death, and execs the program."""
     split = arguments.index("--")
     parser = argparse.ArgumentParser()
     parser.add_argument("--parent", type=int, required=True)
@@ -40,13 +40,13 @@ def main(arguments: list[str]) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, options.death_signal, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != options.parent:
-        # The supervisor died before the kernel knew whom to tell.
+        # The supervisor died before the parent-death signal was set.
         sys.exit(1)
-    os.execvp(program[0], program)  # noqa: S606  # replacing ourselves is the point
+    os.execvp(program[0], program)  # noqa: S606  # exec replaces this process
 
 
 def _map_user(libc: ctypes.CDLL, user: int) -> None:
-    """Be ``user`` in a user namespace of our own; files keep their real owner."""
+    """Maps this process to ``user`` in a new user namespace; files keep their real owner."""
     real = os.getuid()
     if libc.unshare(_CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare")

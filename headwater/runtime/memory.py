@@ -1,4 +1,4 @@
-"""Resident memory of a process and everything it started."""
+"""Resident memory of a process and its descendants."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import psutil
 
 
 def tree_rss_bytes(pid: int) -> int | None:
-    """Memory of a process and its children; pages they share are counted once.
+    """Returns the memory of a process and its descendants, with shared pages counted once.
 
-    Postgres' backends share one large segment, so plain sums would count it many times over.
-    None once the process is gone.
+    Postgres backends share one large segment, which a plain sum would count once per backend.
+    Returns None if the process has ended.
     """
     try:
         root = psutil.Process(pid)

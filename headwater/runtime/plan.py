@@ -1,7 +1,7 @@
-"""Everything a supervisor needs to know, decided by its caller before it starts.
+"""The plan of a supervisor: everything that its caller decides before the start.
 
-It travels through a pipe and is never written to disk: addresses of external services and
-environments of commands may hold passwords.
+The caller sends it through a pipe and never writes it to disk, because addresses of external
+services and environments of commands may contain passwords.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ START_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run and with what.
+    """The services to run, with ports, Java and jars.
 
     Attributes:
-        spec: The caller's wish.
+        spec: The requested services.
         ports: Chosen ports by name.
         java: The ``java`` executable, if any service needs it.
         jars: Class path of each jar environment.
-        settings: Fingerprints of the wish as the caller wrote it, to recognise it again.
+        settings: Digests of the caller's settings, to compare with a later start.
     """
 
     spec: RuntimeSpec

@@ -1,4 +1,4 @@
-"""Ports on loopback: free ones, remembered from start to start."""
+"""Loopback ports: chosen once, then reused at each start."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headwater.runtime.spec import HOST
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Below the range from which kernels pick the local ends of outgoing connections: a port there
-# could be lost to a client while its server restarts.
+# Below the kernel's range of ephemeral ports: an outgoing connection could take a port of that
+# range while its server restarts.
 _RANGE: Final = range(20_000, 30_000)
-# OpenSearch's runner knows no port above 9299.
+# The runner of OpenSearch supports no port above 9299.
 _RANGES: Final = {"opensearch": range(8_600, 9_300)}
 _TRIES: Final = 500
 
 
 class PortBook:
-    """Which name has which port; written when it changes."""
+    """Ports by name; written when they change."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -34,11 +34,11 @@ class PortBook:
             self._ports = {k: v for k, v in stored.items() if isinstance(v, int)}
 
     def get(self, name: str) -> int | None:
-        """Remembered port of a name."""
+        """Returns the remembered port of a name."""
         return self._ports.get(name)
 
     def choose(self, name: str, wanted: int | None = None) -> int:
-        """A port that is free now: the wanted one, else the remembered one, else a new one.
+        """Returns a free port: the wanted one, else the remembered one, else a new one.
 
         Raises:
             PortTakenError: The wanted port is in use.
@@ -98,7 +98,7 @@ def is_free(port: int) -> bool:
 
 
 def holder(port: int) -> str | None:
-    """Who listens on a port, as ``name (pid n)``; None if that cannot be seen."""
+    """Returns the process that listens on a port, as ``name (pid n)``; None if unknown."""
     import psutil  # noqa: PLC0415  # only an error needs it
 
     try:

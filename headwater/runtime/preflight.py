@@ -31,7 +31,7 @@ _SECOND_PORT: Final = {
 
 
 def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
-    """Check disk, Java, jars, programs, ports and external servers; choose what is open.
+    """Checks disk, Java, jars, programs, ports and external servers; chooses unset ports.
 
     Raises:
         HeadwaterError: Each check has an error of its own.
@@ -73,9 +73,9 @@ def check_disk(folder: Path, free_min_bytes: int) -> None:
 
 
 def choose_ports(home: Home, spec: RuntimeSpec) -> dict[str, int]:
-    """A free port for everything we run; a set port that is taken is an error."""
+    """Returns a free port for each spawned service; raises if a configured port is in use."""
     book = PortBook(home.ports)
-    # Set ports first, so that a chosen one cannot get in their way.
+    # Configured ports first, so that no chosen port conflicts with them.
     order = sorted(spec.spawned.items(), key=lambda item: item[1].port is None)
     ports = {str(name): book.choose(name, wanted.port) for name, wanted in order}
     for name, second in _SECOND_PORT.items():
@@ -88,7 +88,7 @@ def choose_ports(home: Home, spec: RuntimeSpec) -> dict[str, int]:
 
 
 def _settled(home: Home, spec: RuntimeSpec) -> RuntimeSpec:
-    """The spec with every path made absolute; the supervisor may run elsewhere."""
+    """Returns the spec with absolute paths; the supervisor may run in another folder."""
     here = Path.cwd()
     commands = tuple(
         dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Is a service there? Each asks in the service's own protocol and waits no longer than told."""
+"""Readiness probes: each asks in the protocol of the service, within a timeout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kafka_answers(bootstrap: str, timeout_s: float) -> bool:
 
 
 def connect_answers(url: str, timeout_s: float) -> bool:
-    """Whether Kafka Connect tells its version and its herder has started.
+    """Whether Kafka Connect returns its version and its herder has started.
 
     The worker answers ``/`` before it has joined its group; ``/connectors`` only afterwards.
     """
@@ -49,7 +49,7 @@ def search_answers(url: str, timeout_s: float) -> bool:
 
 
 def cache_answers(url: str, timeout_s: float) -> bool:
-    """Whether Valkey or Redis answers PING; one that asks for a password is there too."""
+    """Whether Valkey or Redis answers PING; a request for a password also counts."""
     parts = urlsplit(url)
     try:
         address = (parts.hostname or "127.0.0.1", parts.port or 6379)
@@ -61,7 +61,7 @@ def cache_answers(url: str, timeout_s: float) -> bool:
 
 
 def get_json(url: str, path: str, timeout_s: float) -> Any | None:
-    """JSON answer to a GET, or None; never through a proxy, because services are near."""
+    """Returns the JSON response to a GET, or None; never uses a proxy."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""One child process: started in a session of its own, recorded, capped, never orphaned."""
+"""One child process: in its own session, with a pid file and a capped log, never orphaned."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Launch:
 
     Attributes:
         argv: Program and arguments.
-        env: Added to our own environment; None takes a variable away.
-        cwd: Working folder; ours if absent.
-        identity: As whom.
-        stop_signal: What asks it to end in order.
-        death_signal: What the kernel sends it when the supervisor is killed.
+        env: Changes to this process's environment; None removes a variable.
+        cwd: Working folder; by default that of this process.
+        identity: User as which it runs.
+        stop_signal: Signal that requests an ordered end.
+        death_signal: Signal that the kernel sends when the supervisor dies.
         stop_timeout_s: Time between ``stop_signal`` and SIGKILL.
     """
 
@@ -48,13 +48,13 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process that is recognised again even when its number was given to another.
+    """The identity of a process, which detects that its pid was reused.
 
     Attributes:
         pid: Process id.
         start_time: Kernel ticks between boot and the process's start.
-        boot_id: Which boot; ticks of two boots cannot be compared.
-        name: Whose process it is.
+        boot_id: Id of the boot; ticks of different boots cannot be compared.
+        name: Name of the service or command.
     """
 
     pid: int
@@ -64,13 +64,13 @@ class ProcessRecord:
 
     @classmethod
     def of(cls, pid: int, name: str) -> Self | None:
-        """Record of a living process; None if there is none with that id."""
+        """Returns the record of a running process; None if no process has that id."""
         ticks = _start_time(pid)
         return None if ticks is None else cls(pid, ticks, _boot_id(), name)
 
     @classmethod
     def from_json(cls, value: object) -> Self | None:
-        """Record read back from a file; None if it is not one."""
+        """Reads a record from a file; None if it contains none."""
         if not isinstance(value, dict):
             return None
         try:
@@ -93,7 +93,7 @@ class ProcessRecord:
         }
 
     def alive(self) -> bool:
-        """Whether this very process, not a successor with its number, still runs."""
+        """Whether this process, not another one with the same pid, still runs."""
         return self.boot_id == _boot_id() and _start_time(self.pid) == self.start_time
 
     def send(self, number: signal.Signals, *, group: bool = False) -> bool:
@@ -109,7 +109,7 @@ class ProcessRecord:
         return False
 
     def wait_gone(self, timeout_s: float) -> bool:
-        """Wait for its end; False if it still runs after the time given."""
+        """Waits for its end; returns False if it still runs after the timeout."""
         return wait_until(lambda: not self.alive(), timeout_s, _POLL_S)
 
 
@@ -132,7 +132,7 @@ class ManagedProcess:
             OSError: The program could not be started.
         """
         command = launcher(launch.argv, identity=launch.identity, death_signal=launch.death_signal)
-        # Appending writers go on at the new end after the log was cut.
+        # In append mode, the child writes at the new end after its log was truncated.
         with log.open("ab") as output:
             popen = subprocess.Popen(
                 command,
@@ -156,13 +156,13 @@ class ManagedProcess:
         return self._popen.pid
 
     def poll(self) -> int | None:
-        """Exit code once it ended, negative for a signal; leftovers of its group are ended."""
+        """Exit code after its end, negative for a signal; kills the rest of its process group."""
         if self._popen.returncode is not None:
             return self._popen.returncode
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
-        # Still unreaped, so the group id cannot belong to anybody else yet.
+        # Not reaped yet, so no other process group can have its id.
         self._kill_group()
         code = self._popen.wait()
         self._pid_file.unlink(missing_ok=True)
@@ -174,7 +174,7 @@ class ManagedProcess:
             self._popen.send_signal(self.launch.stop_signal)
 
     def kill(self) -> None:
-        """End it and its group at once."""
+        """Kills it and its process group."""
         if self.poll() is None:
             self._kill_group()
 
@@ -184,18 +184,18 @@ class ManagedProcess:
 
 
 def child_environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Our environment with changes, for a child."""
+    """Returns this process's environment with changes, for a child."""
     merged = {**os.environ, **changes}
     return {name: value for name, value in merged.items() if value is not None}
 
 
 def end_stale(pid_file: Path, *, timeout_s: float = 10.0) -> ProcessRecord | None:
-    """End what an earlier supervisor left behind, and forget its pid file.
+    """Kills a process that an earlier supervisor left behind, and deletes its pid file.
 
-    A process whose number was reused is left alone.
+    A process that reuses the pid is not killed.
 
     Returns:
-        The process that had to be ended, if any.
+        The killed process, if any.
     """
     record = ProcessRecord.from_json(read_json(pid_file))
     ended = None
@@ -209,9 +209,9 @@ def end_stale(pid_file: Path, *, timeout_s: float = 10.0) -> ProcessRecord | Non
 
 
 def cap_log(log: Path, bytes_max: int) -> bool:
-    """Move a log that outgrew its cap to ``<name>.1`` and start again; True if it was cut.
+    """Moves a log that exceeds its cap to ``<name>.1``; returns whether it did.
 
-    Copied and cut, not renamed: the process that writes keeps its open file.
+    The log is copied and truncated, not renamed, because the writing process keeps its open file.
     """
     try:
         if log.stat().st_size <= bytes_max:
@@ -226,7 +226,7 @@ def cap_log(log: Path, bytes_max: int) -> bool:
 
 
 def tail(log: Path, lines: int = 20, bytes_max: int = 16_384) -> str:
-    """Last lines of a log; empty if there is none."""
+    """Returns the last lines of a log; empty without a log."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -242,7 +242,7 @@ def _start_time(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    # The command name may hold spaces and parentheses; the fields start after the last one.
+    # The command name may contain spaces and parentheses; the fields follow the last parenthesis.
     fields = stat.rpartition(")")[2].split()
     if fields[0] in "ZX":
         return None

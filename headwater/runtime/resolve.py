@@ -1,4 +1,4 @@
-"""Addresses of a spec's services, spawned or external, in one shape."""
+"""Resolves the addresses of a spec's services, spawned or external."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHAPE = {
 
 
 def resolve_endpoints(spec: RuntimeSpec) -> Endpoints:
-    """Where each service answers.
+    """Returns the address of each service.
 
     Raises:
         ServiceFailedError: A spawned service was never started in this home folder.

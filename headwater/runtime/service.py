@@ -1,4 +1,4 @@
-"""One interface for a server, whether we run it or another process does."""
+"""The interface of a server, spawned or external."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ PROBE_TIMEOUT_S = 2.0
 class Service(Protocol):
     """A server that answers at an address.
 
-    ``answers`` asks in the server's own protocol, blocks no longer than told, never raises for
-    a server that is not there, and may be called from any thread.
+    ``answers`` asks in the server's protocol within its timeout, returns False for a server that
+    does not answer, and may be called from any thread.
     """
 
     @property
     def name(self) -> str:
-        """Which server."""
+        """Name of the server."""
         ...
 
     @property
     def address(self) -> str:
-        """Where it answers, without a password."""
+        """Address of the server, without a password."""
         ...
 
     def answers(self, timeout_s: float) -> bool:
@@ -39,8 +39,8 @@ class Service(Protocol):
 class SpawnedService(Service, Protocol):
     """A server that the supervisor runs.
 
-    ``prepare`` makes data folder and configuration, may take seconds, and may be called again
-    after a crash at any point. ``launch`` says how to start the server afterwards.
+    ``prepare`` creates the data folder and the configuration. It may take seconds, and may be
+    called again after a crash at any point. ``launch`` then returns how to start the server.
     """
 
     @property
@@ -50,26 +50,26 @@ class SpawnedService(Service, Protocol):
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """Names of what must be ready before it is started."""
+        """Names of the services that must be ready before it starts."""
         ...
 
     def prepare(self) -> None:
-        """Make what the server needs before its first or next start."""
+        """Creates the files that the server needs for its next start."""
         ...
 
     def launch(self) -> Launch:
-        """How to start it."""
+        """Returns how to start the server."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalService:
-    """A server that already runs.
+    """A running external server.
 
     Attributes:
-        name: Which server.
-        address: Where, without a password.
-        probe: Asks it, given a timeout in seconds.
+        name: Name of the server.
+        address: Its address, without a password.
+        probe: Returns whether it answers, given a timeout in seconds.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What shall run: the caller's wish, as plain values."""
+"""The services that a caller requests, as plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPARK_MASTER: Final = "spark-master"
 """Name of the cluster's master among the supervised programs."""
 
 DISK_FREE_MIN_BYTES: Final = 2 * 1024**3
-"""Kafka stops its broker on a full disk; Postgres stops on full WAL. Refuse well before."""
+"""A full disk stops Kafka and Postgres, so a start is refused well before."""
 
 
 class ServiceName(StrEnum):
@@ -34,7 +34,7 @@ class ServiceName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A server that already runs; never started, never stopped, never configured.
+    """A running external server, which Headwater never starts, stops or configures.
 
     Attributes:
         address: Postgres: DSN; Kafka: ``host:port[,host:port]``; the others: URL.
@@ -49,8 +49,8 @@ class Spawned:
 
     Attributes:
         port: Fixed port; by default a free one that is remembered in the home folder.
-        memory_mb: JVM heap, Postgres' shared buffers or Valkey's ``maxmemory``; a default
-            that fits 2 cores and 5 GiB if absent.
+        memory_mb: JVM heap, Postgres' shared buffers or Valkey's ``maxmemory``; the default
+            fits a machine of 2 cores and 5 GiB.
     """
 
     port: int | None = None
@@ -62,9 +62,9 @@ class SparkCluster:
     """A standalone Spark cluster that the supervisor runs on loopback.
 
     Attributes:
-        workers: Worker processes, beside one master.
-        cores: Tasks that each of them takes at once.
-        memory_mb: Heap that each of them has to give to executors.
+        workers: Number of worker processes besides the master.
+        cores: Concurrent tasks of each worker.
+        memory_mb: Heap that each worker can give to executors.
     """
 
     workers: int
@@ -84,20 +84,20 @@ class SparkCluster:
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """A program of ours that runs beside the services, under the same supervision.
+    """A Headwater program that runs beside the services under the same supervisor.
 
     Attributes:
         name: Unique; names its log and pid file.
         argv: Program and arguments.
-        env: Added to the supervisor's environment. Never shown, never written.
+        env: Added to the supervisor's environment. Never shown and never written to disk.
         depends_on: Names of services and commands that must be ready first.
-        ready_file: Ready once this file is written after the start; ready at once if absent.
+        ready_file: The command is ready when it has written this file; without one, immediately.
         cwd: Working folder; the supervisor's if absent.
         start_timeout_s: Longest wait for ``ready_file``.
         stop_timeout_s: Time between SIGTERM and SIGKILL.
         restarts_max: Restarts allowed within ten minutes.
-        final_exit_codes: Exit codes after which no restart helps: usage, configuration and
-            missing dependencies.
+        final_exit_codes: Exit codes after which the command is not restarted: errors of usage,
+            configuration and missing dependencies.
     """
 
     name: str
@@ -118,13 +118,13 @@ class RuntimeSpec:
 
     Attributes:
         home: The ``.headwater`` folder.
-        services: Which servers, each spawned or external; a server not named does not run.
-        commands: Programs of ours under the same supervision.
-        spark: A Spark cluster of ours for the job among them; absent where it needs none.
+        services: The servers, each spawned or external; other servers do not run.
+        commands: Headwater programs under the same supervisor.
+        spark: A spawned Spark cluster for the job; None if it needs none.
         java_home: Value of ``JAVA_HOME``, if set.
-        disk_free_min_bytes: Floor below which a start is refused.
-        log_bytes_max: Cap of each log file; one older part of the same size is kept.
-        lifeline: Stop everything when the process that called ``up`` ends, however it ends.
+        disk_free_min_bytes: Free disk space below which a start is refused.
+        log_bytes_max: Cap of each log file; one older file of the same size is kept.
+        lifeline: Whether everything stops when the process that called ``up`` ends.
     """
 
     home: Path
@@ -138,16 +138,16 @@ class RuntimeSpec:
 
     @property
     def spawned(self) -> dict[ServiceName, Spawned]:
-        """The servers that we run ourselves."""
+        """The spawned servers."""
         return {n: s for n, s in self.services.items() if isinstance(s, Spawned)}
 
     @property
     def external(self) -> dict[ServiceName, External]:
-        """The servers that another process runs."""
+        """The external servers."""
         return {n: s for n, s in self.services.items() if isinstance(s, External)}
 
     def fingerprints(self) -> dict[str, str]:
-        """Digest of each part's settings; equal for equal settings, and it tells no secret."""
+        """Digest of the settings of each part; equal for equal settings, and reveals no secret."""
         parts: dict[str, Any] = {
             str(name): {"kind": type(service).__name__, **asdict(service)}
             for name, service in self.services.items()

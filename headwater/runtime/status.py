@@ -1,4 +1,4 @@
-"""What runs, as the supervisor last said it."""
+"""The status of the services, as the supervisor last wrote it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headwater.runtime.process import ProcessRecord
 
 
 class ServiceState(StrEnum):
-    """State of one service or command; the supervisor alone sets it.
+    """State of one service or command; only the supervisor sets it.
 
     ===========  ==========================================  ==========================
     state        means                                       next
@@ -43,7 +43,7 @@ class ServiceStatus:
         state: Its state.
         kind: ``service``, ``command`` or ``external``.
         pid: Process id while it runs.
-        address: Where it answers, without a password.
+        address: Its address, without a password.
         port: Loopback port.
         rss_bytes: Resident memory of it and its children, shared pages counted once.
         restarts: Restarts since ``up``.
@@ -73,7 +73,7 @@ class RuntimeStatus:
     """Everything under one supervisor.
 
     Attributes:
-        running: Whether that supervisor still runs; if not, nothing below does.
+        running: Whether that supervisor still runs; if not, no service runs.
         supervisor: Its process.
         settings: Digest of each part's settings.
         services: One entry for each service and command, in start order.
@@ -94,13 +94,13 @@ class RuntimeStatus:
 
     @property
     def services_ready(self) -> bool:
-        """Whether every service answers, whatever the commands do."""
+        """Whether every service answers; commands do not count."""
         services = (service for service in self.services if service.kind != "command")
         return self.running and all(service.ready for service in services)
 
     @property
     def failed(self) -> tuple[ServiceStatus, ...]:
-        """Services that gave up."""
+        """Services in state ``failed``."""
         return tuple(s for s in self.services if s.state is ServiceState.FAILED)
 
     def service(self, name: str) -> ServiceStatus | None:
@@ -119,7 +119,7 @@ class RuntimeStatus:
 
     @classmethod
     def from_json(cls, value: object) -> Self | None:
-        """Status read back; None if it is not one. Services of a dead supervisor are stopped."""
+        """Reads a status; None if it is invalid. Services of a dead supervisor count as stopped."""
         if not isinstance(value, dict) or value.get("version") != 1:
             return None
         supervisor = ProcessRecord.from_json(value.get("supervisor"))
@@ -141,10 +141,10 @@ def _service(entry: dict[str, Any], *, running: bool) -> ServiceStatus:
 
 @dataclass(frozen=True, slots=True)
 class StatusEvent:
-    """A service entered another state.
+    """A change of a service's state.
 
     Attributes:
-        service: The service as it is now.
+        service: The service in its new state.
         elapsed_s: Seconds since ``up`` began.
     """
 

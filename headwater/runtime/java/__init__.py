@@ -1,4 +1,4 @@
-"""The Java side of Headwater, locked: which jars, which bytes, which Java.
+"""The Java dependencies of Headwater: locked jars with checksums, and a Java runtime.
 
 Purpose: `python -m headwater.runtime.java fetch` downloads the locked jars, `archive` creates the
 job's class archive, `lock` resolves the versions again.

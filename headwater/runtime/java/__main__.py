@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Refresh the locks, bring every locked jar onto this machine, or archive Spark's classes."""
+    """Refreshes the locks, downloads the locked jars, or archives Spark's classes."""
     parser = argparse.ArgumentParser(
         prog="python -m headwater.runtime.java", description=main.__doc__
     )
@@ -43,7 +43,7 @@ def _fetched(env: str) -> int:
 
 
 def _archive(java_home: str | None) -> None:
-    """Without it Spark only starts more slowly: a failure is reported and has no other effect."""
+    """Creates the class archive; a failure is only reported, because Spark starts without it."""
     from projections.job.spark import class_archive  # noqa: PLC0415  # loads pyspark
 
     home = find_java(java_home).home
@@ -59,7 +59,7 @@ def _archive(java_home: str | None) -> None:
 
 
 def _reason(error: OSError | subprocess.SubprocessError) -> str:
-    """The last line that the session printed, or else what the error itself says."""
+    """Returns the last line that the session printed, or the text of the error."""
     printed: bytes = getattr(error, "stderr", None) or b""
     lines = printed.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else str(error)

@@ -1,4 +1,4 @@
-"""Errors of the supply: Java and jars.
+"""Errors of Java and jars.
 
 SupplyError
 ├── JavaMissingError       HW-J001
@@ -23,13 +23,13 @@ class SupplyError(HeadwaterError):
 
 
 class JavaMissingError(SupplyError):
-    """No Java runtime was found at all."""
+    """No Java runtime was found."""
 
     code = "HW-J001"
 
 
 class JavaTooOldError(SupplyError):
-    """A Java runtime was found, but none that is new enough."""
+    """All Java runtimes that were found are too old."""
 
     code = "HW-J002"
 
@@ -47,7 +47,7 @@ class JarDamagedError(SupplyError):
 
 
 class JarUnavailableError(SupplyError):
-    """A locked jar is neither in the local cache nor could it be downloaded."""
+    """A locked jar is missing from the local cache, and the download failed."""
 
     code = "HW-J011"
     retriable = True

@@ -1,7 +1,7 @@
-"""Locked jars on disk: taken from the local Maven cache, downloaded if missing, always checked.
+"""Locked jars on disk: from the local Maven cache, downloaded if missing, always verified.
 
-Normal use never resolves a POM: the lock says which jars there are. With everything in the
-cache nothing here touches the network.
+Normal use resolves no POM: the lock lists the jars. If all of them are cached, this module does not
+use the network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ATTEMPTS: Final = 3
 
 
 def ensure(env: str, *, progress: bool = True, repository: Path | None = None) -> list[Path]:
-    """Paths of an environment's jars, in class-path order, each present and unchanged.
+    """Returns the verified jars of an environment, in class-path order.
 
     Args:
         env: ``kafka``, ``opensearch`` or ``spark``.
@@ -52,9 +52,9 @@ def ensure(env: str, *, progress: bool = True, repository: Path | None = None) -
 
 
 def damaged(env: str, *, repository: Path | None = None) -> list[Path]:
-    """Jars of an environment whose bytes differ from the lock; never downloads or repairs.
+    """Returns the jars of an environment that differ from the lock; downloads nothing.
 
-    One that a start has checked, and that was not written since, is not read again.
+    A jar that was verified before and is unchanged since is not read again.
     """
     folder = repository or default_repository()
     verified = VerifiedJars.beside(folder)
@@ -67,18 +67,18 @@ def damaged(env: str, *, repository: Path | None = None) -> list[Path]:
 
 
 def missing(env: str, *, repository: Path | None = None) -> list[LockedJar]:
-    """Jars of an environment that a start would have to download."""
+    """Returns the jars of an environment that a start would download."""
     folder = repository or default_repository()
     return [jar for jar in read_lock(env) if not (folder / jar.path).is_file()]
 
 
 def class_path(jars: Iterable[Path]) -> str:
-    """The jars as one ``-cp`` value."""
+    """Returns the jars as one ``-cp`` value."""
     return ":".join(str(jar) for jar in jars)
 
 
 def default_repository() -> Path:
-    """The user's Maven repository, as jgo and Maven find it."""
+    """Returns the user's Maven repository, as jgo and Maven determine it."""
     from jgo.constants import default_maven_repo  # noqa: PLC0415  # jgo loads requests
 
     return Path(default_maven_repo())

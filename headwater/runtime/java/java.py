@@ -1,4 +1,4 @@
-"""Find a Java runtime that can run Kafka, OpenSearch and Spark."""
+"""Finds a Java runtime that can run Kafka, OpenSearch and Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAJOR_MIN: Final = 17
 """Spark 4 and Kafka 4 are compiled for Java 17."""
 
 MODULE_NEEDED: Final = "jdk.incubator.vector"
-"""Spark's launcher always adds it; the JVM refuses to start where it is absent."""
+"""Spark's launcher always adds this module; a JVM without it refuses to start."""
 
 INSTALL_HINT: Final = "apt-get install openjdk-17-jre-headless   (or set JAVA_HOME to a Java 17+)"
 _PROBE_TIMEOUT_S: Final = 20.0
@@ -35,21 +35,21 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """What ``JAVA_HOME`` must be for tools that insist on it, such as Spark's launcher."""
+        """Value of ``JAVA_HOME`` for tools that require it, such as Spark's launcher."""
         return self.path.resolve().parent.parent
 
 
 def find_java(java_home: str | None = None, *, search_path: str | None = None) -> Java:
-    """First runtime that fits: ``java_home``, then the search path.
+    """Returns the first suitable runtime of ``java_home`` and the search path.
 
     Args:
         java_home: Value of ``JAVA_HOME``, if set; only the settings read the environment.
         search_path: Folders joined by ``:``; by default the process's ``PATH``.
 
     Raises:
-        JavaMissingError: No Java at all.
-        JavaTooOldError: Only runtimes older than 17.
-        JavaIncompleteError: Only runtimes without the module Spark needs.
+        JavaMissingError: There is no Java runtime.
+        JavaTooOldError: All runtimes are older than 17.
+        JavaIncompleteError: All runtimes lack the module that Spark needs.
     """
     candidates = _candidates(java_home, search_path)
     seen: list[str] = []
@@ -92,9 +92,9 @@ def _candidates(java_home: str | None, search_path: str | None) -> list[Path]:
 
 
 def _described(path: Path) -> Java | None:
-    """Returns a runtime that its file `release` says is fit; None if that has to be asked of it.
+    """Returns a runtime that is suitable by its file `release`; None if the file does not tell.
 
-    Two starts of a JVM would be most of the time of a command that does little else.
+    Reading the file avoids two starts of a JVM, which would dominate the time of short commands.
     """
     try:
         text = (path.resolve().parent.parent / "release").read_text("utf-8", "replace")
@@ -133,7 +133,7 @@ def _number(version: str) -> int | None:
     if found is None:
         return None
     first, second = found.groups()
-    # Java 8 and older call themselves 1.8.
+    # Java 8 and older report versions such as 1.8.
     return int(second) if first == "1" and second else int(first)
 
 

@@ -1,8 +1,7 @@
-"""The locks: which jars an environment consists of, and the sha256 of each.
+"""The lock files: the jars of an environment, each with its sha256.
 
-A lock is read on every start and written only by ``python -m headwater.runtime.java lock``. It
-holds coordinates and checksums, never where a jar comes from: that is the reader's own
-configuration.
+Each start reads the lock; only ``python -m headwater.runtime.java lock`` writes it. It contains
+coordinates and checksums, but no repository: that is part of the user's configuration.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ class LockedJar:
 
     @property
     def path(self) -> Path:
-        """Place of the file inside a Maven repository."""
+        """Path of the file inside a Maven repository."""
         suffix = f"-{self.classifier}" if self.classifier else ""
         name = f"{self.artifact}-{self.version}{suffix}.jar"
         return Path(*self.group.split("."), self.artifact, self.version, name)
 
 
 def lock_path(env: str) -> Path:
-    """Path of an environment's lock file.
+    """Returns the path of an environment's lock file.
 
     Raises:
         LockUnreadableError: No environment has that name.
@@ -72,7 +71,7 @@ def lock_path(env: str) -> Path:
 
 
 def read_lock(env: str) -> tuple[LockedJar, ...]:
-    """Jars of an environment in class-path order.
+    """Returns the jars of an environment in class-path order.
 
     Raises:
         LockUnreadableError: The lock is missing, malformed or lacks a checksum.
@@ -100,10 +99,10 @@ def _jar(entry: dict[str, str]) -> LockedJar:
 
 
 def refresh_lock(env: str) -> int:
-    """Resolve ``jgo.toml`` again and write the lock; needs the network.
+    """Resolves ``jgo.toml`` again and writes the lock; needs the network.
 
     Returns:
-        How many jars the environment now consists of.
+        The number of jars of the environment.
     """
     from jgo.env import EnvironmentBuilder, EnvironmentSpec  # noqa: PLC0415  # only a refresh needs it
     from jgo.env._lockfile import LockFile, compute_spec_hash  # noqa: PLC0415
@@ -116,9 +115,9 @@ def refresh_lock(env: str) -> int:
     builder = EnvironmentBuilder(context)
     chosen: dict[tuple[str, ...], Dependency] = {}
     for text in EnvironmentSpec.load(spec_path).coordinates:
-        # jgo lets every root's version management reach into the others: Debezium's would pull
-        # half of Kafka's Jetty to another version. Alone, each root gets what its authors built
-        # with, and where two disagree the earlier one decides.
+        # If jgo resolves all roots together, the managed versions of one apply to the others:
+        # Debezium's would change half of Kafka's Jetty. Each root is therefore resolved alone, to
+        # the versions that its authors use; in a conflict, the earlier root wins.
         wanted = builder._coordinates_to_dependencies([Coordinate.parse(text)])  # noqa: SLF001
         found = wanted
         if _TRANSITIVE[env]:

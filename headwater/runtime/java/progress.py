@@ -1,4 +1,4 @@
-"""Progress of downloads on stderr: files and bytes; quiet without a terminal."""
+"""Progress of downloads on stderr, in files and bytes; silent without a terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class DownloadProgress(Protocol):
-    """Where downloads report; called from several threads at once."""
+    """Receives the progress of downloads; called from several threads concurrently."""
 
     def for_file(self, name: str, size: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Context of one file of ``size`` bytes, giving the function to call with each chunk."""
+        """Opens a context for a file of ``size`` bytes; yields the function to call per chunk."""
         ...
 
     def file_done(self) -> None:
-        """One more file is in place."""
+        """Records a finished file."""
         ...
 
 
@@ -44,12 +44,12 @@ class _Bar:
 
 @contextmanager
 def open_progress(title: str, *, files: int, shown: bool) -> Iterator[DownloadProgress]:
-    """A progress bar on stderr, or silence.
+    """Yields a progress bar on stderr, or a silent one.
 
     Args:
-        title: What is downloaded.
-        files: How many files there will be.
-        shown: False for silence.
+        title: Name of the download.
+        files: Number of files.
+        shown: Whether the bar is visible.
     """
     if not shown:
         yield _Bar(lambda _files, _bytes: None)

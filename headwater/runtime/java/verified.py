@@ -1,7 +1,7 @@
-"""Memory of checked jars, so that a warm start does not hash 150 MB again.
+"""Cache of verified jars, so that a warm start does not hash 150 MB again.
 
-A jar counts as checked only while its size, its modification time in nanoseconds and its inode
-are the ones that were hashed; anything that rewrites the file changes one of them.
+A jar counts as verified only while its size, its modification time in nanoseconds and its inode are
+unchanged since it was hashed; any rewrite of the file changes one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME: Final = ".headwater-verified.json"
 
 
 class VerifiedJars:
-    """Which files were hashed in which state, and to what."""
+    """Hashes of files, each with the state in which the file was hashed."""
 
     def __init__(self, file: Path, entries: dict[str, list[object]]) -> None:
         self._file = file
@@ -28,7 +28,7 @@ class VerifiedJars:
 
     @classmethod
     def beside(cls, repository: Path) -> Self:
-        """Memory kept in the Maven repository it speaks of; unreadable memory is empty."""
+        """Reads the cache of a Maven repository; empty if it cannot be read."""
         file = repository / _NAME
         try:
             entries = json.loads(file.read_text("utf-8"))
@@ -37,16 +37,16 @@ class VerifiedJars:
         return cls(file, entries if isinstance(entries, dict) else {})
 
     def knows(self, path: Path, sha256: str) -> bool:
-        """Whether the file, as it is now, was hashed to this value."""
+        """Whether the file was hashed to this value in its current state."""
         return self._entries.get(str(path)) == [*_state(path), sha256]
 
     def remember(self, path: Path, sha256: str) -> None:
-        """Note that the file, as it is now, has this hash."""
+        """Records the hash of the file in its current state."""
         self._entries[str(path)] = [*_state(path), sha256]
         self._changed = True
 
     def save(self) -> None:
-        """Write the memory; a folder that cannot be written only costs time next start."""
+        """Writes the cache; if the folder is not writable, the next start hashes again."""
         if not self._changed:
             return
         with contextlib.suppress(OSError):

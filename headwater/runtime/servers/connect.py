@@ -1,4 +1,4 @@
-"""Kafka Connect, distributed mode with one worker; Debezium and our converter on its class path."""
+"""Kafka Connect in distributed mode, one worker, with Debezium and Headwater's converter."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def secrets_folder(home: Home) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """A Kafka Connect of ours.
+    """A spawned Kafka Connect.
 
     Attributes:
-        home: Whose folder holds its configuration.
+        home: Home folder, which holds its configuration.
         port: Loopback port of the REST interface.
-        bootstrap: Kafka's address, ours or another process's.
+        bootstrap: Address of Kafka, spawned or external.
         program: Java and jars.
-        depends_on: ``kafka`` if that is ours.
+        depends_on: ``kafka`` if Kafka is spawned.
         memory_mb: Heap.
     """
 
@@ -57,7 +57,7 @@ class Connect:
     def prepare(self) -> None:
         """Write the configuration."""
         conf = self.home.conf(self.name)
-        # Debezium is on the class path; an empty folder keeps Connect from looking elsewhere.
+        # Debezium is on the class path; an empty plugin folder keeps Connect from scanning others.
         plugins = conf / "plugins"
         plugins.mkdir(parents=True, exist_ok=True)
         secrets = secrets_folder(self.home)
@@ -77,7 +77,7 @@ class Connect:
         )
 
     def launch(self) -> Launch:
-        """How to start it."""
+        """Returns how to start the server."""
         conf = self.home.conf(self.name)
         program = JavaProgram(self.program.java, (*self.program.jars, converter.JAR))
         argv = program.command(
@@ -89,5 +89,5 @@ class Connect:
         return Launch(argv=argv, env=JAVA_ENV, stop_timeout_s=15.0)
 
     def answers(self, timeout_s: float) -> bool:
-        """Whether it tells its version and its list of connectors."""
+        """Whether it returns its version and its list of connectors."""
         return connect_answers(self.address, timeout_s)

@@ -1,4 +1,4 @@
-"""What all servers on a Java runtime have in common."""
+"""The shared part of all servers on a Java runtime."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JAVA_ENV: Final[Mapping[str, str | None]] = {
-    # glibc keeps up to eight arenas per core, each with memory it never gives back.
+    # By default, glibc keeps up to eight arenas per core, whose memory it never releases.
     "MALLOC_ARENA_MAX": "2",
-    # A user's options for other programs must not change our servers.
+    # Options that the user sets for other Java programs must not affect the servers.
     "JAVA_TOOL_OPTIONS": None,
     "_JAVA_OPTIONS": None,
     "JDK_JAVA_OPTIONS": None,
@@ -35,10 +35,10 @@ class JavaProgram:
     def command(
         self, main: str, *arguments: str, heap_mb: int, options: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Command line of a main class with a bounded heap.
+        """Returns the command line of a main class with a bounded heap.
 
-        Made for a small machine that many servers share: the serial collector costs the least
-        memory and threads, and the second compiler would take both cores for the first minutes.
+        The options suit a small machine with many servers: the serial collector needs the least
+        memory and the fewest threads, and the C2 compiler would occupy both cores for minutes.
         """
         return (
             str(self.java),

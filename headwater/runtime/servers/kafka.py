@@ -26,10 +26,10 @@ _FORMAT_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """A Kafka of ours.
+    """A spawned Kafka.
 
     Attributes:
-        home: Whose folder holds its data.
+        home: Home folder, which holds its data.
         port: Loopback port of the broker.
         controller_port: Loopback port of the controller.
         program: Java and jars.
@@ -51,7 +51,7 @@ class Kafka:
         return f"{HOST}:{self.port}"
 
     def prepare(self) -> None:
-        """Write the configuration, and format the log folder if it is new."""
+        """Writes the configuration, and formats the log folder if it is new."""
         data = self.home.data(self.name)
         data.mkdir(parents=True, exist_ok=True)
         conf = self.home.conf(self.name)
@@ -70,13 +70,13 @@ class Kafka:
         if (data / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # with "=", because an id may begin with a dash
+        # with "=", because an id may start with a dash
         wanted = f"--cluster-id={cluster}"
         arguments = ("format", "--ignore-formatted", wanted, "-c", str(settings))
         self._run("kafka.tools.StorageTool", *arguments)
 
     def launch(self) -> Launch:
-        """How to start it."""
+        """Returns how to start the server."""
         settings = self.home.conf(self.name) / "server.properties"
         argv = self.program.command(
             "kafka.Kafka", str(settings), heap_mb=self.memory_mb, options=self._options()

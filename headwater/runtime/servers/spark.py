@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback: one master and its workers, as the package ships them."""
+"""A Spark standalone cluster on loopback, from the package pyspark: a master and its workers."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from headwater.runtime.spec import SparkCluster
 
 _HEAP_MB: Final = 160
-"""Master and workers only start others and watch them."""
+"""Heap of master and workers, which only start and monitor other processes."""
 
 _SCALA: Final = "2.13"
-"""What Spark's scripts find out by looking at its jars; executors are not started without it."""
+"""The Scala version, which Spark's scripts derive from its jars; executors require it."""
 
 _WORKER_SILENT_S: Final = 20
-"""A worker that is not heard from is given up; a master that comes back waits as long for those
-that it knew."""
+"""Seconds without a heartbeat after which the master drops a worker; a restarted master waits as
+long for its known workers."""
 
 
 def folder() -> Path:
-    """Where the package pyspark lies, which is Spark's home; it is found without loading it.
+    """Returns the folder of the package pyspark, which is Spark's home, without importing it.
 
     Raises:
-        ServerMissingError: It is not installed.
+        ServerMissingError: The package is not installed.
     """
     found = importlib.util.find_spec("pyspark")
     for place in (found.submodule_search_locations or []) if found else []:
@@ -44,7 +44,7 @@ def folder() -> Path:
 
 
 def class_path() -> Path:
-    """All of Spark's jars, as Java takes them.
+    """Returns all jars of Spark as a class path.
 
     Raises:
         ServerMissingError: The package is not installed.
@@ -54,15 +54,14 @@ def class_path() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class SparkMaster:
-    """A master of ours.
+    """A spawned master.
 
-    What it knows of workers and jobs is on disk, so that one that was killed and comes back goes on
-    with both.
+    Its recovery state is on disk, so a restarted master keeps its workers and jobs.
 
     Attributes:
-        home: Whose folder holds what it knows.
+        home: Home folder, which holds its recovery state.
         port: Loopback port for workers and drivers.
-        page_port: Loopback port of its page, which says how it is.
+        page_port: Loopback port of its web interface, which reports its status.
         program: Java and jars.
     """
 
@@ -76,11 +75,11 @@ class SparkMaster:
 
     @property
     def address(self) -> str:
-        """Where drivers and workers reach it."""
+        """Address for drivers and workers."""
         return f"spark://{HOST}:{self.port}"
 
     def prepare(self) -> None:
-        """Make the folder of what it knows."""
+        """Creates the folder of its recovery state."""
         self._data.mkdir(parents=True, exist_ok=True)
 
     def launch(self) -> Launch:
@@ -93,18 +92,18 @@ class SparkMaster:
                 "-Dspark.deploy.recoveryMode=FILESYSTEM",
                 f"-Dspark.deploy.recoveryDirectory={self._data}",
                 f"-Dspark.worker.timeout={_WORKER_SILENT_S}",
-                # whoever reaches that port has programs run
+                # a client of that port could run programs
                 "-Dspark.master.rest.enabled=false",
             ),
         )
         return Launch(argv=argv, env=_environment())
 
     def answers(self, timeout_s: float) -> bool:
-        """Whether it takes jobs."""
+        """Whether it accepts jobs."""
         return self.said(timeout_s).get("status") == "ALIVE"
 
     def said(self, timeout_s: float) -> Mapping[str, object]:
-        """Returns what it says of itself; nothing if it does not answer."""
+        """Returns its status; empty if it does not answer."""
         found = get_json(f"http://{HOST}:{self.page_port}", "/json/", timeout_s)
         return found if isinstance(found, dict) else {}
 
@@ -115,14 +114,14 @@ class SparkMaster:
 
 @dataclass(frozen=True, slots=True)
 class SparkWorker:
-    """A worker of ours: it starts an executor for each job, in a process of its own.
+    """A spawned worker, which starts one executor process per job.
 
     Attributes:
-        home: Whose folder holds what its executors write.
+        home: Home folder, which holds the files of its executors.
         name: Its name among the supervised programs.
         port: Loopback port.
-        master: Whose worker it is.
-        cluster: What it has to give.
+        master: The master of its cluster.
+        cluster: Cores and memory of each worker.
     """
 
     depends_on: ClassVar[tuple[str, ...]] = (SPARK_MASTER,)
@@ -135,11 +134,11 @@ class SparkWorker:
 
     @property
     def address(self) -> str:
-        """Where the master reaches it."""
+        """Its address for the master."""
         return f"{HOST}:{self.port}"
 
     def prepare(self) -> None:
-        """Make its working folder."""
+        """Creates its working folder."""
         self._data.mkdir(parents=True, exist_ok=True)
 
     def launch(self) -> Launch:
@@ -152,7 +151,7 @@ class SparkWorker:
             heap_mb=_HEAP_MB,
             options=(
                 f"-Dspark.worker.timeout={_WORKER_SILENT_S}",
-                # jars and logs of executors that ended
+                # deletes jars and logs of ended executors
                 "-Dspark.worker.cleanup.enabled=true",
                 "-Dspark.worker.cleanup.appDataTtl=3600",
             ),
@@ -160,7 +159,7 @@ class SparkWorker:
         return Launch(argv=argv, env=_environment())
 
     def answers(self, timeout_s: float) -> bool:
-        """Whether the master counts on it."""
+        """Whether the master lists it as alive."""
         workers = self.master.said(timeout_s).get("workers")
         return isinstance(workers, list) and any(
             worker.get("port") == self.port and worker.get("state") == "ALIVE" for worker in workers

@@ -10,7 +10,7 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
 def render(name: str, **values: object) -> str:
-    """Text of a template with every placeholder filled.
+    """Returns a template with every placeholder filled.
 
     Raises:
         KeyError: A placeholder has no value.
@@ -20,7 +20,7 @@ def render(name: str, **values: object) -> str:
 
 
 def render_to(folder: Path, name: str, **values: object) -> Path:
-    """Write a rendered template into a folder and return its path."""
+    """Writes a rendered template into a folder; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / name
     target.write_text(render(name, **values), "utf-8")

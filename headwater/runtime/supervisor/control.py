@@ -1,4 +1,4 @@
-"""Start, stop and look at the services of a home folder; what the command line calls."""
+"""Starts, stops and inspects the services of a home folder, for the command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DOWN_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """What a start waits for, until when, and whom it tells of the way there."""
+    """The parts that a start waits for, its deadline and its event callback."""
 
     on_event: Callable[[StatusEvent], None]
     timeout_s: float
@@ -49,11 +49,11 @@ class _Awaited:
     commands: bool
 
     def failed(self, found: RuntimeStatus) -> ServiceStatus | None:
-        """Says which part the caller asked for gave up, if any."""
+        """Returns a requested part that has failed, if any."""
         return next((service for service in found.failed if service.name in self.parts), None)
 
     def ready(self, found: RuntimeStatus) -> bool:
-        """Says whether every part that is waited for is ready."""
+        """Returns whether all awaited parts are ready."""
         waited = [
             service
             for service in found.services
@@ -75,23 +75,23 @@ def up(  # noqa: PLR0913  # what a caller may wish of a start
     await_commands: bool = True,
     may_fail: Collection[str] = (),
 ) -> Endpoints:
-    """Start what the spec names, or join what already runs; return when everything is ready.
+    """Starts the services of a spec, or joins running ones; returns when all are ready.
 
-    Nothing is left behind if it does not come to that, whatever the reason, Ctrl-C included.
+    If the start fails or is interrupted, also by Ctrl-C, everything that it started is stopped.
 
     Args:
-        spec: What shall run.
+        spec: The services to run.
         on_event: Called for every change of a service's state, in this thread.
-        timeout_s: Longest wait for all services, seconds; downloads of jars come on top.
-        progress: Show downloads on stderr.
-        await_commands: Wait for the commands too, not only for the services; a command that
-            needs the caller's next step to become ready must not be waited for here.
-        may_fail: Commands that may have given up: the rest is of use without them.
+        timeout_s: Longest wait for all services, in seconds, without downloads of jars.
+        progress: Whether to show downloads on stderr.
+        await_commands: Whether to wait for the commands as well as the services. Must be False if a
+            command becomes ready only after a later step of the caller.
+        may_fail: Commands that may be in state ``failed``.
 
     Raises:
         SettingsDifferError: Other settings already run in this folder.
         PortTakenError: A port that the spec names is in use.
-        DiskNearlyFullError: Too little room.
+        DiskNearlyFullError: There is too little free disk space.
         ExternalUnreachableError: A server that the spec names does not answer.
         ServiceFailedError: A service could not be started.
         StartTimeoutError: Not everything answered in time.
@@ -110,24 +110,25 @@ def up(  # noqa: PLR0913  # what a caller may wish of a start
         found = status(home.root)
         if found is not None and found.running:
             return _join(home, spec, found, awaited)
-        # Somebody holds the lock and has not spoken yet: it starts, or it fails and lets go.
+        # Another process holds the lock and has written no status: it is starting, or will fail and
+        # release the lock.
         if time.monotonic() > deadline:
             raise StartTimeoutError("another start in this folder has not finished")
         time.sleep(_POLL_S)
 
 
 def down(home: Path, timeout_s: float = DOWN_TIMEOUT_S) -> bool:
-    """Stop everything in order, then whatever is left.
+    """Stops everything in order, then kills the processes that remain.
 
     Args:
         home: The ``.headwater`` folder.
-        timeout_s: Longest wait for an ordered stop, seconds.
+        timeout_s: Longest wait for an ordered stop, in seconds.
 
     Returns:
-        Whether anything had to be stopped.
+        Whether a process had to be stopped.
 
     Raises:
-        StopTimeoutError: Something still runs.
+        StopTimeoutError: A process still runs.
     """
     place = Home(home.resolve())
     record = ProcessRecord.from_json(read_json(place.pid_file("supervisor")))
@@ -135,7 +136,7 @@ def down(home: Path, timeout_s: float = DOWN_TIMEOUT_S) -> bool:
     if record is not None and record.send(signal.SIGTERM):
         stopped = True
         if not record.wait_gone(timeout_s):
-            # Its children end with it: the kernel tells them.
+            # Its children end as well: the kernel signals them.
             record.send(signal.SIGKILL)
             if not record.wait_gone(5.0):
                 raise StopTimeoutError("the supervisor did not stop", detail=f"pid {record.pid}")
@@ -187,17 +188,17 @@ def _resume(home: Home, names: Collection[str]) -> None:
 
 
 def status(home: Path) -> RuntimeStatus | None:
-    """What runs in a home folder; None if nothing ever did. Changes nothing."""
+    """Returns the status of a home folder; None if no service ever ran in it."""
     return RuntimeStatus.from_json(read_json(Home(home.resolve()).status))
 
 
 def endpoints(spec: RuntimeSpec) -> Endpoints:
-    """Where the services of a spec answer, once they were started. Changes nothing."""
+    """Returns the addresses of the services of a spec, after their start."""
     return resolve_endpoints(spec)
 
 
 def log_path(home: Path, name: str) -> Path:
-    """Log file of a service, a command, or ``supervisor``."""
+    """Returns the log file of a service, a command, or ``supervisor``."""
     return Home(home.resolve()).log(name)
 
 
@@ -207,8 +208,8 @@ def _pid_files(home: Home) -> list[Path]:
 
 @contextmanager
 def _exclusive(home: Home) -> Iterator[int | None]:
-    """The home folder's lock as a file descriptor, or None while another process holds it."""
-    # The supervisor inherits the open file, and with it the lock: closing it here frees nothing.
+    """Yields the locked file descriptor of the home folder, or None if the lock is held."""
+    # The supervisor inherits the open file and the lock, so closing it here does not release it.
     with file_lock.opened(home.lock, 0o600) as descriptor:
         yield descriptor if file_lock.try_lock(descriptor) else None
 
@@ -245,7 +246,7 @@ def _join(
     awaited: _Awaited,
 ) -> Endpoints:
     wanted = spec.fingerprints()
-    # More may run than this caller asks for; what it asks for must run as asked.
+    # Other services may run too, but the requested ones must run with the requested settings.
     differ = sorted(n for n, digest in wanted.items() if digest != running.settings.get(n))
     if differ:
         raise SettingsDifferError(

@@ -1,4 +1,4 @@
-"""Bring a supervisor into being, detached from terminal and starter, tied to them by one pipe."""
+"""Starts a supervisor, detached from its starter and the terminal except for one pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headwater.runtime.home import Home
     from headwater.runtime.plan import Plan
 
-# The caller may run from a source tree that is not installed, from any folder.
+# The caller may run from a source tree that is not installed, in any folder.
 _CODE: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from headwater.runtime.supervisor.supervisor import main; main()"
@@ -31,37 +31,37 @@ class SupervisorHandle:
         self._pipe: int | None = pipe
 
     def ended(self) -> bool:
-        """Whether the supervisor is gone."""
+        """Whether the supervisor has ended."""
         try:
             return os.waitpid(self.pid, os.WNOHANG)[0] != 0
         except ChildProcessError:
             return True
 
     def detach(self) -> None:
-        """Let it live on without us."""
+        """Lets the supervisor outlive this process."""
         if self._pipe is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._pipe, DETACH)
             self.cut()
 
     def cut(self) -> None:
-        """Close the pipe; unless detached before, the supervisor stops everything."""
+        """Closes the pipe; unless detached before, the supervisor stops everything."""
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
 
 
 def spawn_supervisor(home: Home, plan: Plan, lock: int) -> SupervisorHandle:
-    """Start a supervisor that inherits the home folder's lock and reads its plan from a pipe.
+    """Starts a supervisor that inherits the home folder's lock and reads its plan from a pipe.
 
-    Without :meth:`SupervisorHandle.detach` it lives as long as this process.
+    Without :meth:`SupervisorHandle.detach`, it ends with this process.
     """
     reader, writer = os.pipe()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = os.open(home.log("supervisor"), flags, 0o600)
     try:
         os.set_inheritable(lock, True)
-        # Not subprocess: its object would report a supervisor that outlives it as a leak.
+        # Not subprocess: a Popen object would report a running supervisor as a leak.
         pid = os.posix_spawn(
             sys.executable,
             [sys.executable, "-c", _CODE, _ROOT, "headwater-supervisor", str(home.root)],

@@ -1,9 +1,8 @@
-"""The supervisor: a process of its own that keeps the services of one home folder running.
+"""The supervisor: a separate process that keeps the services of one home folder running.
 
-It reads its plan from standard input. That pipe stays open as its lifeline: when the starter
-ends without having written the word ``detach``, the pipe closes and everything is stopped. The
-exclusive lock on the home folder is inherited from the starter, so there is no moment in which a
-second one could begin.
+It reads its plan from standard input. That pipe remains open as its lifeline: if the starter ends
+without having written ``detach``, the pipe closes and the supervisor stops everything. It inherits
+the exclusive lock on the home folder from the starter, so no second supervisor can start meanwhile.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _log = structlog.get_logger(__name__)
 DETACH: Final = b"detach\n"
 _TICK_S: Final = 0.1
 _CALM_S: Final = 1.0
-"""Rest while nothing is about to start: the end of a program ends it at once."""
+"""Pause while no program is starting; the end of a program interrupts it."""
 
 _HOUSEKEEPING_S: Final = 3.0
 _RESTS: Final = 200
-"""Memory is measured again after so many times what that took of a processor."""
+"""Interval between measurements of memory, as a multiple of the processor time of one."""
 
 _STOP_ORDER: Final = (
     (ServiceName.CONNECT, ServiceName.SEARCH, ServiceName.CACHE),
@@ -51,7 +50,7 @@ _STOP_ORDER: Final = (
 
 
 class Supervisor:
-    """Runs a plan until told to stop."""
+    """Runs a plan until it is asked to stop."""
 
     def __init__(self, plan: Plan, lifeline: int) -> None:
         self._plan = plan
@@ -71,7 +70,7 @@ class Supervisor:
         self._record = record
 
     def run(self) -> None:
-        """Start everything, watch it until asked to stop, stop it in order."""
+        """Starts everything, supervises it until a stop is requested, and stops it in order."""
         self._home.pid_file("supervisor").write_text(json.dumps(self._record.to_json()))
         wake = self._listen_for_signals()
         housekeeping_at = 0.0
@@ -124,7 +123,7 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # Only so that the death of a child ends the wait at once.
+        # A handler is needed so that the death of a child interrupts the wait.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         return reader
 
@@ -195,7 +194,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """Read the plan, run it."""
+    """Reads the plan and runs it."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -211,7 +210,7 @@ def main() -> None:
 
 
 def _read_line(fd: int) -> str:
-    # Byte by byte past nothing: what follows the line belongs to the lifeline.
+    # Byte by byte, so that no byte after the line is consumed: those belong to the lifeline.
     line = b""
     while not line.endswith(b"\n"):
         chunk = os.read(fd, 65_536)

@@ -1,4 +1,4 @@
-"""One supervised program and its life: prepared, started, probed, watched, restarted, stopped."""
+"""The life cycle of one supervised program: prepare, start, probe, restart, stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 RESTART_WINDOW_S: Final = 600.0
 RESTARTS_MAX: Final = 5
 _FIRST_STARTS_MAX: Final = 2
-"""A service that never answered is not going to; its log says why."""
+"""Restarts of a service that has never answered; its log names the cause."""
 
 _PROBE_EVERY_S: Final = 0.15
 _BACKOFF_FIRST_S: Final = 0.2
@@ -37,20 +37,20 @@ _BACKOFF_MAX_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a unit runs.
+    """The program of a unit.
 
     Attributes:
         name: Unique; names its log and pid file.
         kind: ``service`` or ``command``.
-        launch: Prepares it and says how to start it; may take seconds.
-        probe: Asks whether it is ready, given a timeout and when it was started (seconds since
-            1970); None if it is ready at once.
-        depends_on: What must be ready first.
-        address: Where it answers.
+        launch: Prepares the program and returns how to start it; may take seconds.
+        probe: Returns whether it is ready, given a timeout and its start time (seconds since 1970);
+            None if it is ready immediately.
+        depends_on: Names of the units that must be ready first.
+        address: Its address.
         port: Loopback port.
         start_timeout_s: Longest time from start to ready.
         restarts_max: Restarts allowed within ten minutes.
-        final_exit_codes: Exit codes that end it for good.
+        final_exit_codes: Exit codes after which it is not restarted.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Program:
 
 
 def of_service(service: SpawnedService) -> Program:
-    """A server as a program."""
+    """Returns the program of a server."""
 
     def launch() -> Launch:
         if not is_free(service.port):
@@ -87,7 +87,7 @@ def of_service(service: SpawnedService) -> Program:
 
 
 def of_command(command: CommandSpec) -> Program:
-    """A command of ours as a program."""
+    """Returns the program of a command."""
     ready_file = command.ready_file
 
     def probe(_timeout_s: float, started_at: float) -> bool:
@@ -128,10 +128,10 @@ class _Phase(Enum):
 
 @dataclass
 class Unit:
-    """A program under supervision; only the supervisor's main thread touches it.
+    """A program under supervision; only the supervisor's main thread uses it.
 
     The main thread starts every process, because the kernel ends a child when the *thread* that
-    started it ends. What may block (preparing, probing) runs on the pool.
+    started it ends. Blocking work (preparing, probing) runs in the thread pool.
     """
 
     program: Program
@@ -159,13 +159,13 @@ class Unit:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to do for it until it ends, or is asked to."""
+        """Whether it needs no work until it ends, or is asked to stop."""
         if self._phase is _Phase.SUSPENDED:
             return self.state is ServiceState.SUSPENDED
         return self._phase in {_Phase.READY, _Phase.ENDED}
 
     def step(self, ready: Collection[str]) -> None:
-        """Do what is due now; never blocks."""
+        """Does due work; never blocks."""
         if self.program.kind == "command" and self.home.suspended_file(self.name).exists():
             self._suspend()
         elif self._phase is _Phase.SUSPENDED:
@@ -192,13 +192,13 @@ class Unit:
                 pass
 
     def ask_to_stop(self) -> None:
-        """Begin an ordered stop; nothing is restarted from here on."""
+        """Begins an ordered stop, after which it is not restarted."""
         self._phase = _Phase.ENDED
         if self.process is not None:
             self.process.ask_to_stop()
 
     def stopped(self) -> bool:
-        """Whether it is gone after :meth:`ask_to_stop`."""
+        """Whether it has ended after :meth:`ask_to_stop`."""
         if self._launching is not None and self._launching.running():
             return False
         if self.process is not None and self.process.poll() is None:
@@ -208,17 +208,17 @@ class Unit:
         return True
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kills it."""
         if self.process is not None:
             self.process.kill()
 
     @property
     def stop_timeout_s(self) -> float:
-        """How long an ordered stop may take."""
+        """Longest time of an ordered stop, in seconds."""
         return self.process.launch.stop_timeout_s if self.process else 5.0
 
     def status(self) -> ServiceStatus:
-        """As it is shown."""
+        """Returns its status."""
         running = self.process is not None and self.process.poll() is None
         return ServiceStatus(
             name=self.name,
