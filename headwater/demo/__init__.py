@@ -1,1 +1,1 @@
-"""The demo: the whole path on real input, ending in a comparison that can fail."""
+"""The demo: runs the whole platform on real traffic, then compares every view with its source."""

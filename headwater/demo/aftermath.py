@@ -1,4 +1,4 @@
-"""After the traffic: a byte of a view is flipped, found and repaired, and a person is forgotten."""
+"""After the traffic: corrupts a view, detects and repairs it, and erases a person."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _APPLIED_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class PostTrafficChecks:
-    """What is done to a person's row after the traffic.
+    """The steps on a person's row after the traffic.
 
     Attributes:
-        platform: Where.
-        person: Whose row.
-        places: Where the stores are.
-        say: Told of each step.
+        platform: The platform.
+        person: The person's row.
+        places: Addresses of the stores.
+        say: Reports each step.
     """
 
     platform: Platform
@@ -41,10 +41,11 @@ class PostTrafficChecks:
     say: Callable[[str], None]
 
     def mend(self) -> RepairedDamage:
-        """Flips a byte in the cache, has it found, repairs it, and looks once more.
+        """Corrupts a value in the cache, verifies, repairs and verifies again.
 
         Raises:
-            AftermathError: It was not found, something else was, or it is still there.
+            AftermathError: No row could be damaged, or the verification did not find exactly the
+                damaged row.
         """
         view = self.person.view
         key = self._flip_a_byte()
@@ -61,10 +62,10 @@ class PostTrafficChecks:
         return RepairedDamage(view, "cache", len(wrong[0].findings), left)
 
     def forget(self) -> ErasureResult:
-        """Overwrites a person's row in the source and has forgotten what it was.
+        """Overwrites a person's row in the source and erases its earlier values everywhere.
 
         Raises:
-            ForgettingRefusedError: It cannot be done now.
+            ForgettingRefusedError: The erasure is not possible now.
         """
         person = self.person
         with psycopg.connect(self.platform.source_dsn, autocommit=True) as connection:
@@ -89,7 +90,7 @@ class PostTrafficChecks:
         return found
 
     def _flip_a_byte(self) -> str:
-        """Alters one letter of one row's value, and nothing else; returns the row's key."""
+        """Changes one letter of one row's value in the cache; returns the row's key."""
         begin = f"{self.places.cache_prefix}{self.person.view}:"
         name = f'"{self.person.column}":"'.encode()
         with redis.Redis.from_url(self.places.cache_url) as client:

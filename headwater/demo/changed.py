@@ -27,7 +27,7 @@ _views[{view!r}] = _replace(_view, left_out=(*_view.left_out, {column!r}))
 
 @contextmanager
 def without_column(project: Project, config: Path, view: str, column: str) -> Iterator[Path]:
-    """Makes a copy of a project in which a mirror leaves out a column; it goes at the end.
+    """Creates a copy of a project in which a mirror omits a column; deletes it at the end.
 
     Args:
         project: The project.

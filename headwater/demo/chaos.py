@@ -1,4 +1,4 @@
-"""Killing a component while traffic runs, and timing how it comes back."""
+"""Kills a component while traffic runs, and measures its recovery."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Chaos:
     """One kill -9.
 
     Attributes:
-        stack: What it is done to.
+        stack: The platform.
         component: `kafka`, `connect`, `spark` (the driver's JVM), or `spark-worker-1` of a cluster.
-        say: Told of each step.
+        say: Reports each step.
     """
 
     stack: Platform
@@ -41,13 +41,13 @@ class Chaos:
     say: Callable[[str], None]
 
     def strike(self, traffic_began: float) -> Recovery:
-        """Kills, waits until the supervisor has it back and views have caught up.
+        """Kills the component, then waits until it has restarted and the views have caught up.
 
         Args:
-            traffic_began: Moment of `time.monotonic` when traffic began.
+            traffic_began: Value of `time.monotonic` when traffic began.
 
         Raises:
-            ChaosError: It does not run, or does not come back.
+            ChaosError: The component does not run, or does not restart.
             UnhealthyError: The views do not catch up.
         """
         before = self._service()
@@ -88,7 +88,7 @@ class Chaos:
 
 
 def _driver_of(pid: int) -> int:
-    """The JVM below the job's Python; that is where Spark's driver lives."""
+    """Returns the child JVM of the job's Python process, which runs Spark's driver."""
     try:
         below = psutil.Process(pid).children(recursive=True)
         found = [child.pid for child in below if child.name() == "java"]

@@ -1,4 +1,4 @@
-"""`headwater view …` in a process of its own, as a person gives it: to its end, or killed."""
+"""Runs `headwater view …` in a separate process, as a user does, to its end or until a kill."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ViewCommand:
 
     Attributes:
         verb: `rebuild`, `cutover` or `rollback`.
-        view: Of which view.
+        view: The view.
         config: Settings file of the project.
-        home: Its folder of all state.
+        home: Home folder of the project.
     """
 
     verb: str
@@ -40,10 +40,10 @@ class ViewCommand:
     home: Path
 
     def run(self) -> None:
-        """Gives it, and returns once it has done what it should.
+        """Runs the command to its end.
 
         Raises:
-            RebuildError: It failed, or did not end.
+            RebuildError: The command failed, or did not end in time.
         """
         with tempfile.TemporaryFile() as said:
             process = self._started(said)
@@ -61,14 +61,14 @@ class ViewCommand:
                 raise RebuildError(f"view {self.verb} failed", detail=f"exit code {code}: {last}")
 
     def kill(self, begun: Callable[[], bool], after_s: float) -> bool:
-        """Gives it, and kills it.
+        """Runs the command and kills it.
 
         Args:
-            begun: Whether it is at its work.
-            after_s: How long after that it is killed.
+            begun: Returns whether the command has begun its work.
+            after_s: Seconds between that moment and the kill.
 
         Returns:
-            Whether it was killed; it may have come to its end before.
+            Whether the command was killed; it may have ended before.
         """
         process = self._started(subprocess.DEVNULL)
         try:
@@ -83,10 +83,10 @@ class ViewCommand:
     def _started(self, said: IO[bytes] | int) -> subprocess.Popen[bytes]:
         words = ["view", self.verb, self.view, "--config", str(self.config)]
         command = [sys.executable, "-P", "-m", "headwater", *words, "--home", str(self.home)]
-        # ends with us, however we end
+        # ends with this process, even after a kill
         return subprocess.Popen(launcher(command), stdout=subprocess.DEVNULL, stderr=said)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()  # nothing, if it has ended
+    process.kill()  # no effect if it has ended
     process.wait()

@@ -1,4 +1,4 @@
-"""The main job on real input: start, load, capture, write, build, compare, report."""
+"""The course of the demo: start, load, capture, write, build, compare, report."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def run_demo(
     *,
     before_comparison: Callable[[Platform, ViewEndpoints], None] | None = None,
 ) -> DemoResult:
-    """Runs the demo; whatever happens, Ctrl-C included, nothing is left running.
+    """Runs the demo, and stops everything at its end, also after an error or Ctrl-C.
 
     Args:
-        options: What to do.
-        console: Where progress is shown; not stdout if a program reads that.
-        before_comparison: Called once views have caught up; a test damages a store here.
+        options: Options of the demo.
+        console: Shows the progress; must not be stdout if a program reads that.
+        before_comparison: Called when the views have caught up; a test damages a store here.
 
     Raises:
-        DemoHomeError: The home folder holds something that no demo made.
-        HeadwaterError: Something did not start, or failed on the way.
+        DemoHomeError: The home folder contains files that no demo created.
+        HeadwaterError: A service did not start or failed.
         CdcError: The source could not be captured.
         ProjectionError: The views could not be built or compared.
-        KeyboardInterrupt: It was interrupted; everything was stopped.
+        KeyboardInterrupt: The demo was interrupted; everything was stopped.
     """
     screen = Screen(console)
     workload = workloads()[options.workload]()
@@ -146,7 +146,7 @@ def _stop(stack: Platform, screen: Screen) -> None:
 
 @contextmanager
 def _terminating_is_interrupting() -> Iterator[None]:
-    """SIGTERM ends the demo the way Ctrl-C does, with everything stopped in order."""
+    """Handles SIGTERM like Ctrl-C, so that everything is stopped in order."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The second half of the demo: traffic, watched from outside, until every view has caught up."""
+"""The second half of the demo: runs and measures traffic until every view has caught up."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ _MEMORY_EVERY_S: Final = 3.0
 _GRACE_S: Final = 20.0
 _STRIKE_AT: Final = 0.3
 _STRIKES_WITHIN: Final = 0.6
-"""Parts of the traffic's time: when the first component is killed, and how long others follow."""
+"""Fractions of the traffic's duration: the first kill, and the period over which kills are spread.
+"""
 
 
 @dataclass(slots=True)
 class TrafficMeasurements:
-    """What was measured while traffic ran; the fields are those of `DemoResult`."""
+    """Measurements during the traffic; the fields are those of `DemoResult`."""
 
     written: Written = field(default_factory=Written)
     seconds: float = 0.0
@@ -52,14 +53,14 @@ class TrafficMeasurements:
 
 
 class TrafficRun:
-    """Runs traffic and watches it.
+    """Runs traffic and measures the views.
 
     Args:
         stack: The platform.
-        workload: Whose traffic.
-        options: How much, how long, and what to kill.
-        places: Where the views are read.
-        screen: Shows it.
+        workload: The workload that writes.
+        options: Rate, duration, and components to kill.
+        places: Addresses of the stores.
+        screen: Shows the progress.
     """
 
     def __init__(
@@ -82,12 +83,12 @@ class TrafficRun:
         self._rebuilt: Task[RebuildResult] | None = None
 
     def run(self) -> TrafficMeasurements:
-        """Returns once every view holds all that was committed.
+        """Returns when every view contains all commits.
 
         Raises:
             TrafficError: The traffic failed.
-            ChaosError: What was killed did not come back.
-            RebuildError: A view that should be rebuilt was not.
+            ChaosError: A killed component did not restart.
+            RebuildError: The rebuild of a view failed.
             UnhealthyError: Views did not catch up.
         """
         found, dsn, probe = self._found, self._stack.source_dsn, self._workload.probe
@@ -113,13 +114,13 @@ class TrafficRun:
         return found
 
     def _fresh(self, meter: FreshnessMeter, began: float) -> dict[str, Freshness]:
-        """What readers saw, but for the time in which a rebuild had the job killed."""
+        """Returns the freshness, without the period after the rebuild killed the job."""
         every = meter.stop()
         until = None if self._rebuilding is None else self._rebuilding.undisturbed_until
         return every if until is None else meter.within(began, until)
 
     def _rebuild(self, meter: FreshnessMeter, began: float, *, begin: bool) -> None:
-        """Has readers look as soon as there is something to see, and rebuilds when it is time."""
+        """Starts the readers when the row is visible, and the rebuild when `begin` is set."""
         column = self._workload.spare_column
         if not self._options.rebuild or column is None or not meter.sighted():
             return
@@ -134,7 +135,7 @@ class TrafficRun:
             self._rebuilt = Task(self._rebuilding.run)
 
     def _end_rebuild(self, meter: FreshnessMeter, began: float) -> None:
-        """Waits for the rebuild, which begins now if traffic was over too soon."""
+        """Waits for the rebuild, and starts it if the traffic ended before."""
         if not self._options.rebuild or self._workload.spare_column is None:
             return
         with self._screen.waiting("readers are moved to and fro"):
@@ -149,7 +150,7 @@ class TrafficRun:
     def _watch(self, traffic: Traffic, meter: FreshnessMeter, began: float) -> None:
         seconds, memory_due = self._options.seconds, 0.0
         with self._screen.traffic():
-            # it ends by itself; the grace is for its start
+            # the traffic ends by itself; the grace period allows for its start
             while (
                 traffic.running() and (elapsed_s := time.monotonic() - began) < seconds + _GRACE_S
             ):
@@ -175,7 +176,7 @@ class TrafficRun:
             raise ChaosError(f"traffic ended before {spared[0]} could be killed")
 
     def _strike(self, passed: float, began: float) -> None:
-        """Kills what comes next, if its part of the time has passed; nothing waits for another."""
+        """Kills the next component when its time has come, without waiting for earlier ones."""
         victims, struck = self._options.chaos, len(self._striking)
         if struck < len(victims) and passed > (
             _STRIKE_AT + _STRIKES_WITHIN * struck / len(victims)
@@ -189,7 +190,7 @@ class TrafficRun:
         return f"killed and recovering: {', '.join(names)}" if names else ""
 
     def _weigh(self, *, wait: bool = False) -> None:
-        """Takes the last measure of memory and begins another; it walks all processes."""
+        """Reads the last measurement of memory and starts another, which walks all processes."""
         if self._memory is not None:
             if self._memory.running() and not wait:
                 return
@@ -208,6 +209,6 @@ class TrafficRun:
 
 
 def _stop_quietly(traffic: Traffic) -> None:
-    # what went wrong before is what is reported
+    # the earlier error is the one to report
     with contextlib.suppress(TrafficError):
         traffic.stop()

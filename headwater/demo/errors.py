@@ -22,7 +22,7 @@ class DemoError(HeadwaterError):
 
 
 class DemoHomeError(DemoError):
-    """The demo needs an empty folder, and does not empty a folder of another origin."""
+    """The demo needs an empty folder, and does not empty a folder that it did not create."""
 
     code = "HW-D001"
     exit_code = EXIT_USAGE

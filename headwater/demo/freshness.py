@@ -1,9 +1,9 @@
-"""How long it takes until a reader sees a commit: measured from outside, end to end.
+"""Freshness: the time until a reader sees a commit, measured end to end from outside.
 
-A prober commits a rising counter into one row of a captured table. One reader per store asks for
-that row the way a user would, and notes when each counter, or a later one, first came back. The
-time runs from *before* the commit was sent until *after* the answer was read, so it is never
-flattered; how often a store is asked adds to it.
+A prober commits a rising counter into one row of a captured table. For each store, one reader polls
+that row as a user would, and records when each counter, or a later one, first appears. The time
+runs from *before* the commit is sent until *after* the response is read, so it is never too short.
+It includes the poll interval.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class ProbeReader(Protocol):
     """Reads the probe's counter from one store, as a user would."""
 
     def __call__(self) -> int | None:
-        """Returns the counter; None if the row is not there (yet) or the store is away."""
+        """Returns the counter; None if the row does not exist or the store is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """A counter's value at an instant of `time.monotonic`."""
+    """A counter's value at a time of `time.monotonic`."""
 
     count: int
     at_s: float
@@ -69,7 +69,7 @@ def freshness_of(
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed (nearest rank)."""
+    """Returns the percentile `share` by the nearest-rank method."""
     if not ordered:
         return math.nan
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1)
@@ -77,12 +77,12 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(slots=True)
 class FreshnessMeter:
-    """Commits probes and watches the stores, in threads.
+    """Commits probes and polls the stores, in threads.
 
     Attributes:
         dsn: The source.
         probe: The row to write.
-        readers: One per store.
+        readers: One reader per store.
     """
 
     dsn: str = field(repr=False)
@@ -95,19 +95,19 @@ class FreshnessMeter:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def start(self) -> None:
-        """Starts probing and watching."""
+        """Starts the prober and the readers."""
         self._sightings = {store: [] for store in self.readers}
         self._run(self._probe)
         for store, reader in self.readers.items():
             self._run(self._watch, store, reader)
 
     def stop_probing(self) -> None:
-        """Commits no more; the readers go on, to see the last commits arrive."""
+        """Stops the prober; the readers continue, to see the last commits."""
         self._stop_probing.set()
         self._threads[0].join(_JOIN_S)
 
     def stop(self) -> dict[str, Freshness]:
-        """Ends all threads and returns what each reader saw."""
+        """Ends all threads; returns the freshness by store."""
         self._stop_probing.set()
         self._stop_reading.set()
         for thread in self._threads:
@@ -115,12 +115,12 @@ class FreshnessMeter:
         return self.so_far()
 
     def so_far(self) -> dict[str, Freshness]:
-        """What each reader saw until now; the last commits may still be on their way."""
+        """Returns the freshness by store until now, without commits not yet seen."""
         commits = list(self._commits)
         return {store: freshness_of(commits, list(seen)) for store, seen in self._sightings.items()}
 
     def within(self, since_s: float, until_s: float) -> dict[str, Freshness]:
-        """What each reader saw of the commits of some time, by `time.monotonic`."""
+        """Returns the freshness by store of the commits within a period of `time.monotonic`."""
         commits = [each for each in list(self._commits) if since_s <= each.at_s < until_s]
         return {store: freshness_of(commits, list(seen)) for store, seen in self._sightings.items()}
 
@@ -133,7 +133,7 @@ class FreshnessMeter:
         return self.seen_until(math.inf)
 
     def seen_until(self, until_s: float) -> bool:
-        """Whether every reader has seen all that was committed until then, by `time.monotonic`."""
+        """Whether every reader has seen all commits until a time of `time.monotonic`."""
         last = max((each.count for each in list(self._commits) if each.at_s < until_s), default=0)
         seen = (moments[-1].count if moments else 0 for moments in self._sightings.values())
         return all(count >= last for count in seen)

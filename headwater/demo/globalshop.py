@@ -1,4 +1,4 @@
-"""GlobalShop as the demo's workload."""
+"""The workload GlobalShop."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class GlobalShop:
         )
 
     def invariants(self, dsn: str, stores: Mapping[str, SumReader]) -> tuple[Invariant, ...]:
-        """The money that the shop has is the same by its events and by its tables."""
+        """Returns the money of the shop by its events and by its tables, which must be equal."""
         del stores
         values = {}
         with psycopg.connect(dsn) as connection:
@@ -89,20 +89,20 @@ class GlobalShop:
 
 @dataclass(frozen=True, slots=True)
 class GlobalShopLive(GlobalShop):
-    """The same shop with what customers look at before they order, and a page that shows it."""
+    """The same shop with searches and clicks of customers, and a page that shows them."""
 
     name: ClassVar[str] = "globalshop-live"
     title: ClassVar[str] = "GlobalShop, live"
     settings_file: ClassVar[Path] = FOLDER / "live" / "headwater.toml"
 
     def prepare(self, dsn: str, scale: float) -> int:
-        """Creates and fills what GlobalShop has; searches and clicks come with the traffic."""
+        """Creates and fills GlobalShop's tables; the traffic adds searches and clicks."""
         rows = GlobalShop.prepare(self, dsn, scale)
         browsing.prepare(dsn)
         return rows
 
     def start_traffic(self, dsn: str, rate: float, seconds: float) -> Traffic:
-        """Starts customers looking around as well."""
+        """Starts customers who search and click as well as order."""
         return ChildTraffic(
             python_module("examples.globalshop.traffic"),
             read_report,
@@ -111,7 +111,7 @@ class GlobalShopLive(GlobalShop):
 
 
 def read_report(line: str) -> Written | None:
-    """Reads a line of the traffic's report; None if it is not one."""
+    """Parses a line of the traffic's report; None if it is another line."""
     try:
         fields = json.loads(line)
         return Written(

@@ -1,4 +1,4 @@
-"""The folder in which a demo runs: its own, recreated each time."""
+"""The home folder of the demo, which each run empties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MARKER: Final = "demo.json"
-"""Says that the folder was made by a demo and may be wiped by the next one."""
+"""Marks the folder as created by a demo, so that the next run may empty it."""
 
 
 def is_own(home: Path) -> bool:
@@ -21,12 +21,12 @@ def is_own(home: Path) -> bool:
 
 
 def recreate_folder(home: Path, workload: str) -> None:
-    """Empties the demo's folder, or makes it.
+    """Empties the demo's folder, or creates it.
 
-    Nothing may run there any more.
+    No service may be running in it.
 
     Raises:
-        DemoHomeError: The folder holds something that no demo made.
+        DemoHomeError: The folder contains files that no demo created.
     """
     if home.exists() and not home.is_dir():
         raise DemoHomeError("the demo's home is not a folder", detail=str(home), hint=_HINT)
@@ -38,7 +38,7 @@ def recreate_folder(home: Path, workload: str) -> None:
         )
     if home.is_dir():
         for entry in home.iterdir():
-            # the marker last: a wipe that was interrupted is still the demo's to finish
+            # the marker is deleted last, so that the next run can finish an interrupted wipe
             if entry.name != MARKER:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Resident memory of everything the demo runs."""
+"""Resident memory of all processes of the demo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB: Final = 1024 * 1024
 
 
 def everything_mib(status: RuntimeStatus | None) -> int:
-    """Memory of this process, of all it started, and of the supervisor with all servers."""
+    """Returns the memory of this process, its descendants, the supervisor and all servers."""
     total = tree_rss_bytes(os.getpid()) or 0
     if status is not None and not _below_us(status.supervisor.pid):
         total += tree_rss_bytes(status.supervisor.pid) or 0

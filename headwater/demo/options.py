@@ -1,4 +1,4 @@
-"""What the demo shall do."""
+"""The options of the demo."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class DemoOptions:
 
     Attributes:
         workload: `globalshop` or `pgbench`.
-        seconds: How long traffic runs.
+        seconds: Duration of the traffic.
         rate: Row changes per second.
-        scale: How many rows there are to begin with: 1 makes 20,000, or 100,000 of pgbench.
-        home: Folder of all state; wiped first, and only if a demo made it.
-        keep: Leave everything running at the end.
-        chaos: What to kill while traffic runs, in this order: `kafka`, `connect`, `spark`.
-        rebuild: Rebuild a view while traffic runs, show it and take it back.
-        save_screen: File for a picture of the last screen, as SVG.
+        scale: Initial number of rows: 1 gives 20,000, or 100,000 with pgbench.
+        home: Home folder; emptied first, but only if a demo created it.
+        keep: Whether everything keeps running at the end.
+        chaos: Components to kill during the traffic, in order: `kafka`, `connect`, `spark`.
+        rebuild: Whether to rebuild a view during the traffic, and to cut over and roll back.
+        save_screen: File for an SVG picture of the last screen.
     """
 
     workload: str = "globalshop"

@@ -1,4 +1,4 @@
-"""Postgres' own pgbench as a workload."""
+"""The workload pgbench, which ships with Postgres."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Pgbench:
     def prepare(self, dsn: str, scale: float) -> int:
         """Runs `pgbench -i`; a scale of 1 makes 100,000 accounts.
 
-        Must be done before capture starts: it truncates what it fills.
+        Must run before capture starts, because it truncates its tables.
         """
         whole = max(1, round(scale))
         argv = [str(_program()), "-i", "-q", "-s", str(whole)]
@@ -95,7 +95,7 @@ class Pgbench:
         )
 
     def invariants(self, dsn: str, stores: Mapping[str, SumReader]) -> tuple[Invariant, ...]:
-        """The sums of all balances and of all deltas are equal, wherever one looks."""
+        """Returns the sums of all balances and of all deltas, which must be equal."""
         found = [Invariant(_PROMISE, "source", _sums_of_source(dsn))]
         for store, sum_of in stores.items():
             values = {view: sum_of(view, column) for view, (_, column) in _SUMMED.items()}
@@ -104,7 +104,7 @@ class Pgbench:
 
 
 class _Reader:
-    """Reads pgbench's own progress; exact once it has ended."""
+    """Parses pgbench's progress; exact after its end."""
 
     def __init__(self) -> None:
         self._transactions = 0.0
@@ -132,7 +132,7 @@ def _program() -> Path:
 
 
 def _environment(dsn: str) -> dict[str, str]:
-    """Libpq's own variables: a password has no place among a program's arguments."""
+    """Returns libpq's environment variables, to keep the password out of the arguments."""
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 
     fields = conninfo_to_dict(dsn)

@@ -1,6 +1,6 @@
-"""What a user sees: reading views as applications and analysts do, past everything of ours.
+"""Readers of views, which access the stores as applications and analysts do.
 
-None of these uses the sinks that write the views: a mistake there must not hide itself.
+They use none of the code that writes the views, so that a fault there cannot hide itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAGE: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class ViewEndpoints:
-    """Where the views can be read.
+    """Addresses at which the views can be read.
 
     Attributes:
         tables: Folder with one Delta table per view.
@@ -57,13 +57,13 @@ class ViewEndpoints:
         return {"table": self.sum_of_table, "search": self.sum_of_index, "cache": self.sum_of_cache}
 
     def sum_of_table(self, view: str, column: str) -> int:
-        """Adds up a column by SQL over the Delta table."""
+        """Sums a column by SQL over the Delta table."""
         total = f'SELECT sum("{column}") AS total FROM t'  # noqa: S608
         found = _rows(DeltaTable(self.tables / view), total)
         return int(found[0]["total"] or 0)
 
     def sum_of_index(self, view: str, column: str) -> int:
-        """Adds up a column by an aggregation over the alias."""
+        """Sums a column by an aggregation over the alias."""
         body = {"size": 0, "aggs": {"total": {"sum": {"field": column}}}}
         client = _search_client(self)
         try:
@@ -73,7 +73,7 @@ class ViewEndpoints:
             client.close()
 
     def sum_of_cache(self, view: str, column: str) -> int:
-        """Adds up a column by reading every key of the view."""
+        """Sums a column by reading every key of the view."""
         total = 0
         with redis.Redis.from_url(self.cache_url, socket_timeout=_TIMEOUT_S) as client:
             keys = list(set(client.scan_iter(f"{self.cache_prefix}{view}:*", count=_PAGE)))
@@ -84,7 +84,7 @@ class ViewEndpoints:
 
 
 class CacheRow:
-    """Gets the row where readers of the view get it: the place and the row in one transaction."""
+    """Gets the row as applications do: the active version and the row in one transaction."""
 
     def __init__(self, places: ViewEndpoints, probe: Probe, timeout_s: float = _TIMEOUT_S) -> None:
         self._client = redis.Redis.from_url(places.cache_url, socket_timeout=timeout_s)
@@ -96,7 +96,7 @@ class CacheRow:
         """Returns the row.
 
         Raises:
-            redis.RedisError: The cache refuses or does not answer.
+            redis.RedisError: The cache refuses the request or does not answer.
         """
         while True:
             with self._client.pipeline(transaction=True) as pipeline:
@@ -107,11 +107,11 @@ class CacheRow:
             if place == self._place:
                 row: dict[str, Any] | None = json.loads(value) if value else None
                 return row
-            self._place = place  # readers have been moved, which is rare
+            self._place = place  # another version is active now, which is rare
 
 
 class CacheProbe:
-    """Gets the row by its key, in the version that readers see."""
+    """Gets the row by its key, in the active version."""
 
     def __init__(self, places: ViewEndpoints, probe: Probe) -> None:
         self._row = CacheRow(places, probe)
@@ -127,7 +127,7 @@ class CacheProbe:
 
 
 class SearchProbe:
-    """Searches for the row through the alias; what only a get by id would show does not count."""
+    """Finds the row by a search over the alias, not by a get, which sees a row too early."""
 
     def __init__(self, places: ViewEndpoints, probe: Probe) -> None:
         self._client = _search_client(places)
@@ -149,7 +149,7 @@ class SearchProbe:
 
 
 class TableProbe:
-    """Asks the published version of the Delta table that readers see, as `headwater query` does."""
+    """Queries the published commit of the active Delta table, as `headwater query` does."""
 
     def __init__(self, places: ViewEndpoints, probe: Probe) -> None:
         self._tables, self._view = places.tables, probe.view
@@ -173,7 +173,7 @@ class TableProbe:
         return _count(rows[0]["counted"]) if rows else None
 
     def _published(self) -> tuple[str, int] | None:
-        """The table that queries of the view read now, and its version."""
+        """Returns the Delta table that queries of the view read now, and its commit."""
         for published in sources(self._tables):  # there is one
             places, newest = published.current(), published.newest()
             if newest is not None and self._view in (found := newest.by_view(places)):
@@ -183,7 +183,7 @@ class TableProbe:
 
 
 def counter_sql(probe: Probe) -> str:
-    """Returns a query of the counter in a table `t`; its column is `counted`."""
+    """Returns a query of the counter over a table `t`; the result column is `counted`."""
     wanted = " AND ".join(f'"{name}" = {_literal(value)}' for name, value in probe.key.items())
     return f'SELECT "{probe.column}" AS counted FROM t WHERE {wanted}'  # noqa: S608
 
@@ -203,6 +203,6 @@ def _literal(value: object) -> str:
 
 
 def _count(value: object) -> int | None:
-    # a row as it was seeded may have no counter yet
+    # an initial row may have no counter yet
     text = str(value).strip()
     return int(text) if text.isdecimal() else None

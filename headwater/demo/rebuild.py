@@ -1,9 +1,9 @@
-"""A view is rebuilt while traffic runs, shown and taken back, again and again, while readers count.
+"""Rebuilds a view during the traffic, then repeatedly cuts over and rolls back under readers.
 
-The rebuild is killed once, some cutovers are killed, and the job is killed during the last ones:
-the repeated command, or the job, must complete them. Freshness is measured in three periods: before
-the rebuild, during it, and during the cutovers; not for the time after the job was killed, in which
-nothing is written. The readers are there all the while, for they cost something themselves.
+The demo kills the rebuild command once, some of the cutovers, and the job during the last ones: the
+repeated command, or the job, must complete them. Freshness is measured in three periods: before the
+rebuild, during it, and during the cutovers. The time after the kill of the job does not count,
+because nothing is written then. The readers run in all periods, because they cost time themselves.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ if TYPE_CHECKING:
 
 SWITCHES: Final = 20
 KILLED_EVERY: Final = 4
-"""Of so many switches one is given to a process that is killed, before it is made or after."""
+"""One of this many switches runs in a process that is killed, before or after the switch."""
 _WITHOUT_JOB: Final = 2
-"""So many of them at least, the last, are made while the job is killed and comes back."""
+"""At least this many of the last switches happen while the job is killed and restarts."""
 
 _SEED: Final = 20
 _BUILDS_S: Final = 2.0
-"""Within this the command that builds is killed; it takes longer, for the job has to join it."""
+"""The rebuild command is killed within this time; it takes longer, because the job must adopt the
+version."""
 _FINISHED_S: Final = 240.0
 _SEEN_S: Final = 120.0
 _POLL_S: Final = 0.1
@@ -58,17 +59,18 @@ _POLL_S: Final = 0.1
 
 @dataclass(slots=True)
 class Rebuilding:
-    """One rebuild, and what is seen of it.
+    """One rebuild, and the observations of its readers.
 
     Attributes:
-        platform: Where.
-        probe: The row that is read; its view is rebuilt.
-        column: Column that the view's new definition leaves out.
-        places: Where the stores are.
-        meter: Measures freshness meanwhile.
-        say: Told of each step.
-        traffic_began: Moment of `time.monotonic` when traffic began.
-        undisturbed_until: The same, of when the job was killed; later commits waited for it.
+        platform: The platform.
+        probe: The row that the readers poll; its view is rebuilt.
+        column: Column that the view's new definition omits.
+        places: Addresses of the stores.
+        meter: Measures the freshness.
+        say: Reports each step.
+        traffic_began: Value of `time.monotonic` when traffic began.
+        undisturbed_until: Value of `time.monotonic` when the switches without a kill of the job
+            ended; later commits wait for the restart of the job.
     """
 
     platform: Platform
@@ -86,18 +88,18 @@ class Rebuilding:
     _switches: int = 0
 
     def watch(self) -> None:
-        """Has readers look at the row from now on."""
+        """Starts the readers."""
         self._watchers = watchers(self.places, self.probe)
         for watcher in self._watchers.values():
             watcher.start()
         self._watched_since_s = time.monotonic()
 
     def run(self) -> RebuildResult:
-        """Rebuilds, compares, shows and takes back; returns what readers saw since `watch`.
+        """Rebuilds, compares, cuts over and rolls back; returns what readers saw since `watch`.
 
         Raises:
             RebuildError: The version was not built, or differs.
-            ChaosError: The job did not come back.
+            ChaosError: The job did not restart.
             ProjectionError: A step was refused.
         """
         name, versions = self.probe.view, Versions(self.platform)
@@ -139,7 +141,7 @@ class Rebuilding:
         )
 
     def _build(self, versions: Versions) -> int:
-        """Has a version built by a command that is killed, and given again; returns the kills."""
+        """Builds a version with a command that is killed and repeated; returns the kills."""
         project, config, name = self.platform.project, self.platform.config, self.probe.view
         with without_column(project, config, name, self.column) as changed:
             command = ViewCommand("rebuild", name, changed, project.settings.home)
@@ -151,7 +153,7 @@ class Rebuilding:
             try:
                 command.run()
             except RebuildError:
-                # the job may have come to hold what the killed one had filled
+                # the job may have adopted the version that the killed command had filled
                 if not self._has(versions, VersionState.HELD):
                     raise
         return int(killed)
@@ -169,7 +171,7 @@ class Rebuilding:
         return version, version.replayed, compared
 
     def _switch(self, versions: Versions) -> int:
-        """Moves readers to and fro; returns how many of those who did were killed amid it."""
+        """Cuts over and rolls back repeatedly; returns how many of the commands were killed."""
         killed = 0
         for number in count(1):
             if self._switches >= SWITCHES - _WITHOUT_JOB:
@@ -181,7 +183,7 @@ class Rebuilding:
         raise AssertionError  # the loop returns
 
     def _switch_without_job(self, versions: Versions) -> Recovery:
-        """Moves readers, amid which the job is killed; they see the new version in the end."""
+        """Switches while the job is killed; ends with the new version active."""
         after_s = self._random.uniform(0.0, self._took_s.get(self._shown(versions), 0.0))
 
         def strike() -> Recovery:
@@ -196,7 +198,7 @@ class Rebuilding:
         return striking.result()
 
     def _move(self, versions: Versions) -> None:
-        """Moves readers to the other version; retries while the job has only half a batch."""
+        """Switches to the other version; retries while the job is within a batch."""
         name, was, began = self.probe.view, self._shown(versions), time.monotonic()
         while self._shown(versions) == was:
             try:
@@ -213,7 +215,7 @@ class Rebuilding:
         self._switches += 1
 
     def _killed(self, versions: Versions) -> bool:
-        """Has a process of its own move readers, and kills it at some moment of that."""
+        """Switches in a separate process, and kills that at a random moment."""
         was = self._shown(versions)
         verb = "cutover" if was == 1 else "rollback"
         config, home = self.platform.config, self.platform.project.settings.home
@@ -226,7 +228,7 @@ class Rebuilding:
 
     @contextmanager
     def _busy(self) -> Iterator[Callable[[], bool]]:
-        """The lock that shows whether an operation uses the view's versions."""
+        """Yields a function that returns whether an operation holds the lock of the versions."""
         source, name = self.platform.project.source.name, self.probe.view
         with session.connect(self.platform.source_dsn) as connection:
 
@@ -240,7 +242,7 @@ class Rebuilding:
             yield busy
 
     def _await_finished(self, versions: Versions) -> None:
-        """Waits until no switch is left halfway: the job ends what another process has begun."""
+        """Waits until no switch is in progress: the job completes those of killed processes."""
 
         def finished() -> bool:
             return not any(version.switching for version in versions.all())

@@ -1,4 +1,4 @@
-"""The demo's last screen: what was compared, how fresh it was, what it took."""
+"""The demo's last screen: the comparison, the freshness and the resources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FONT_FACE: Final = re.compile(r"@font-face \{[^}]*\}\s*")
 
 
 def report(result: DemoResult, *, unicode: bool = True) -> RenderableType:
-    """Lays the result out for a person; readable at 80 columns and without colours."""
+    """Formats the result for a terminal; readable at 80 columns and without colours."""
     parts: list[RenderableType] = [
         _verdict(result, unicode=unicode),
         _views(result, unicode=unicode),
@@ -46,7 +46,7 @@ def report(result: DemoResult, *, unicode: bool = True) -> RenderableType:
 
 
 def save_screen(file: Path, said: Sequence[Text], result: DemoResult) -> None:
-    """Writes what a terminal shows as an SVG picture."""
+    """Writes the screen as an SVG picture."""
     console = Console(
         record=True,
         file=io.StringIO(),
@@ -61,7 +61,7 @@ def save_screen(file: Path, said: Sequence[Text], result: DemoResult) -> None:
     console.print()
     console.print(report(result))
     picture = console.export_svg(title="headwater demo")
-    # a picture must not fetch fonts from elsewhere when somebody looks at it
+    # the picture must not load fonts from the network
     file.write_text(_FONT_FACE.sub("", picture), encoding="utf-8")
 
 
@@ -80,7 +80,7 @@ def _verdict(result: DemoResult, *, unicode: bool) -> Text:
 
 
 def _wrong(result: DemoResult) -> Iterator[str]:
-    """What keeps a result from being verified, each in some words."""
+    """Returns the reasons why the result does not count as verified."""
     wrong = sum(not view.agrees for view in result.views)
     if not result.views:
         yield "nothing was compared"
@@ -238,7 +238,7 @@ def _post_traffic_checks(result: DemoResult) -> Iterable[tuple[str, str]]:
 
 
 def duration(wait_ms: float) -> str:
-    """Milliseconds for a person: `84 ms`, `1.24 s`, `12.4 s`, or a dash."""
+    """Formats milliseconds: `84 ms`, `1.24 s`, `12.4 s`, or a dash."""
     if math.isnan(wait_ms):
         return "-"
     if wait_ms < _SECOND_MS:

@@ -1,4 +1,4 @@
-"""What the demo found, as plain values."""
+"""The result of the demo, as plain values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 STORES = ("table", "search", "cache")
-"""The stores in the order in which they are shown."""
+"""The stores in display order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,14 @@ class StoreComparison:
     Attributes:
         view: Name of the view.
         store: `table`, `search` or `cache`.
-        rows: Rows of the source's table at the position compared at.
-        missing: Rows that the source has and the store has not.
-        extra: Rows that the store has and the source has not.
-        different: Rows that both have, with different content.
+        rows: Rows of the source's table at the compared position.
+        missing: Rows that exist only in the source.
+        extra: Rows that exist only in the store.
+        different: Rows that exist in both, with different content.
         applied_through: Source position that the view has reached, as Postgres prints it.
-        moving: Rows that changed whenever they were looked at.
-        quarantined: Rows that are wrong as a record of them waits.
-        verified_through: Position through which the store equals the source, the same way.
+        moving: Rows that changed at each attempt to compare them.
+        quarantined: Rows that differ because a record of them is quarantined.
+        verified_through: Source position through which the store equals the source.
     """
 
     view: str
@@ -39,21 +39,21 @@ class StoreComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing differs, and nothing is left to be looked at."""
+        """Whether no row differs, and none is left to compare."""
         wrong = self.missing or self.extra or self.different or self.quarantined
         return not (wrong or self.moving)
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """From the start of a commit until a reader of one store sees it, in milliseconds.
+    """Time from the start of a commit until a reader of one store sees it, in milliseconds.
 
     Attributes:
-        p50_ms: Half of the commits were seen within this.
-        p99_ms: The 99th percentile of the delay of commits.
-        max_ms: The slowest.
-        samples: Commits measured.
-        unseen: Commits that no reader ever saw.
+        p50_ms: The median.
+        p99_ms: The 99th percentile.
+        max_ms: The maximum.
+        samples: Number of measured commits.
+        unseen: Number of commits that the reader never saw.
     """
 
     p50_ms: float
@@ -69,8 +69,8 @@ class Startup:
 
     Attributes:
         services_ready_s: Every server answers in its protocol.
-        first_change_s: The first change event was read back from Kafka.
-        job_ready_s: Spark keeps the views.
+        first_change_s: The first change event was read from Kafka.
+        job_ready_s: The Spark job maintains the views.
     """
 
     services_ready_s: float
@@ -80,12 +80,12 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A sum that the workload itself promises to be equal everywhere.
+    """An invariant of the workload: sums that must be equal in every store.
 
     Attributes:
-        name: What is promised.
+        name: Name of the invariant.
         place: `source` or a store.
-        values: The sums, by the name of what was summed.
+        values: The sums, by name.
     """
 
     name: str
@@ -100,14 +100,14 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A component that was killed on purpose.
+    """The recovery of a component that the demo killed.
 
     Attributes:
-        killed: Its name.
-        pid: The process that was killed with SIGKILL.
-        killed_after_s: Seconds of traffic before that.
-        back_after_s: Seconds until it was ready again.
-        caught_up_after_s: Seconds until views held what was committed when it was ready again.
+        killed: Name of the component.
+        pid: The process that received SIGKILL.
+        killed_after_s: Seconds of traffic before the kill.
+        back_after_s: Seconds from the kill until the component was ready.
+        caught_up_after_s: Seconds until the views had all commits up to that moment.
     """
 
     killed: str
@@ -119,14 +119,14 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class ReaderObservations:
-    """What a reader of one store saw while a view was rebuilt and switched.
+    """Observations of a reader of one store during a rebuild and its switches.
 
     Attributes:
-        reads: Answers.
-        errors: Reads that failed.
-        empties: Answers without the row.
-        steps_back: Answers that were older than one before.
-        error: Kind of the last failure.
+        reads: Number of reads.
+        errors: Failed reads.
+        empties: Reads that returned no row.
+        steps_back: Reads that returned an older value than an earlier read.
+        error: Class of the last error.
     """
 
     reads: int = 0
@@ -137,7 +137,7 @@ class ReaderObservations:
 
     @property
     def clean(self) -> bool:
-        """Whether the reader noticed nothing."""
+        """Whether every read was consistent."""
         return self.reads > 0 and not (self.errors or self.empties or self.steps_back)
 
 
@@ -148,17 +148,17 @@ class RebuildResult:
     Attributes:
         view: The view.
         version: The version that was built.
-        changes: Changes that were replayed.
-        built_s: Until the job held it.
-        explained: What differed by its definition, and in how many rows or columns.
-        builds_killed: How often the command that builds it was killed, and given again.
-        switches: How often readers were moved.
-        killed: How many of these were killed on the way.
-        job_killed: The job, killed while readers were moved for the last times.
-        watched: By store, what a reader saw until all of that was over.
-        before: Freshness of the store until the rebuild began, with the same readers.
-        building: And until the version was held.
-        switching: And from then until the job was killed.
+        changes: Number of replayed changes.
+        built_s: Seconds until the job had adopted the version.
+        explained: Differences due to the new definition, with their numbers of rows or columns.
+        builds_killed: How often the rebuild command was killed and repeated.
+        switches: Number of cutovers and rollbacks.
+        killed: Number of these during which the command was killed.
+        job_killed: Recovery of the job, which was killed during the last switches.
+        watched: Observations of the readers, by store.
+        before: Freshness by store before the rebuild, with the same readers.
+        building: Freshness by store during the rebuild.
+        switching: Freshness by store during the switches, until the job was killed.
     """
 
     view: str
@@ -177,19 +177,19 @@ class RebuildResult:
 
     @property
     def unnoticed(self) -> bool:
-        """Whether no reader noticed anything."""
+        """Whether every read was consistent in every store."""
         return all(seen.clean for seen in self.watched.values())
 
 
 @dataclass(frozen=True, slots=True)
 class RepairedDamage:
-    """Damage that was done on purpose.
+    """Damage that the demo caused and repaired.
 
     Attributes:
-        view: In which view.
-        store: In which store.
-        found: Rows that a verification found, the damaged one and no other.
-        left: Stores in which something was wrong after the repair.
+        view: The damaged view.
+        store: The damaged store.
+        found: Rows that the verification found: only the damaged one.
+        left: Number of stores that still differed after the repair.
     """
 
     view: str
@@ -200,15 +200,15 @@ class RepairedDamage:
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult:
-    """A person who was forgotten.
+    """The erasure of a person.
 
     Attributes:
-        table: Of whose rows.
-        records: Records of the archive that lost their values.
-        files: Files that were searched.
-        values: Values that only this person had, searched for.
-        found_in: Files that had one.
-        complete: Whether every place was done.
+        table: Table of the person's rows.
+        records: Archive records whose values were erased.
+        files: Number of searched files.
+        values: Number of searched values, which only this person had.
+        found_in: Files that still contained one of the values.
+        complete: Whether the erasure covered every store.
     """
 
     table: str
@@ -221,26 +221,26 @@ class ErasureResult:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Everything the demo prints at its end.
+    """Everything that the demo prints at its end.
 
     Attributes:
         workload: Name of the workload.
-        position: Source position at which all was compared.
+        position: Source position of the comparison.
         views: One entry for each view and store.
-        freshness: By store.
-        seconds: How long the traffic ran.
-        rate: Row changes per second that were asked for.
+        freshness: Freshness by store.
+        seconds: Duration of the traffic.
+        rate: Requested row changes per second.
         changes: Committed row changes.
         transactions: Committed transactions.
-        rolled_back: Transactions rolled back on purpose.
-        startup: Time to ready.
-        memory_mib: Resident memory of all processes together while traffic ran; the largest seen.
-        caught_up_s: From the last commit until every view had reached `position`.
+        rolled_back: Transactions that the workload rolled back.
+        startup: Times until the services and the job were ready.
+        memory_mib: Maximum resident memory of all processes together during the traffic.
+        caught_up_s: Seconds from the last commit until every view had reached `position`.
         invariants: Sums that must be equal.
-        recoveries: What was killed, in this order.
-        rebuilt: What was rebuilt, if anything.
-        mended: What was damaged on purpose and repaired, if anything.
-        forgotten: Who was forgotten, if anybody.
+        recoveries: Recoveries of the killed components, in order.
+        rebuilt: The rebuild, if there was one.
+        mended: The damage and its repair, if there was one.
+        forgotten: The erasure of a person, if there was one.
     """
 
     workload: str
@@ -268,7 +268,7 @@ class DemoResult:
 
     @property
     def verified(self) -> bool:
-        """Whether all views equal the source, all sums hold, and all else went as it should."""
+        """Whether all views equal the source, all invariants hold, and all other steps passed."""
         compared = bool(self.views) and all(view.agrees for view in self.views)
         unnoticed = self.rebuilt is None or self.rebuilt.unnoticed
         mended = self.mended is None or not self.mended.left

@@ -1,4 +1,4 @@
-"""What a person sees while the demo works: a line for each step, and a live picture of traffic."""
+"""The screen of the running demo: a line for each step, and a live display of the traffic."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class TrafficProgress:
     """The traffic at one moment.
 
     Attributes:
-        elapsed_s: Since it began.
-        seconds: How long it will take.
-        written: What was committed.
-        freshness: What readers saw so far, by store.
-        memory_mib: Resident memory of everything.
-        note: What is going on besides.
+        elapsed_s: Seconds since it began.
+        seconds: Its duration.
+        written: Commits so far.
+        freshness: Freshness so far, by store.
+        memory_mib: Resident memory of all processes.
+        note: A further activity, such as a recovery.
     """
 
     elapsed_s: float
@@ -52,9 +52,9 @@ class TrafficProgress:
 
 
 class Screen:
-    """Says what happens, on a console that is not stdout.
+    """Shows the progress on a console that is not stdout.
 
-    A terminal gets a picture that moves; anything else gets a line now and then.
+    A terminal shows a live display; other outputs get occasional lines.
     """
 
     def __init__(self, console: Console) -> None:
@@ -69,20 +69,20 @@ class Screen:
         return time.monotonic() - self.began
 
     def say(self, markup: str) -> None:
-        """Prints a step that was reached, with the time it took."""
+        """Prints a finished step with the elapsed time."""
         line = Text.from_markup(f"[dim]{self.elapsed_s():6.1f} s[/]  {markup}")
         self.said.append(line)
         self._console.print(line, highlight=False)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Shows that something is waited for."""
+        """Shows what the demo waits for."""
         with self._showing(Padding(Spinner("dots", Text(what, "dim")), (0, 0, 0, 10))):
             yield
 
     @contextmanager
     def traffic(self) -> Iterator[None]:
-        """Shows traffic, as told by `update`."""
+        """Shows the traffic that `update` reports."""
         with self._showing(Text("")):
             yield
 

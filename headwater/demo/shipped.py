@@ -1,4 +1,4 @@
-"""The workloads that ship."""
+"""The built-in workloads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 
 def workloads() -> dict[str, Callable[[], Workload]]:
-    """Returns what makes each workload, by its name."""
+    """Returns the constructors of the workloads, by name."""
     made = (GlobalShop, GlobalShopLive, Pgbench)
     return {each.name: each for each in made}

@@ -1,4 +1,4 @@
-"""The first half of the demo: from nothing to views that are being kept."""
+"""The first half of the demo: starts the platform and waits until the job maintains the views."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _MARKS: Final = {
 
 
 class _AbandonedError(Exception):
-    """The start failed; what waited for it gives up."""
+    """The start failed, so steps that wait for it end."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoStart:
-    """Starts the servers side by side; each step of capture begins as soon as it can.
+    """Starts the servers in parallel; each step of the capture begins as early as possible.
 
     Attributes:
         stack: The platform.
-        workload: What to load.
-        scale: How much of it.
-        screen: Told of each step.
+        workload: The workload to load.
+        scale: Its scale.
+        screen: Shows each step.
     """
 
     stack: Platform
@@ -51,10 +51,10 @@ class DemoStart:
     screen: Screen
 
     def run(self) -> Startup:
-        """Returns once the job keeps the views.
+        """Returns when the job maintains the views.
 
         Raises:
-            HeadwaterError: Something did not start.
+            HeadwaterError: A service did not start.
             CdcError: The source cannot be captured.
         """
         postgres, connect, abandoned = threading.Event(), threading.Event(), threading.Event()
@@ -80,7 +80,7 @@ class DemoStart:
             ):
                 self.stack.start(on_event)
                 services_ready_s = self.screen.elapsed_s()
-                # a source that runs elsewhere is never announced
+                # an external source causes no event
                 postgres.set()
                 connect.set()
                 first_change_s = capturing.result()

@@ -1,4 +1,4 @@
-"""Work beside the main thread, whose failure is not lost."""
+"""Work in a background thread, whose result or error can be retrieved."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Task(Generic[Result]):
         self._thread.start()
 
     def running(self) -> bool:
-        """Whether it is not done yet."""
+        """Whether the function is still running."""
         return self._thread.is_alive()
 
     def result(self) -> Result:
-        """Waits, and returns what the function returned or raises what it raised."""
+        """Waits for the function; returns its result or raises its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

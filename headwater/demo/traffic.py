@@ -1,4 +1,4 @@
-"""Traffic as the demo sees it: a child process that writes to the source and reports."""
+"""Traffic: a child process that writes to the source and reports its progress."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _STOP_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was committed so far.
+    """The commits so far.
 
     Attributes:
-        changes: Row changes.
-        transactions: Transactions.
-        rolled_back: Transactions that were rolled back on purpose.
-        seconds: How long it has been writing, its own start not included.
+        changes: Committed row changes.
+        transactions: Committed transactions.
+        rolled_back: Transactions that the workload rolled back.
+        seconds: Duration of the writing, without the start of the process.
     """
 
     changes: int = 0
@@ -36,32 +36,32 @@ class Written:
 
 
 class Traffic(Protocol):
-    """Writes in a process of its own, so that measuring does not slow it nor it the measuring."""
+    """Writes in a separate process, so that writing and measuring do not slow each other."""
 
     def written(self) -> Written:
-        """Returns what was committed so far; at least this much, and exactly once it ended."""
+        """Returns the commits so far: a lower bound, and the exact number after the end."""
 
     def running(self) -> bool:
-        """Returns whether it still writes."""
+        """Returns whether the traffic is still running."""
 
     def stop(self) -> Written:
-        """Ends the traffic after the transaction in hand, and returns the final count.
+        """Ends the traffic after the current transaction; returns the final count.
 
         Raises:
-            TrafficError: It had failed.
+            TrafficError: The traffic had failed.
         """
 
 
 class ChildTraffic:
-    """A child that reports on one of its outputs, line by line.
+    """A child process that reports its progress line by line.
 
     Args:
-        argv: Program and arguments; no secret among them.
-        read: Makes the count so far of a line; None for a line that says nothing.
-        wish: Sent to its standard input as one line of JSON. The input stays open: its end tells
+        argv: Program and arguments, without secrets.
+        read: Parses a line into the count so far; None for other lines.
+        wish: Sent to its standard input as one line of JSON. The input remains open: its end tells
             the child to stop, also when this process is killed.
-        env: The child's environment, if not ours.
-        reports_on_stderr: Where it reports.
+        env: Environment of the child; by default that of this process.
+        reports_on_stderr: Whether it reports on stderr instead of stdout.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class ChildTraffic:
         self._complaint = ""
         self._stopped = False
         self._process = subprocess.Popen(
-            launcher(argv),  # ends with us, however we end
+            launcher(argv),  # ends with this process, even after a kill
             stdin=subprocess.PIPE if self._listens else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if reports_on_stderr else subprocess.PIPE,
             env=env,
             text=True,
             encoding="utf-8",
-            # Ctrl-C is for us: the child ends when we say so
+            # Ctrl-C must reach only this process, which then ends the child
             start_new_session=True,
         )
         self._threads = [threading.Thread(target=self._follow, daemon=True)]
@@ -99,7 +99,7 @@ class ChildTraffic:
             self._tell(json.dumps(wish) + "\n")
 
     def written(self) -> Written:
-        """Returns what was committed so far."""
+        """Returns the commits so far."""
         return self._written
 
     def running(self) -> bool:
@@ -107,10 +107,10 @@ class ChildTraffic:
         return self._process.poll() is None
 
     def stop(self) -> Written:
-        """Asks the child to end, waits, and returns its final count.
+        """Asks the child to end and waits; returns its final count.
 
         Raises:
-            TrafficError: It failed, or had to be killed.
+            TrafficError: The child failed, or had to be killed.
         """
         if self._stopped:
             return self._written
@@ -161,10 +161,10 @@ class ChildTraffic:
 
 
 def python_module(module: str) -> list[str]:
-    """Words that run a module; the folder we stand in cannot replace it."""
+    """Returns a command that runs a module, which the current folder cannot shadow."""
     return [sys.executable, "-P", "-m", module]
 
 
 def _shown(line: str) -> str:
-    # the kind of error only: what follows may hold a row's values
+    # only the class of the error: its message may contain values of a row
     return line.strip().partition(":")[0][:120]

@@ -1,7 +1,7 @@
 """Independent readers read one row continuously, and count inconsistent results.
 
-They do what any program would: ask the cache for the place and the row in one transaction, search
-by the alias, and read the view's stable table, which is the one path that a switch leaves alone.
+They read as applications do: they get the active version and the row from the cache in one
+transaction, search over the alias, and read the view's stable table, whose path no switch changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 0.05
 _TIMEOUT_S: Final = 15.0
 _KEPT_READS: Final = 200
-"""A table that was opened is read once more so many reads later, ten seconds or longer."""
+"""An opened table is read again after this many reads, which takes ten seconds or longer."""
 
 
 class Watcher(threading.Thread):
@@ -38,7 +38,7 @@ class Watcher(threading.Thread):
 
     Args:
         read: Returns the row's counter; None if there is no row.
-        there: Whether there is anything to be read yet; it is looked at until there is.
+        there: Returns whether the view exists; polled until it does.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Watcher(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Reads until stopped."""
+        """Reads until it is stopped."""
         while not self._there():
             if self._stopped.wait(_EVERY_S):
                 return
@@ -61,7 +61,7 @@ class Watcher(threading.Thread):
             found = self.found
             try:
                 count = self._read()
-            except Exception as error:  # noqa: BLE001  # whatever a reader would be told
+            except Exception as error:  # noqa: BLE001  # any error that an application would get
                 self.found = replace(found, errors=found.errors + 1, error=type(error).__name__)
                 continue
             back = count is not None and count < before
@@ -74,17 +74,17 @@ class Watcher(threading.Thread):
             )
 
     def stop(self) -> ReaderObservations:
-        """Ends the thread; returns what was counted."""
+        """Ends the thread; returns its observations."""
         self._stopped.set()
         self.join(_TIMEOUT_S)
         return self.found
 
 
 class StableRow:
-    """Reads the counter in a view's stable table, in each of the ways in which programs read it.
+    """Reads the counter in a view's stable table in three ways, as applications do.
 
-    One opens the table for each read, one has it open and follows it, and one stays for a while
-    with what it has opened: that has to say the same again, whatever has become of it since.
+    One opens the table for each read. One keeps a table open and updates it. One keeps an opened
+    table for a while without an update: its second read must return the same value as the first.
 
     Args:
         tables: Folder of the views' tables.
@@ -99,14 +99,14 @@ class StableRow:
         self._kept: tuple[DeltaTable, int | None] | None = None
 
     def there(self) -> bool:
-        """Whether the table is there; it is once the view has been published."""
+        """Whether the table exists, which is the case after the first publication."""
         return DeltaTable.is_deltatable(self._path)
 
     def __call__(self) -> int | None:
-        """Returns the counter; None if the row is not there.
+        """Returns the counter; None if the row does not exist.
 
         Raises:
-            Exception: What a reader of Delta sees.
+            Exception: Any error of the Delta reader.
         """
         self._reads += 1
         if self._reads % _KEPT_READS == 0 and self._kept is not None:

@@ -1,4 +1,4 @@
-"""What a workload offers to the demo."""
+"""The interface of a workload."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A row of a captured table in which a counter is written over and over.
+    """A row of a captured table that holds a rising counter.
 
     Attributes:
         view: The view that mirrors its table.
         key: The row's key, in the order of the view's keys.
-        column: Where the counter stands.
+        column: Column of the counter.
         update: Statement that sets the counter, with one `%s`.
     """
 
@@ -32,14 +32,14 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Rows of people, one of whom can be forgotten.
+    """A table of people, one of whom the demo erases.
 
     Attributes:
-        table: Their table.
+        table: The table.
         view: The view that mirrors it in all stores.
-        column: A column of it with a text, of more than ASCII maybe.
-        choose: Query of one key.
-        overwrite: Statement that overwrites all that is personal in a row, with a `%s` for its key.
+        column: A text column, which may contain non-ASCII characters.
+        choose: Query that selects one key.
+        overwrite: Statement that overwrites the personal columns of a row, with a `%s` for its key.
     """
 
     table: str
@@ -50,29 +50,29 @@ class Person:
 
 
 class SumReader(Protocol):
-    """Adds up a column of a view, in one store."""
+    """Sums a column of a view in one store."""
 
     def __call__(self, view: str, column: str) -> int:
         """Returns the sum; 0 for no rows."""
 
 
 class Workload(Protocol):
-    """Tables, rows and traffic that were not prepared for the platform."""
+    """Tables, rows and traffic that do not depend on the platform."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     settings_file: ClassVar[Path]
     probe: ClassVar[Probe]
     spare_column: ClassVar[str | None]
-    """Column of the probe's view that a rebuild may leave out; None if it has none to spare."""
+    """Column of the probe's view that a rebuild may omit; None if there is none."""
     person: ClassVar[Person | None]
-    """Who can be forgotten; None where there are no people."""
+    """The people of whom one can be erased; None without people."""
 
     def prepare(self, dsn: str, scale: float) -> int:
         """Creates and fills the tables of an empty database.
 
         Returns:
-            Rows made.
+            The number of created rows.
 
         Raises:
             WorkloadError: The database could not be filled.
