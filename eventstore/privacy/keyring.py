@@ -1,16 +1,15 @@
 """KeyRing: the port for subject keys, implemented in Postgres and in memory.
 
-Guarantees that every implementation gives:
+Every implementation guarantees:
 
-- *One key*: a subject has one key at a time, also if two processes ask for it at once first.
-- *Forgotten stays forgotten*: once `shred` has returned, the key exists nowhere in the ring, and a
-  later event does not quietly make another. New personal data of that subject is refused until
-  `readmit` says that it is meant; what was written before stays redacted.
-- *Lost is not forgotten*: a subject that the ring has never heard of is an error, not a redaction.
-- *Soon everywhere*: another process may hold a key in memory for `CACHE_S_MAX` seconds at most
-  after it was shredded.
+- *One key*: a subject has one key at a time, even if two processes create it concurrently.
+- *Forgotten stays forgotten*: after `shred` returns, the ring no longer contains the key, and a
+  later event does not create another one. New personal data of the subject is refused until
+  `readmit` is called; earlier values remain redacted.
+- *Lost is not forgotten*: an unknown subject is an error, not a redaction.
+- *Bounded delay*: another process may cache a shredded key for at most `CACHE_S_MAX` seconds.
 
-Threads: all methods may be called from several threads at once.
+Threads: all methods may be called concurrently.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from eventstore.privacy.master_key import MasterKeys
 
 CACHE_S_MAX: Final = 60.0
-"""How long a process may hold a key in memory at most, in seconds."""
+"""Longest time for which a process may cache a key, in seconds."""
 
 
 class SubjectKey(NamedTuple):
@@ -46,7 +45,7 @@ class SubjectKey(NamedTuple):
 
 
 class KeyRing(Protocol):
-    """Stores the keys of subjects. The module's documentation states the guarantees."""
+    """Stores the keys of subjects; the module docstring states the guarantees."""
 
     def key_of(
         self, tenant: str, subject: str, *, create: bool = False, generation: int = 1
@@ -54,24 +53,24 @@ class KeyRing(Protocol):
         """Returns a subject's key; None if it was destroyed.
 
         Args:
-            tenant: Whose subject.
-            subject: Which.
-            create: Whether to make one if the subject has never had one.
-            generation: What is known to exist; an older key in memory is out of date.
+            tenant: Tenant of the subject.
+            subject: The subject.
+            create: Whether to create a key if the subject has never had one.
+            generation: A generation that is known to exist; a cached key of an older one is stale.
 
         Raises:
-            SubjectKeyError: There is no key, none is to be made, and nothing says that it was
-                shredded; or it cannot be unwrapped.
+            SubjectKeyError: There is no key and no record of its destruction, and `create` is not
+                set; or the key cannot be unwrapped.
         """
         ...
 
     def shred(self, tenant: str, subject: str) -> bool:
-        """Destroys a subject's key, and with it every personal value that it encrypted.
+        """Destroys a subject's key, so that every value encrypted with it is unreadable.
 
-        A subject that never had a key is forgotten as well, from now on.
+        A subject that never had a key counts as forgotten from now on, too.
 
         Returns:
-            Whether there was a key.
+            Whether the key existed.
         """
         ...
 
@@ -86,10 +85,10 @@ class KeyRing(Protocol):
     def rotate(self, master_keys: MasterKeys) -> int:
         """Wraps every key with the current master key.
 
-        It may be interrupted and called again, and the ring stays in use meanwhile.
+        It may be interrupted and repeated, and the ring can be used meanwhile.
 
         Returns:
-            How many keys were wrapped again.
+            The number of keys that were wrapped again.
         """
         ...
 

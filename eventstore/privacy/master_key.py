@@ -1,4 +1,4 @@
-"""Master keys: what the keys of subjects are wrapped with, and never stored beside them."""
+"""Master keys: wrap the keys of subjects, and are never stored beside them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY_BYTES: Final = 32
 """AES-256."""
 
 NONCE_BYTES: Final = 12
-"""Drawn at random for each encryption, so one key may be used for 2**32 of them."""
+"""Bytes of a random nonce for each encryption; one key is safe for 2**32 encryptions."""
 
 FILE_BYTES_MAX: Final = 64 * 1024
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -74,7 +74,7 @@ class MasterKeys:
 
         Args:
             key: The subject's key.
-            bound_to: Says whose it is; needed again to unwrap it.
+            bound_to: Associated data that identifies the subject; unwrapping requires the same.
         """
         nonce = os.urandom(NONCE_BYTES)
         return nonce + AESGCM(self.keys[self.current]).encrypt(nonce, key, bound_to)
@@ -83,8 +83,8 @@ class MasterKeys:
         """Returns the key that `wrap` encrypted.
 
         Raises:
-            SubjectKeyError: The master key is not among these, or what is stored was altered or
-                belongs to another subject.
+            SubjectKeyError: The master key is unknown, or the stored key was altered or belongs to
+                another subject.
         """
         master = self.keys.get(key_id)
         if master is None:

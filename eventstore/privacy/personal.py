@@ -1,14 +1,14 @@
-"""Personal fields: encrypted for the person they are about, redacted once that person is forgotten.
+"""Personal fields: encrypted with the key of a person, redacted after that key is destroyed.
 
     @event("customer.registered", subject="customer_id")
     class CustomerRegistered:
         customer_id: str
         email: Personal[str]
 
-Only a field of the event itself can be personal, not a part of one; its value may be of any type
-that can be stored. Names of streams, tags and the subject itself are never encrypted: keep persons
-out of them, or name them by a number. A personal value in a tag is refused, or stored as a keyed
-hash (`eventstore.privacy.personal_tags`).
+Only a whole field of an event can be personal, not a part of one; its value may be of any type that
+can be stored. Stream names, tags and the subject itself are never encrypted: identify persons there
+by a number, if at all. A personal value in a tag is refused, or stored as a keyed hash
+(`eventstore.privacy.personal_tags`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Personal = Annotated[_T | Redacted, _MARKER]
 
 
 def inner_type(hint: Any) -> Any:
-    """Returns `T` of `Personal[T]`; None if the hint is no `Personal`."""
+    """Returns `T` of `Personal[T]`; None for any other type hint."""
     if get_origin(hint) is not Annotated or _MARKER not in get_args(hint)[1:]:
         return None
     members = tuple(member for member in get_args(get_args(hint)[0]) if member is not Redacted)
@@ -73,7 +73,7 @@ def personal_types(where: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `T` for each field that is `Personal[T]`.
 
     Args:
-        where: What the fields belong to, for the error.
+        where: Name of the owner of the fields, for the error.
         hints: Resolved types of the fields.
 
     Raises:
@@ -106,4 +106,4 @@ def _own_hints(kind: type) -> list[Any]:
     try:
         return list(get_type_hints(kind, include_extras=True).values())
     except (NameError, TypeError):
-        return []  # what cannot be resolved cannot be written either, and is refused there
+        return []  # an unresolvable type is refused where the event is declared

@@ -1,4 +1,4 @@
-"""Personal tags: tags stay readable, so a personal value gets into one as a keyed hash only.
+"""Personal tags: tags are not encrypted, so they may contain a personal value only as a keyed hash.
 
     @event("user.registered", subject="user", tags=lambda e: [personal_tag("email", e.email)])
     class Registered:
@@ -7,10 +7,10 @@
 
     store.handle(command, boundary=tagged(store.personal_tag("email", command.email)))
 
-The hash is an HMAC under a key of the tenant's own in the key ring, not under the person's: who
-looks for an address does not know yet whose it is. Without the ring it confirms no guess. It stays
-when the person is forgotten, as the name of the stream does; shredding the tenant's key
-(`TAGS_SUBJECT`) takes its meaning from all of them at once.
+The hash is an HMAC under a key of the tenant in the key ring, not under the person's key, because a
+search for an address does not know the person yet. Without the key, no guess of a value can be
+confirmed. The hash remains when the person is forgotten, as the stream name does. Shredding the
+tenant's key (`TAGS_SUBJECT`) makes all hashes of the tenant meaningless.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from eventstore.privacy.keyring import KeyRing
 
 TAGS_SUBJECT: Final = "headwater tags"
-"""Subject of the key for personal tags, one in each tenant."""
+"""Subject of the key for personal tags; each tenant has one."""
 
 _HASH_DIGITS: Final = 32
 _CHARACTERS_MIN: Final = 6
-"""Of a personal text that is looked for inside of tags: shorter ones are in many by chance."""
+"""Minimum length of a personal text that is searched within tags; shorter ones occur by chance."""
 
 
 class _Declared(Protocol):
-    """What is needed of an event's type."""
+    """The attributes of an event type that this module uses."""
 
     @property
     def name(self) -> str: ...
@@ -54,8 +54,8 @@ class PersonalTag(NamedTuple):
     """A tag that is stored as a keyed hash of a personal value.
 
     Attributes:
-        name: What the value is, such as `email`; it stays readable.
-        value: The value; how it is written is part of it, so bring it into one form first.
+        name: Name of the value, such as `email`; it remains readable.
+        value: The value; normalize it first, because the hash depends on its exact spelling.
     """
 
     name: str
@@ -63,15 +63,15 @@ class PersonalTag(NamedTuple):
 
 
 def personal_tag(name: str, value: str | Redacted) -> PersonalTag:
-    """Returns a tag for a personal value, for `tags` of an event; see the module's text."""
+    """Returns a tag for a personal value, for `tags` of an event; see the module docstring."""
     return PersonalTag(name, value)
 
 
 def hashed(tag: PersonalTag, tenant: str, keyring: KeyRing | None) -> str:
-    """Returns a personal tag as it is stored.
+    """Returns the stored form of a personal tag.
 
     Raises:
-        EventRefusedError: Its value is no text, or redacted.
+        EventRefusedError: Its value is not a str, or is redacted.
         SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
     """
     if type(tag.value) is not str:
@@ -92,20 +92,20 @@ def hashed(tag: PersonalTag, tenant: str, keyring: KeyRing | None) -> str:
 def check_tags(
     declared: _Declared, event: object, own: Iterable[Any], given: Iterable[Any]
 ) -> None:
-    """Checks that no personal value of an event gets into a tag in clear.
+    """Checks that no tag of an event contains a personal value in plain text.
 
     Args:
         declared: The event's type, which has personal fields.
         event: The event.
-        own: Tags that its type gives it.
-        given: Tags that it was given besides.
+        own: Tags from the declaration of its type.
+        given: Further tags from the caller.
 
     Raises:
-        EventRefusedError: One depends on a personal value, or has its text in it.
+        EventRefusedError: A tag depends on a personal value, or contains its text.
     """
     plain = [tag for tag in own if not isinstance(tag, PersonalTag)]
     others = _of_another_person(declared, event) if plain else plain
-    # what its type gives it without looking at the person is no more looked at
+    # declared tags that do not depend on personal values need no further check
     unknown = [tag for tag in given if not isinstance(tag, PersonalTag)]
     unknown += plain if others is None else []
     dependent = set() if others is None else set(plain) - set(others)
@@ -118,18 +118,18 @@ def check_tags(
 
 
 def _of_another_person(declared: _Declared, event: object) -> list[Any] | None:
-    """The tags of the same event about someone else: what differs is made of personal values."""
+    """Returns the event's tags with other personal values: the tags that differ depend on them."""
     other = copy.copy(event)
     for name in declared.personal:
         object.__setattr__(other, name, _another(getattr(event, name)))
     try:
         return list(declared.tags(other)) if declared.tags else []
-    except Exception:  # noqa: BLE001  # it takes no such value, so it looks at it
+    except Exception:  # noqa: BLE001  # it refuses the other value, so it depends on it
         return None
 
 
 def _has_text(tag: Any, declared: _Declared, event: object) -> bool:
-    """Whether a tag is the text of a personal value, or has a long one in it."""
+    """Whether a tag equals the text of a personal value, or contains a long one."""
     whole = str(tag).casefold()
     public = {str(getattr(event, name)).casefold() for name in _public(declared, event)}
     texts = {text.casefold() for name in declared.personal for text in _texts(getattr(event, name))}
@@ -144,7 +144,7 @@ def _public(declared: _Declared, event: Any) -> list[str]:
 
 
 def _another(value: Any) -> Any:
-    """Another value of the same form: letters and digits are others, all else is as it was."""
+    """Returns another value of the same form: it replaces letters and digits only."""
     if isinstance(value, str):
         return "".join(map(_next_character, value))
     if isinstance(value, bool):

@@ -1,8 +1,8 @@
-"""Sealing: AES-256-GCM of personal fields and of saved states, bound to their place.
+"""Sealing: AES-256-GCM of personal fields and of saved states, bound to their location.
 
-A sealed field is the JSON object `{"$sealed": base64, "subject": ..., "key": generation}`. What it
-is bound to (the associated data) is its tenant, stream, place in the stream, event type and field:
-moved anywhere else, it does not open. Each encryption draws its own random nonce.
+A sealed field is the JSON object `{"$sealed": base64, "subject": ..., "key": generation}`. The
+associated data is its tenant, stream, stream position, event type and field, so a field that was
+moved cannot be decrypted. Each encryption uses a new random nonce.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TAG_BYTES: Final = 16
 
 
 class EventAddress(NamedTuple):
-    """Where an event is.
+    """The location of an event.
 
     Attributes:
-        tenant: Whose stream.
-        stream: Name of its stream.
-        stream_position: Place in its stream.
-        type: Name of its type.
+        tenant: Tenant of the stream.
+        stream: Name of the stream.
+        stream_position: Position in the stream.
+        type: Name of the event type.
     """
 
     tenant: str
@@ -47,11 +47,11 @@ class EventAddress(NamedTuple):
 class SealedField(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"box": "$sealed"}
 ):
-    """A sealed field as it is stored.
+    """The stored form of a sealed field.
 
     Attributes:
         box: Nonce, ciphertext and tag.
-        subject: Whose key opens it.
+        subject: Subject whose key decrypts it.
         key: Generation of that key.
     """
 
@@ -63,11 +63,11 @@ class SealedField(
 class SealedState(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"box": "$sealed"}
 ):
-    """A saved state as it is stored.
+    """The stored form of a sealed state.
 
     Attributes:
         box: Nonce, ciphertext and tag.
-        subjects: Each subject whose key is needed, with its generation; sorted.
+        subjects: The required subjects, each with the generation of its key; sorted.
     """
 
     box: bytes
@@ -86,10 +86,10 @@ def seal_field(
 
     Args:
         plain: The value as JSON.
-        subject: The person whom it is about.
-        key: That person's key.
-        place: The event that it is written in.
-        field: The field that it is written in.
+        subject: The person.
+        key: The person's key.
+        place: Location of the event.
+        field: Name of the field.
     """
     box = _sealed(key.secret, plain, _bound_to_place(place, field))
     return _encode(SealedField(box, subject, key.generation))
@@ -98,11 +98,11 @@ def seal_field(
 def open_field(
     sealed: bytes, keyring: KeyRing, place: EventAddress, field: str
 ) -> bytes | Redacted:
-    """Returns what `seal_field` was given, or that its subject is forgotten.
+    """Returns the value that `seal_field` encrypted, or `Redacted` if its subject is forgotten.
 
     Raises:
-        SubjectKeyError: It is no sealed field, was altered, or was written in another place or
-            under another key; or the ring does not know the subject.
+        SubjectKeyError: The field is not sealed, was altered, or was written at another location
+            or with another key; or the ring does not know the subject.
     """
     try:
         found = _decode_field(sealed)
@@ -140,14 +140,14 @@ def confirmation_of(plain: bytes, key: SubjectKey, type_: str, field: str) -> by
 def seal_state(
     state: bytes, tenant: str, stream: str, subjects: Iterable[str], keyring: KeyRing
 ) -> bytes:
-    """Returns a saved state so that it can be read only while none of its subjects is forgotten.
+    """Returns a state, encrypted so that it is readable only while no subject is forgotten.
 
     Args:
         state: The state.
-        tenant: Whose stream it is the state of.
-        stream: Which stream.
-        subjects: Persons whose fields are in it; without any, the state is returned as it is.
-        keyring: Has their keys.
+        tenant: Tenant of the stream.
+        stream: The stream.
+        subjects: Persons whose fields it contains; without any, the state is returned unchanged.
+        keyring: Stores their keys.
 
     Raises:
         SubjectKeyError: A subject is forgotten.
@@ -172,10 +172,10 @@ def seal_state(
 def open_state(
     sealed: bytes, tenant: str, stream: str, subjects: Iterable[str], keyring: KeyRing
 ) -> bytes | None:
-    """Returns what `seal_state` was given; None if one of the subjects is forgotten since.
+    """Returns the state that `seal_state` encrypted; None if a subject has been forgotten since.
 
     Raises:
-        SubjectKeyError: It is no such state, was altered, or belongs elsewhere.
+        SubjectKeyError: The state is not sealed, was altered, or belongs to another stream.
     """
     names = sorted(set(subjects))
     if not names:
@@ -219,7 +219,7 @@ def _opened(secret: bytes, box: bytes, bound_to: bytes) -> bytes | None:
 
 
 def _combined(keys: list[SubjectKey], bound_to: bytes) -> bytes:
-    # every secret has the same length, so their row has one meaning only
+    # every secret has the same length, so the concatenation is unambiguous
     together = hashlib.sha256(b"".join(key.secret for key in keys)).digest()
     return hmac.digest(together, b"headwater saved state" + bound_to, hashlib.sha256)
 
@@ -235,6 +235,6 @@ def _bound_to_state(tenant: str, stream: str, subjects: list[tuple[str, int]]) -
 
 
 def unambiguous(*parts: str) -> bytes:
-    """Joins parts so that no two lists of parts give the same bytes."""
+    """Joins parts unambiguously: no two lists of parts give the same bytes."""
     encoded = [part.encode() for part in parts]
     return b"".join(b"%d:%s" % (len(part), part) for part in encoded)

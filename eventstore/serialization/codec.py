@@ -1,8 +1,8 @@
-"""Codec: typed events to what the log holds, and back.
+"""Codec: converts typed events to stored events, and back.
 
-Writing is exact or refused (`eventstore.serialization.exactness`); reading brings old versions to
-the latest one (`eventstore.serialization.upcasting`) and decrypts personal fields
-(`eventstore.privacy.sealing`).
+Writing refuses values that would not read back equal (`eventstore.serialization.exactness`).
+Reading upcasts old versions to the latest one (`eventstore.serialization.upcasting`) and decrypts
+personal fields (`eventstore.privacy.sealing`).
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ class Codec:
         """Returns an event as it is appended.
 
         Args:
-            event: Of a declared class, or an `EventData`.
-            tenant: Whose stream it is written to.
-            stream: Which stream.
-            stream_position: Which place in it; only needed, and then binding, if `needs_position`.
-            event_id: Its identity; a new one if not given.
-            occurred_at: When it happened, with an offset; now if not given.
-            tags: Tags besides those that its type gives it.
+            event: An object of a declared class, or an `EventData`.
+            tenant: Tenant of the stream.
+            stream: Name of the stream.
+            stream_position: Position in the stream; required, and binding, if `needs_position`.
+            event_id: Its identity; by default a new one.
+            occurred_at: When it happened, with an offset; by default now.
+            tags: Tags besides those of its declaration.
 
         Raises:
-            EventRefusedError: It would not read back equal to what was given, or one of its tags
-                has a personal value in clear.
+            EventRefusedError: It would not read back equal, or one of its tags contains a personal
+                value in plain text.
             SubjectKeyError: It has personal fields, and its subject is forgotten or there is no
                 key ring.
             UndeclaredError: Its class is not declared.
@@ -118,7 +118,7 @@ class Codec:
         )
 
     def personal_tag(self, tenant: str, name: str, value: str) -> str:
-        """Returns a tag for a personal value as it is stored; see `privacy.personal_tags`.
+        """Returns the stored form of a tag for a personal value; see `privacy.personal_tags`.
 
         Raises:
             SubjectKeyError: There is no key ring, or the tenant's key for tags is shredded.
@@ -126,7 +126,7 @@ class Codec:
         return hashed(PersonalTag(name, value), tenant, self.keyring)
 
     def needs_position(self, event: object) -> bool:
-        """Returns whether an event has personal fields, which are bound to their place.
+        """Returns whether an event has personal fields, which are bound to its stream position.
 
         Raises:
             UndeclaredError: Its class is not declared.
@@ -134,7 +134,7 @@ class Codec:
         return event.__class__ is not EventData and bool(self.types.of(event).personal)
 
     def subject_of(self, event: object) -> str | None:
-        """Returns whom an event's personal fields are about; None if it has none.
+        """Returns the subject of an event's personal fields; None if it has none.
 
         Raises:
             UndeclaredError: Its class is not declared.
@@ -144,13 +144,13 @@ class Codec:
         return _subject_of(self.types.of(event), event)
 
     def decode(self, stored: StoredEvent) -> Any:
-        """Returns a stored event, of the latest version of its class.
+        """Decodes a stored event to the latest version of its class.
 
         A personal field of a forgotten subject is `Redacted`.
 
         Raises:
             UndeclaredError: Its type is unknown, or its version is newer than this program's.
-            UpcastError: Its payload is not what its type, or an upcaster, says.
+            UpcastError: Its payload does not fit its class, or an upcaster failed.
             SubjectKeyError: A personal field was altered or moved, or its key is missing.
         """
         direct = self._direct.get((stored.type, stored.schema_version))
@@ -322,7 +322,7 @@ def _untyped(event: EventData) -> bytes:
     try:
         return exactly(event.type, event.data, decoded)[0]
     except EventRefusedError:
-        # keys at the top are names of fields, so they may be told
+        # top-level keys are names of fields, so an error may name them
         for key, value in event.data.items():
             exactly(event.type, value, decoded, path=f".{key}" if key.isidentifier() else "[...]")
         raise

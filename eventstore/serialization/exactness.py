@@ -1,11 +1,11 @@
-"""What is written reads back equal to what was given: the rule, value by value.
+"""Exactness: checks that each value of an event reads back equal.
 
-JSON has no dates, no decimals, no bytes. A typed event has them because its class says what each
-text is. Whatever does not survive that is refused before it is stored: it would be another fact.
+JSON has no dates, decimals or bytes; the class of a typed event tells the type of each JSON string.
+A value that would read back differently is refused before it is stored.
 
-Equal means the same type and the same value, all the way down: `Decimal("1.10")` is not
+Equal means the same type and the same value at every level: `Decimal("1.10")` is not
 `Decimal("1.1")`, `5` is not `5.0`, a list is not a tuple. A datetime keeps its instant and UTC
-offset, not the name of its time zone. The order of a dict's keys is not part of it.
+offset, not the name of its time zone. The order of a dict's keys does not matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 DEPTH_MAX: Final = 64
-"""Of values within values. A reader deep in its own calls must still be able to read them."""
+"""Maximum nesting of values. A reader with a deep call stack must still be able to read them."""
 
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
@@ -32,9 +32,8 @@ class Inexactness(NamedTuple):
     """Why a value cannot be stored exactly.
 
     Attributes:
-        path: Which part of it, such as `.lines[0].price`; keys of dicts are not named, because
-            they are data.
-        rule: The rule that it breaks.
+        path: Path of the part, such as `.lines[0].price`, without keys of dicts, which are data.
+        rule: The violated rule.
     """
 
     path: str
@@ -48,9 +47,9 @@ _OTHER_VALUE: Final = "is read back as another value"
 
 
 def fault_of(given: object, read: object, depth: int = 0) -> Inexactness | None:
-    """Returns why `given`, which was read back as `read`, is not stored exactly; None if it is.
+    """Returns why `given`, which reads back as `read`, is not exact; None if it is.
 
-    Given the same value twice, it looks only at the rules that concern the value alone.
+    If both are the same object, only the rules for a single value are checked.
     """
     kind = given.__class__
     compare = _comparisons.get(kind)
@@ -113,7 +112,7 @@ def _instant(given: datetime, read: object, _: int) -> Inexactness | None:
         return Inexactness("", "is a time without a UTC offset")
     if read.__class__ is not datetime:
         return _read_as(given, read)
-    # two zones never call an instant in a repeated hour equal, so the parts are compared
+    # times of two zones in a repeated hour never compare equal, so the parts are compared
     same = offset == read.utcoffset() and given.replace(tzinfo=None) == read.replace(tzinfo=None)
     return None if same else Inexactness("", _OTHER_VALUE)
 
@@ -121,7 +120,7 @@ def _instant(given: datetime, read: object, _: int) -> Inexactness | None:
 def _clock(given: time, read: object, _: int) -> Inexactness | None:
     if read.__class__ is not time:
         return _read_as(given, read)
-    # 01:00+01:00 equals 00:00+00:00; a zone without an offset at all is dropped
+    # 01:00+01:00 equals 00:00+00:00; a zone without an offset would be lost
     same = given.isoformat() == read.isoformat() and (given.tzinfo is None) == (read.tzinfo is None)
     return None if same else Inexactness("", _OTHER_VALUE)
 
@@ -164,7 +163,7 @@ def _mapping(given: dict[Any, Any], read: Any, depth: int) -> Inexactness | None
         if fault is not None:
             return Inexactness("[...]", f"has a key that {fault.rule}")
     if any(key.__class__ is not str for key in given):
-        # 1, 1.0 and True are one key to a dict, and three to us
+        # 1, 1.0 and True are the same key of a dict, but different values here
         given = {exact_key(key): value for key, value in given.items()}
         read = {exact_key(key): value for key, value in read.items()}
     return _values(given, read, depth + 1)
@@ -207,7 +206,7 @@ def _refused(given: object, _read: object, _depth: int) -> Inexactness:
 
 
 def exact_key(value: Any) -> tuple[Any, ...]:
-    """Returns what tells a hashable value from every other, also from those that equal it."""
+    """Returns an identity of a hashable value, distinct even from values that compare equal."""
     kind = value.__class__
     names = _field_names(kind)
     if names is not None:
@@ -244,7 +243,7 @@ def _learn(kind: type) -> type_of_comparison:
     elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
         compare = _items
     else:
-        return _refused  # not remembered: there may be many, and none is on the usual path
+        return _refused  # not cached: there may be many, and the usual path uses none
     _comparisons[kind] = compare
     return compare
 

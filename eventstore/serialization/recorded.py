@@ -35,7 +35,8 @@ class CompactedPrefix:
 class RecordedEvent:
     """An event of the log, decoded at the first access.
 
-    Two are equal if the log stores the same for both. An event belongs to the thread that reads it.
+    Two events are equal if their stored forms are equal. An event belongs to the thread that reads
+    it.
 
     Attributes:
         stored: The event as the log stores it.
@@ -50,11 +51,11 @@ class RecordedEvent:
 
     @property
     def event(self) -> Any:
-        """The event itself, of the latest version of its class.
+        """The decoded event, in the latest version of its class.
 
         Raises:
             UndeclaredError: Its type is unknown, or its version is newer than this program's.
-            UpcastError: Its payload is not what its type, or an upcaster, says.
+            UpcastError: Its payload does not fit its class, or an upcaster failed.
             SubjectKeyError: A personal field was altered or moved, or its key is missing.
         """
         found = self._event
@@ -89,7 +90,7 @@ class RecordedEvent:
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """Its tenant."""
         return self.stored.tenant
 
     @property
@@ -114,7 +115,7 @@ class RecordedEvent:
 
     @property
     def schema_version(self) -> int:
-        """Version of its type that it was written in."""
+        """Version of its type with which it was written."""
         return self.stored.schema_version
 
     @property
@@ -134,22 +135,22 @@ class RecordedEvent:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it is about."""
+        """Its tags."""
         return tuple(self.stored.tags or ())
 
     @property
     def correlation_id(self) -> str | None:
-        """The business flow that it belongs to."""
+        """Id of the business flow that it belongs to."""
         return self.stored.correlation_id
 
     @property
     def causation_id(self) -> str | None:
-        """The message that caused it."""
+        """Id of the message that caused it."""
         return self.stored.causation_id
 
     @property
     def actor(self) -> str | None:
-        """Who did it."""
+        """The user or program that caused it."""
         return self.stored.actor
 
     @property
@@ -164,7 +165,7 @@ class RecordedEvent:
 
     @property
     def system(self) -> bool:
-        """Whether the store itself wrote it."""
+        """Whether the store itself wrote it, as a `$snapshot`."""
         return self.stored.system
 
     def __eq__(self, other: object) -> bool:
@@ -174,7 +175,7 @@ class RecordedEvent:
         return hash((self.stored.tenant, self.stored.event_id))
 
     def __repr__(self) -> str:
-        # the payload is left out: it may be personal, and logs keep what they are given
+        # without the payload, which may be personal and must not get into logs
         stored = self.stored
         place = f"{stored.stream}@{stored.stream_position}"
         return (

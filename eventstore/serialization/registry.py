@@ -1,4 +1,4 @@
-"""EventTypes: which events there are, by name and version, and which class each is read as.
+"""EventTypes: the declared event types, each with name, version and class.
 
     @event("order.placed", version=2, tags=lambda placed: [f"customer:{placed.customer_id}"])
     class OrderPlaced:
@@ -6,8 +6,8 @@
         customer_id: str
         total: Decimal
 
-The class becomes a frozen dataclass, if it is none. Declare an event in the module that defines it;
-whatever its fields name must be defined before it.
+If the class is not a dataclass, it becomes a frozen one. Declare an event in the module that
+defines its class; the types of its fields must be defined before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from eventstore.privacy.personal_tags import PersonalTag
 from eventstore.serialization.upcasting import Upcast, Upcaster
 
 VERSION_MAX: Final = 2**15 - 1
-"""The column's largest number."""
+"""Largest value of the database column."""
 
 Tags = Callable[[Any], Iterable[str | PersonalTag]]
 _C = TypeVar("_C")
@@ -59,12 +59,12 @@ class EventType:
     """A declared event type.
 
     Attributes:
-        name: Such as `order.placed`.
-        version: The latest; what is written.
-        cls: Class that it is read as; `EventData` if it has none of its own.
-        subject: Field that names the person whom its personal fields are about.
-        tags: Makes an event's tags.
-        public: Whether it is meant for others, as an integration event.
+        name: Name, such as `order.placed`.
+        version: Latest version, with which events are written.
+        cls: Class of decoded events; `EventData` for a type without a class.
+        subject: Field with the id of the person whose data the personal fields contain.
+        tags: Returns the tags of an event.
+        public: Whether its events are also published as integration events.
         fields: Type of each field.
         personal: `T` of each field that is `Personal[T]`.
     """
@@ -87,7 +87,7 @@ class EventType:
 class EventTypes:
     """A registry of event types and upcasters.
 
-    Threads: declare types while modules are imported; look-ups are thread-safe.
+    Threads: declare types while modules are imported; lookups are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -113,21 +113,21 @@ class EventTypes:
     ) -> Callable[[type[_C]], type[_C]]:
         """Declares a class as an event type.
 
-        mypy sees a dataclass where the module's own `event` is used; where this method is, write
+        mypy recognizes a dataclass if the module function `event` is used. With this method, add
         `@dataclass(frozen=True)` below it.
 
         Args:
-            name: Such as `order.placed`; it is stored and never changes.
-            version: One more each time its payload changes so that older ones need an upcaster.
-            subject: Field that names the person whom its personal fields are about.
-            tags: Takes an event and returns its tags. They are never encrypted: a personal value
-                gets into one by `personal_tag` only.
-            public: Whether it is meant for others, as an integration event.
+            name: Name, such as `order.placed`; it is stored and never changes.
+            version: Increment it with each change of the payload that needs an upcaster.
+            subject: Field with the id of the person whose data the personal fields contain.
+            tags: Takes an event and returns its tags. Tags are never encrypted: use `personal_tag`
+                for a personal value.
+            public: Whether its events are also published as integration events.
 
         Raises:
-            NameRefusedError: It cannot have this name.
-            UndeclaredError: The declaration contradicts itself or another one, the class is of
-                another kind than a dataclass, or has fields that JSON cannot tell apart.
+            NameRefusedError: The name is invalid.
+            UndeclaredError: The declaration contradicts itself or another one, the class cannot be
+                a dataclass, or it has fields whose types JSON cannot distinguish.
         """
 
         def declare(cls: type[_C]) -> type[_C]:
@@ -150,8 +150,8 @@ class EventTypes:
         """Declares an event type without a class, written and read as `EventData`.
 
         Raises:
-            NameRefusedError: It cannot have this name.
-            UndeclaredError: The name is declared already.
+            NameRefusedError: The name is invalid.
+            UndeclaredError: The name is already declared.
         """
         _check_version(check_type(name), version)
         return self._add(EventType(name, version, EventData, public=public))
@@ -164,11 +164,11 @@ class EventTypes:
         Args:
             name: The event type.
             from_version: The version that the function takes; it returns the next.
-            personal: Fields that are sealed in `from_version`, where they are not those of the
-                next version.
+            personal: Sealed fields of `from_version`, if they differ from those of the next
+                version.
 
         Raises:
-            UndeclaredError: There is one from this version already.
+            UndeclaredError: An upcaster from this version is already declared.
         """
         _check_version(check_type(name), from_version)
 
@@ -189,7 +189,8 @@ class EventTypes:
         """Returns the type of an event, or of a class of events.
 
         Raises:
-            UndeclaredError: Its class is not declared; a subclass of a declared one is not, either.
+            UndeclaredError: Its class is not declared. A subclass of a declared class does not
+                count as declared.
         """
         cls = event if isinstance(event, type) else type(event)
         found = self._by_class.get(cls)
@@ -201,10 +202,10 @@ class EventTypes:
         return found
 
     def named(self, name: str) -> EventType:
-        """Returns the type of a name.
+        """Returns the type with a name.
 
         Raises:
-            UndeclaredError: There is none.
+            UndeclaredError: The name is unknown.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -215,10 +216,10 @@ class EventTypes:
         return found
 
     def readable(self, name: str, version: int) -> EventType:
-        """Returns the type that a stored event can be read as.
+        """Returns the type for a stored event.
 
         Raises:
-            UndeclaredError: The type is unknown, or this program's is older.
+            UndeclaredError: The type is unknown, or this program declares an older version.
         """
         found = self.named(name)
         if version > found.version:
@@ -229,10 +230,10 @@ class EventTypes:
         return found
 
     def path(self, name: str, version: int) -> tuple[Upcaster, ...]:
-        """Returns the upcasters from a version to the latest, the oldest first.
+        """Returns the upcasters from a version to the latest, oldest first.
 
         Raises:
-            UndeclaredError: See `readable`; or one of the upcasters is missing.
+            UndeclaredError: See `readable`; or an upcaster is missing.
         """
         latest = self.readable(name, version).version
         missing = [v for v in range(version, latest) if (name, v) not in self._upcasters]
@@ -252,7 +253,7 @@ class EventTypes:
         return self.named(name).personal_fields
 
     def check(self) -> list[str]:
-        """Returns the faults of the versions, one sentence each; empty if there are none."""
+        """Returns the missing or superfluous upcasters, one sentence each."""
         wrong = [
             f"no upcaster converts version {version} of {declared.name}"
             for declared in self
@@ -290,7 +291,7 @@ class EventTypes:
 
 
 declared: Final = EventTypes()
-"""The registry that is used where no other is given."""
+"""The default registry."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -343,7 +344,7 @@ def _as_dataclass(name: str, cls: type[_C]) -> type[_C]:
 
 
 def _other_kind(cls: Any) -> str | None:
-    """What a class is that would not work as a dataclass; None for any other class."""
+    """Returns the kind of a class that cannot be a dataclass; None for any other class."""
     if not isinstance(cls, type):
         return "no class"
     marks = {
@@ -379,7 +380,7 @@ def _fields_of(name: str, cls: type, names: Mapping[str, Any]) -> Mapping[str, A
                 hint="use plain fields only, without InitVar and init=False",
             )
     fields = {each.name: hints[each.name] for each in dataclasses.fields(cls)}
-    # resolved here, because later, elsewhere, names of a function's own are out of sight
+    # resolved here, because names local to a function cannot be resolved later
     own = inspect.get_annotations(cls)
     cls.__annotations__ = own | {key: value for key, value in fields.items() if key in own}
     return MappingProxyType(fields)

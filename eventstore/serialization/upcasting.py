@@ -1,13 +1,13 @@
-"""Upcasting: an old version of an event's payload becomes the latest one, when it is read.
+"""Upcasting: converts an old version of an event's payload to the latest one when it is read.
 
 An upcaster is a pure function from the payload of one version to that of the next, as JSON values:
-texts, numbers, lists, dicts. It may change and return the dict it is given. Stored events stay as
-they are.
+strings, numbers, lists, dicts. It may change and return the given dict. Stored events do not
+change.
 
-Personal fields reach an upcaster decrypted, as JSON values; those of a forgotten subject as
-`Redacted`, which it passes on as it is, in a field that is personal in the next version too.
-Ciphertext is bound to the field it was written under. So where a field was renamed, or became
-personal later, the upcaster says which fields of *its* version are sealed:
+An upcaster receives personal fields decrypted, as JSON values. A field of a forgotten subject is
+`Redacted`, which the upcaster must keep unchanged in a field that is personal in the next version.
+Ciphertext is bound to the name of its field. If a field was renamed, or became personal later, the
+upcaster therefore declares the sealed fields of *its* version:
 
     @upcast(CustomerRegistered, from_version=1, personal=("mail",))
     def mail_is_named_email(data: dict[str, Any]) -> dict[str, Any]:
@@ -38,13 +38,13 @@ Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Upcaster:
-    """How one version of a type becomes the next.
+    """The conversion of one version of a type to the next.
 
     Attributes:
         type: Name of the event type.
         from_version: The version that it takes; it returns the next one.
         function: The pure function.
-        personal: Fields that are sealed in `from_version`; None if they are those of the next.
+        personal: Sealed fields of `from_version`; None if they are those of the next version.
     """
 
     type: str
@@ -58,11 +58,11 @@ def upcasted(data: dict[str, Any], path: Iterable[Upcaster], stored: StoredEvent
 
     Args:
         data: The payload in its stored version; it may be changed.
-        path: The upcasters, the oldest first.
-        stored: Where it comes from, for the error.
+        path: The upcasters, oldest first.
+        stored: The stored event, for the error.
 
     Raises:
-        UpcastError: An upcaster raised an error, or returned no dict.
+        UpcastError: An upcaster raised an error, or did not return a dict.
     """
     for upcaster in path:
         try:
@@ -76,10 +76,10 @@ def upcasted(data: dict[str, Any], path: Iterable[Upcaster], stored: StoredEvent
 
 
 def check_redacted(data: dict[str, Any], personal: Container[str], stored: StoredEvent) -> None:
-    """Looks whether upcasters have passed on `Redacted` as they must.
+    """Checks that upcasters have kept `Redacted` in personal fields only.
 
     Raises:
-        UpcastError: It is in a field, or a part of one, that is not personal.
+        UpcastError: A field that is not personal contains `Redacted`.
     """
     for name, value in data.items():
         if not (name in personal and isinstance(value, Redacted)) and _has_redacted(value):
@@ -100,7 +100,7 @@ def _has_redacted(value: object) -> bool:
 
 
 def cause_of(error: BaseException) -> str:
-    """Returns the kind of an error and the line it comes from, without its text."""
+    """Returns the class of an error and the line that raised it, without its message."""
     frames = traceback.extract_tb(error.__traceback__)
     kind = type(error).__qualname__
     if not frames:

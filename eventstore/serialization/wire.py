@@ -1,6 +1,6 @@
-"""Wire: the JSON form of one event class, written only if it reads back equal.
+"""Wire: the JSON form of one event class; refuses an event that would not read back equal.
 
-Sets and the keys of dicts are written in order, so that equal events have equal bytes.
+Sets and the keys of dicts are sorted, so that equal events have equal bytes.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _PLACE: Final = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$")
 
 
 def encoded(value: object) -> bytes:
-    """Returns a value as JSON, sets and keys in order.
+    """Returns a value as JSON, with sorted sets and keys.
 
     Raises:
         TypeError: It has no JSON form.
-        UnicodeEncodeError: A text has a lone surrogate.
-        RecursionError: It is nested too deep, or contains itself.
+        UnicodeEncodeError: A str has a lone surrogate.
+        RecursionError: It is nested too deeply, or contains itself.
     """
     try:
         return _ordered(value)
     except TypeError:
-        # keys that are no texts are put in order after they have become some
+        # keys that are not strings are sorted after their conversion to strings
         return _ordered(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
 
 
 def written(
     value: object, keeps: Callable[[dataclasses.Field[Any], object], bool] | None = None
 ) -> bytes:
-    """Returns a value as JSON, as `encoded` does, by the fields that its dataclasses have.
+    """Returns a value as JSON like `encoded`, from the declared fields of its dataclasses.
 
-    An object that was read from JSON has its defaults in its class; `encoded` leaves those out.
+    An object that was decoded from JSON has its defaults only in its class; `encoded` omits them.
 
     Args:
-        value: What to write.
-        keeps: Takes a field of a dataclass and its value, returns whether it is written.
+        value: The value.
+        keeps: Takes a field of a dataclass and its value; returns whether to write the field.
 
     Raises:
         TypeError: See `encoded`, also for the other errors.
@@ -73,16 +73,16 @@ def written(
 def exactly(
     where: str, value: object, decode: Callable[[bytes], Any], *, path: str = ""
 ) -> tuple[bytes, Any]:
-    """Returns a value as JSON, and what that reads back as, which is equal.
+    """Returns a value as JSON, and the equal value that the JSON reads back as.
 
     Args:
         where: The event type, for the error.
-        value: What to write.
-        decode: Reads it back.
-        path: Where in the event it is, for the error.
+        value: The value.
+        decode: Decodes the JSON.
+        path: Path of the value in the event, for the error.
 
     Raises:
-        EventRefusedError: It would not read back equal.
+        EventRefusedError: The value would not read back equal.
     """
     try:
         data = encoded(value)
@@ -97,7 +97,7 @@ def exactly(
 
 
 def _unwritable(value: object, error: Exception) -> Inexactness:
-    """Finds the field that the encoder does not write; the decoder tells its own."""
+    """Returns the fault of a coding error; finds the field that the encoder cannot write."""
     if not isinstance(error, msgspec.MsgspecError) and dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             try:
@@ -115,7 +115,7 @@ def _fault_in(error: Exception) -> Inexactness:
 
 
 def described(error: Exception) -> tuple[str, str]:
-    """Returns where a decoder found a fault and what it expected, without any value."""
+    """Returns the path of a decoding error and the expected type, without any value."""
     text = str(error)
     place = _PLACE.search(text)
     found = _EXPECTATION.search(text) or _MISSING.search(text)
@@ -180,7 +180,7 @@ class PersonalWire:
 
         Args:
             event: The event.
-            personal: What to write in the place of each personal field, JSON.
+            personal: JSON to write for each personal field.
 
         Raises:
             EventRefusedError: It would not read back equal.
@@ -213,14 +213,14 @@ class PersonalWire:
 
         Args:
             data: The event as JSON.
-            unseal: Takes the name and the JSON of a personal field, returns the JSON of its value.
+            unseal: Takes name and JSON of a personal field; returns the JSON of its value.
         """
         found = self._decode(data)
         values: dict[str, Any] = {}
         for name in self.declared.fields:
             value = getattr(found, name)
             if value is msgspec.UNSET:
-                continue  # the class has a default for it
+                continue  # the class has a default for the field
             if name in self._inner:
                 plain = unseal(name, bytes(value))
                 value = plain if isinstance(plain, Redacted) else self._inner[name](plain)
@@ -229,7 +229,7 @@ class PersonalWire:
 
 
 def decoder(name: str, kind: Any) -> Callable[[bytes], Any]:
-    """Returns what reads JSON as a type.
+    """Returns a decoder from JSON to a type.
 
     Raises:
         UndeclaredError: The type cannot be determined from JSON, such as a union of two classes.
@@ -252,13 +252,13 @@ def decoded_object(data: bytes) -> dict[str, Any]:
     """Returns a JSON object as plain values.
 
     Raises:
-        DecodeError: It is no JSON object; of msgspec.
+        msgspec.DecodeError: It is not a JSON object.
     """
     return _decode_object(data)
 
 
 def _struct_of(declared: EventType) -> type[msgspec.Struct]:
-    """Returns a class with the same fields, the personal ones left as they are in the JSON."""
+    """Returns a class with the same fields, in which personal fields remain raw JSON."""
     defaults = {
         field.name
         for field in dataclasses.fields(declared.cls)
