@@ -293,7 +293,7 @@ class Subscriptions:
             name: The subscription.
             from_position: Replays the events after this global position.
             through: Replays up to this global position, then continues at the checkpoint. None:
-                replays up to the checkpoint.
+                replays up to the checkpoint, then continues.
 
         Raises:
             SubscriptionError: There is nothing to replay, or a replay would lose or repeat writes.

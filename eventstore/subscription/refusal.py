@@ -29,7 +29,10 @@ _REFUSALS: Final = {
         "subscription {} is a reactor, whose effects are never repeated by a replay",
         "headwater reactor retry repeats failed effects",
     ),
-    "empty": ("a replay of subscription {} must end after it begins", "set through above from"),
+    "empty": (
+        "a replay of subscription {} must end after it begins",
+        "through must be greater than from",
+    ),
 }
 
 

@@ -25,7 +25,8 @@ _TABLE = (
     " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
     " WHERE c.oid = to_regclass(quote_ident(%s))"
 )
-# Rows written by the current transaction to permanent tables, by table.
+# Rows that this session has written to permanent tables and has not yet reported to the server's
+# statistics, by table.
 _WRITTEN = (
     "SELECT schemaname || '.' || relname, n_tup_ins + n_tup_upd + n_tup_del"
     " FROM pg_stat_xact_user_tables WHERE n_tup_ins + n_tup_upd + n_tup_del > 0"
