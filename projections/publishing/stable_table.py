@@ -67,7 +67,7 @@ _MS_PER_HOUR: Final = 3_600_000
 logger = logging.getLogger(__name__)
 
 
-class StableContent(msgspec.Struct, frozen=True):
+class StableData(msgspec.Struct, frozen=True):
     """The content of a stable table.
 
     Attributes:
@@ -93,8 +93,8 @@ class StableContent(msgspec.Struct, frozen=True):
 
     def parameters(self) -> dict[str, str]:
         """Returns it as parameters in the history of the Delta table."""
-        action = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
-        return {**action, "boundary": str(self.applied_through)}
+        fields = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
+        return {**fields, "boundary": str(self.applied_through)}
 
 
 class _Newest(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ class _Newest(msgspec.Struct, frozen=True):
     """
 
     number: int = -1
-    shown: StableContent | None = None
+    shown: StableData | None = None
     ours: bool = False
     torn: bool = False
 
@@ -135,7 +135,7 @@ class StableTable:
         self._draft_path = self.path / ".draft"
         self._newest: _Newest | None = None
 
-    def shows(self) -> StableContent | None:
+    def shows(self) -> StableData | None:
         """Returns the table's content; None if it has none yet.
 
         Raises:
@@ -143,7 +143,7 @@ class StableTable:
         """
         return self._look().shown
 
-    def follow(self, published: Published, *, backwards: bool = False) -> StableContent | None:
+    def follow(self, published: Published, *, backwards: bool = False) -> StableData | None:
         """Publishes the active version of the view.
 
         Version and physical name are read under the table's lock: after a cutover, no later commit
@@ -180,7 +180,7 @@ class StableTable:
 
     def show(
         self, place: str, table: TableVersion, number: int, *, backwards: bool = False
-    ) -> StableContent | None:
+    ) -> StableData | None:
         """Makes the table equal to a published version of a view's table, in one commit.
 
         Args:
@@ -226,9 +226,7 @@ class StableTable:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
 
-    def _show(
-        self, place: str, table: TableVersion, number: int, *, backwards: bool
-    ) -> StableContent:
+    def _show(self, place: str, table: TableVersion, number: int, *, backwards: bool) -> StableData:
         for attempt in range(1, _ATTEMPTS + 1):
             newest, mark = self._look(), self._mark(place, table.version)
             before = newest.shown
@@ -238,7 +236,7 @@ class StableTable:
                 same = (place, table.version) == (before.place, before.version)
                 if newest.whole and same and mark in {"", before.mark}:
                     return before
-            shown = StableContent(place, table.version, number, table.epoch, table.lsn, mark)
+            shown = StableData(place, table.version, number, table.epoch, table.lsn, mark)
             actions = self._incremental_difference(newest, shown)
             if actions is None:
                 actions = self._full_difference(newest, shown)
@@ -265,7 +263,7 @@ class StableTable:
             return ""
         return hashlib.sha256(content).hexdigest()[:16]
 
-    def _incremental_difference(self, newest: _Newest, shown: StableContent) -> list[Action] | None:
+    def _incremental_difference(self, newest: _Newest, shown: StableData) -> list[Action] | None:
         """Returns the actions since then in the same table; None if they do not suffice."""
         before = newest.shown
         if before is None or not newest.whole or before.place != shown.place:
@@ -295,7 +293,7 @@ class StableTable:
                     removed[file_key(remove)] = remove
         return _file_actions(shown.place, added.values(), removed.values(), changed=changed)
 
-    def _full_difference(self, newest: _Newest, shown: StableContent) -> list[Action]:
+    def _full_difference(self, newest: _Newest, shown: StableData) -> list[Action]:
         """Returns all differences between the two tables."""
         wanted = TableLog(self._tables / shown.place).state(shown.version)
         if not wanted.metadata:
@@ -344,7 +342,7 @@ class StableTable:
         self._draft_path.unlink(missing_ok=True)
         return self._draft_path
 
-    def _commit(self, newest: _Newest, shown: StableContent, actions: list[Action]) -> None:
+    def _commit(self, newest: _Newest, shown: StableData, actions: list[Action]) -> None:
         now_ms = time.time_ns() // 1_000_000
         info = {
             "timestamp": now_ms,
@@ -456,13 +454,13 @@ class StableTable:
             return True
 
 
-def _shown(lines: list[Action]) -> StableContent | None:
+def _shown(lines: list[Action]) -> StableData | None:
     """Returns the content that a commit of this program publishes; None for another commit."""
     for line in lines:
         info = line.get("commitInfo")
         if info is not None and info.get("operation") == _OPERATION:
             with suppress(msgspec.ValidationError):
-                return msgspec.convert(info.get("operationParameters"), StableContent, strict=False)
+                return msgspec.convert(info.get("operationParameters"), StableData, strict=False)
     return None
 
 

@@ -45,7 +45,7 @@ class ActiveVersionPointer(Protocol):
 
 
 class OwnedVersionPointer(ActiveVersionPointer, Protocol):
-    """A `ActiveVersionPointer` that owns its connections."""
+    """An `ActiveVersionPointer` that owns its connections."""
 
     def close(self) -> None:
         """Closes the connections."""
