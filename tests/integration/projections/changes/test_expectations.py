@@ -192,9 +192,7 @@ def test_rows_that_are_not_as_expected_are_in_no_store(
     assert _ids(job, kept, Store.CACHE) == _source(database, WANTED.format(NOTED))
     assert _ids(job, history, Store.TABLE) == _source(database, WANTED.format(POSITIVE))
     with psycopg.connect(database, autocommit=True) as connection:
-        waiting = quarantine_admin.keys(
-            connection, captured.spec.name, KeySelection(view=kept.name)
-        )
+        waiting = quarantine_admin.keys(connection, captured.spec.name, KeySelection(kept.name))
     unwanted = _source(database, WANTED.format(f"({NOTED}) IS NOT TRUE"))
     assert sorted(int(each.key[6:-1]) for each in waiting) == unwanted
     assert {each.code for each in waiting} == {"HW-P092"}
