@@ -222,7 +222,7 @@ def _batches(count: int) -> Callable[[dict], bool]:
 def _write(dsn: str, enough: threading.Event) -> None:
     number = 0
     with psycopg.connect(dsn) as connection:
-        while not enough.wait(0.005):
+        while not enough.wait(0.05):
             number += 1
             key = number % 300 + 1
             if number % 11 == 0:

@@ -86,7 +86,7 @@ def writing(dsn: str, writers: int = 2) -> Iterator[None]:
                 if draw.random() < 0.1:
                     stop.wait(OPEN_S)
                 (connection.rollback if draw.random() < 0.1 else connection.commit)()
-                stop.wait(0.004)
+                stop.wait(0.02)
 
     threads = [threading.Thread(target=write, args=(seed,)) for seed in range(writers)]
     for thread in threads:

@@ -64,7 +64,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         with psycopg.connect(self._database, autocommit=True) as connection:
-            while not self.stopped.wait(0.02):
+            while not self.stopped.wait(0.1):
                 self.number += 1
                 other = 2 + self.number % 299
                 connection.execute(
