@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -16,14 +16,17 @@ from deltalake import DeltaTable
 from headwater.reading import sql as reading_sql
 from headwater.runtime.java.jars import ensure
 from projections.definition.registry import load
-from projections.job.spark.session import session_of_batches, start_session
+from projections.job.spark.session import session_of_batches
 from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.publishing.published_versions import Published
 from projections.stores.delta.table_format import FEED
 from projections.stores.delta.table_stats import states
-from tests.fix_spark import UNCOMPILED
+from tests.fix_derivation import FEW_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -115,7 +118,7 @@ def blocks(page: Path, language: str) -> list[str]:
 class Shop:
     """The tables of the pages' mirrors, and the views made from them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, session: SparkSession) -> None:
         queries = [block for page in PAGES for block in blocks(page, "sql")]
         declared = "\n".join(block for page in PAGES for block in blocks(page, "python"))
         (folder / "views.py").write_text(declared)
@@ -123,11 +126,10 @@ class Shop:
         derived = tuple(load(folder / "views.py").derived.values())
         nowhere = "redis://127.0.0.1:1"
         places = (nowhere, "", "", folder, nowhere, "", tuple(ensure("spark")))
-        config = JobConfig("shop", *places, master="local[2]", conf=UNCOMPILED)
+        config = JobConfig("shop", *places, master="local[2]", conf=FEW_ROWS)
         self.spec = JobSpec(config, derived=derived)
         self.tables = self.spec.config.addresses.tables
         self.published = Published(self.tables, "shop")
-        session = start_session(self.spec.config)
         self.deriver = DerivedTablesTask(session, session_of_batches(session), self.spec)
         self.lsn = 100
         for name, (_, schema) in TABLES.items():
@@ -195,8 +197,8 @@ def _shown(value: object) -> object:
 _ASKED = ("commit", "delete", "publish", "ask", "kept", "state")
 
 
-def test_the_pages_are_right(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
+def test_the_pages_are_right(tmp_path: Path, spark: SparkSession) -> None:
+    shop = Shop(tmp_path, spark)
     names = {name: getattr(shop, name) for name in _ASKED}
     parser, failed = doctest.DocTestParser(), []
     for page in PAGES:

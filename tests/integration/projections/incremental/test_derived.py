@@ -21,14 +21,14 @@ from projections.definition.views import DerivedView, MirrorView, Store
 from projections.errors import DuplicateKeyError
 from projections.job.batch.check_dependents import unfit
 from projections.job.batch.verify_derived import verify_derived
-from projections.job.spark.session import session_of_batches, start_session
+from projections.job.spark.session import session_of_batches
 from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing.published_versions import Published
 from projections.stores.delta.table_format import FEED
-from tests.fix_spark import UNCOMPILED
+from tests.fix_derivation import FEW_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_content import PublishedVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 VIEWS = """
 from headwater import Session, Sliding, expect, source, view
@@ -230,7 +230,7 @@ def job(folder: Path) -> JobSpec:
             "",
             tuple(ensure("spark")),
             master="local[2]",
-            conf=UNCOMPILED,
+            conf=FEW_ROWS,
         ),
         derived=derived,
     )
@@ -296,11 +296,12 @@ def require_equal(session: SparkSession, shop: Shop, published: PublishedVersion
         assert sorted(oracle, key=repr) == rows(shop.tables, shop.published, name)
 
 
-def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Path) -> None:
+def test_views_made_from_others_equal_their_queries_at_every_boundary(
+    spark: SparkSession, folder: Path
+) -> None:
     spec = job(folder)
-    session = start_session(spec.config)
     shop = Shop(spec.config.addresses.tables, Random(11))  # noqa: S311
-    deriver = DerivedTablesTask(session, session_of_batches(session), spec)
+    deriver = DerivedTablesTask(spark, session_of_batches(spark), spec)
     for keeper in deriver.keepers:
         keeper.onward_rows_min = 0
     for number in range(8):
@@ -314,14 +315,14 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
         shop.published.complete(newest, deriver.derived(newest))
         assert {} == deriver.faults
 
-        require_equal(session, shop, newest)
+        require_equal(spark, shop, newest)
 
     reports = verify_derived(spec)
     assert {report.view for report in reports} == {*QUERIES}
     assert all(report.equal for report in reports)
     refuse_twice(spec)
     withheld = {report.view: report.withheld for report in reports if report.withheld}
-    ids = session.sql("SELECT id FROM orders WHERE coalesce(total, 0) <= 4").count()
+    ids = spark.sql("SELECT id FROM orders WHERE coalesce(total, 0) <= 4").count()
     assert withheld.get("large", 0) == ids
     failed = {keeper.view.name: keeper.failed for keeper in deriver.keepers}
     assert failed["large"]["large"] > 0
@@ -358,6 +359,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(folder: Pa
     assert {"id": 8, "total": 60.0} in rows(shop.tables, shop.published, "small")
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_query_that_would_not_fit_is_known_before_any_row_is_there(folder: Path) -> None:
     spec = job(folder)
     tables = {name: _table(name) for name in TABLES}

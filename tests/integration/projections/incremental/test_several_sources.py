@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from headwater.runtime.java.jars import ensure
 from projections.definition.registry import load
 from projections.job.batch.verify_derived import verify_derived
-from projections.job.spark.session import session_of_batches, start_session
+from projections.job.spark.session import session_of_batches
 from projections.job.tasks.derived_tables import DerivedTablesTask
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
@@ -22,7 +22,7 @@ from projections.publishing.other_sources import published_views, readers
 from projections.publishing.published_content import SourcePosition
 from projections.publishing.published_versions import Published, promised
 from projections.stores.delta.table_format import FEED
-from tests.fix_spark import UNCOMPILED
+from tests.fix_derivation import FEW_ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from projections.publishing.published_content import TableVersion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
 VIEWS = """
 from headwater import source, view
@@ -177,7 +177,7 @@ def job(folder: Path) -> JobSpec:
     (folder / "views.py").write_text(VIEWS)
     declared = load(folder / "views.py")
     config = JobConfig.of_tables(
-        "till", folder, tuple(ensure("spark")), master="local[2]", conf=UNCOMPILED
+        "till", folder, tuple(ensure("spark")), master="local[2]", conf=FEW_ROWS
     )
     derived = tuple(declared.derived.values())
     return JobSpec(config, derived=derived, cross_reads=declared.cross_reads("till"))
@@ -216,17 +216,16 @@ def require_equal(spec: JobSpec, till: Group, ledger: Group) -> None:
     }
 
 
-def started(spec: JobSpec) -> tuple[SparkSession, DerivedTablesTask]:
-    session = start_session(spec.config)
-    return session, DerivedTablesTask(session, session_of_batches(session), spec)
+def started(session: SparkSession, spec: JobSpec) -> DerivedTablesTask:
+    return DerivedTablesTask(session, session_of_batches(session), spec)
 
 
-@pytest.mark.rotating("seed", range(8))
+@pytest.mark.rotating("seed", range(8), 1)
 def test_views_over_two_sources_equal_their_queries_at_a_boundary_of_each(
-    tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     spec, chance = job(tmp_path), Random(seed)  # noqa: S311
-    session, deriver = started(spec)
+    deriver = started(spark, spec)
     till = Group(spec.config.addresses.tables, "till", "orders", chance)
     ledger = Group(spec.config.addresses.tables, "ledger", "invoices", chance)
     ledger.publish()
@@ -238,7 +237,7 @@ def test_views_over_two_sources_equal_their_queries_at_a_boundary_of_each(
         )()
         if chance.random() < 0.4:
             bring(deriver, spec, till, killed=True)
-            deriver = DerivedTablesTask(session, session_of_batches(session), spec)
+            deriver = started(spark, spec)
             chance.choice([ledger.change, till.change])()
             ledger.publish()
         bring(deriver, spec, till)
@@ -248,9 +247,11 @@ def test_views_over_two_sources_equal_their_queries_at_a_boundary_of_each(
     assert all(report.equal for report in verify_derived(spec))
 
 
-def test_a_view_over_two_sources_waits_for_the_first_boundary_of_each(tmp_path: Path) -> None:
+def test_a_view_over_two_sources_waits_for_the_first_boundary_of_each(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     spec = job(tmp_path)
-    _, deriver = started(spec)
+    deriver = started(spark, spec)
     till = Group(spec.config.addresses.tables, "till", "orders", Random(1))  # noqa: S311
     till.change()
     bring(deriver, spec, till)
@@ -265,9 +266,11 @@ def test_a_view_over_two_sources_waits_for_the_first_boundary_of_each(tmp_path: 
     require_equal(spec, till, ledger)
 
 
-def test_versions_that_a_view_of_another_source_is_made_from_stay(tmp_path: Path) -> None:
+def test_versions_that_a_view_of_another_source_is_made_from_stay(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     spec = job(tmp_path)
-    _, deriver = started(spec)
+    deriver = started(spark, spec)
     tables = spec.config.addresses.tables
     till = Group(tables, "till", "orders", Random(3))  # noqa: S311
     ledger = Group(tables, "ledger", "invoices", Random(4))  # noqa: S311
@@ -291,9 +294,11 @@ def _readers(tables: Path) -> Any:
     return found
 
 
-def test_a_killed_job_that_had_read_another_version_leaves_no_row_of_it(tmp_path: Path) -> None:
+def test_a_killed_job_that_had_read_another_version_leaves_no_row_of_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     spec = job(tmp_path)
-    session, deriver = started(spec)
+    deriver = started(spark, spec)
     tables = spec.config.addresses.tables
     till = Group(tables, "till", "orders", Random(5))  # noqa: S311
     ledger = Group(tables, "ledger", "invoices", Random(6))  # noqa: S311
@@ -305,6 +310,6 @@ def test_a_killed_job_that_had_read_another_version_leaves_no_row_of_it(tmp_path
     ledger.place = "invoices"
     ledger.publish()
     ledger.published.switch({"invoices": "invoices"}, backwards=True)
-    bring(DerivedTablesTask(session, session_of_batches(session), spec), spec, till)
+    bring(started(spark, spec), spec, till)
 
     require_equal(spec, till, ledger)
