@@ -7,6 +7,7 @@ next append. In case the notification is lost, it also polls every quarter of a 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import psycopg
 import structlog
 
-from eventstore.errors import ContentionError
+from eventstore.errors import ContentionError, LoginRefusedError
 from eventstore.postgres.connection import NOTICED
 from eventstore.postgres.errors import CONTENTION, translated
 from eventstore.subscription import membership, statement
@@ -49,6 +50,10 @@ WRITING_POLL_S: Final = 0.05
 
 BALANCE_S: Final = 0.5
 """Interval at which members redistribute the partitions."""
+
+LOGIN_REFUSED_MAX_S: Final = 60.0
+"""A runner that was connected retries a refused login for this long: a pooler that reads its users
+again refuses for a moment. Of a password that was changed, a running process has the old one."""
 
 _RECONNECT_S: Final = (0.1, 5.0)
 _CONTENTION_S: Final = (0.005, 0.5)
@@ -98,6 +103,8 @@ class Serving:
         self._head = -1
         self._moved_at = 0.0
         self._woken = False
+        # when the login was refused first since the last connection; None: there was none yet
+        self._refused_at: float | None = None
 
     async def run(self) -> None:
         """Delivers events until the alarm rings; see `SubscriptionRunner.run`."""
@@ -105,11 +112,16 @@ class Serving:
         outages = 0
         try:
             while not self._alarm.rung:
+                connected = False
                 try:
                     async with self._session() as session:
-                        outages = 0
+                        connected, outages, self._refused_at = True, 0, math.inf
                         await self._serve(session)
-                except psycopg.OperationalError as error:
+                except (psycopg.OperationalError, LoginRefusedError) as error:
+                    if isinstance(error, LoginRefusedError) and (
+                        connected or self._refused_for_good()
+                    ):
+                        raise
                     outages += 1
                     self._say_lost(error, outages)
                     await self._alarm.sleep(_pause_s(outages, *_RECONNECT_S))
@@ -117,6 +129,14 @@ class Serving:
             raise translated(error) from error
         finally:
             self._alarm.close()
+
+    def _refused_for_good(self) -> bool:
+        """Whether a login is refused that was never accepted, or not for a long time."""
+        now = time.monotonic()
+        if self._refused_at is None:
+            return True
+        self._refused_at = min(self._refused_at, now)
+        return now - self._refused_at >= LOGIN_REFUSED_MAX_S
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[RunnerSession]:
@@ -241,12 +261,12 @@ class Serving:
         if await session.value(statement.WANT_WAKE) == head and not self._woken:
             await self._alarm.sleep(timeout_s, session.connection.fileno())
 
-    def _say_lost(self, error: psycopg.OperationalError, outages: int) -> None:
+    def _say_lost(self, error: psycopg.OperationalError | LoginRefusedError, outages: int) -> None:
         _log.warning(
             "connection lost",
             subscription=self.subscription.name,
             error_type=type(error).__name__,
-            error_code=error.sqlstate,
+            error_code=error.code if isinstance(error, LoginRefusedError) else error.sqlstate,
             outages=outages,
         )
 
