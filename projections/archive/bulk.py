@@ -1,7 +1,8 @@
 """Bulk: the part of a replay that an engine with many parallel tasks does.
 
 The engine does the two expensive steps of a mirror's replay: it finds the newest record of each
-key, and it decodes and writes these. A history it fills from all records of its topic. The replay
+key, and it decodes and writes these. A history and a view of events it fills from all records of
+their topics. The replay
 does the rest: it determines what the archive has and where to continue, and handles the keys that
 need more than that and every record that the engine returns.
 """
@@ -44,46 +45,51 @@ class BulkFold:
     named: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BulkPart:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkWrite:
+    """What every write in bulk needs.
+
+    Attributes:
+        mark: Identifies the commits of this replay.
+        share: Greatest share of its time that each task takes.
+        held: Quarantined keys of the view.
+    """
+
+    mark: str
+    share: float
+    held: Mapping[str, Held]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkPart(BulkWrite):
     """Newest records of keys that are written in one commit.
 
     Attributes:
         topic: Their topic.
         rows: Their numbers in the archive, rising.
-        mark: Identifies the commits of this replay.
-        number: Number of the part in it, from 1.
-        share: Greatest share of its time that each task takes.
-        held: Quarantined keys of the view.
+        number: Number of the part in the replay, from 1.
     """
 
     topic: str
     rows: Integers
-    mark: str
     number: int
-    share: float
-    held: Mapping[str, Held]
 
 
-@dataclass(frozen=True, slots=True)
-class BulkHistory:
-    """A history to fill from all records of its topic.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkTopics(BulkWrite):
+    """All records of a view's topics: a history or a view of events is filled from them.
 
     Attributes:
-        topic: The topic.
+        topics: The topics, in the order in which a replay reads them.
         taken: The filter of records.
-        records: How many records there are.
-        mark: Identifies the commits of this replay.
-        share: Greatest share of its time that each task takes.
-        held: Quarantined keys of the view.
+        records: How many records count for the progress.
+        digest: Of the code that makes the rows of events; see `EventForm.code`.
     """
 
-    topic: str
+    topics: tuple[str, ...]
     taken: RecordFilter
     records: int
-    mark: str
-    share: float
-    held: Mapping[str, Held]
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,8 @@ class Filled:
         deleted: Deletes that were recorded.
         left: Numbers of the records that were not written, rising; the replay writes them one by
             one.
-        filtered: Records that say nothing to the view: tombstones, and what a snapshot replaces.
+        filtered: Records that say nothing to the view: tombstones, what a snapshot replaces, and
+            events of other types.
     """
 
     upserted: int
@@ -154,14 +161,16 @@ class BulkEngine(Protocol):
             SinkUnavailableError: The tables cannot be read or written.
         """
 
-    def history(self, scan: ArchiveScan, plan: ViewPlan, work: BulkHistory, done: Done) -> Filled:
-        """Writes a history, each of its commits once even if it is called repeatedly.
+    def fill_from_all(
+        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
+    ) -> Filled:
+        """Writes a history or a view of events, each commit once even if it is called repeatedly.
 
         All records of a key are written, or all of them are returned.
 
         Args:
             scan: The archive.
-            plan: The history.
+            plan: The view.
             work: Its records.
             done: Receives the number of further records written, now and then; see `fold`.
 

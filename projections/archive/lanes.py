@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.table import ColumnKind
 from projections.changes.applier import TaskApplier
+from projections.definition.views import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from projections.archive.bulk import BulkEngine
+    from projections.archive.scan import ArchiveScan
     from projections.archive.survey import FoldKey
-    from projections.archive.task import ReplayTarget
+    from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 
@@ -90,17 +92,48 @@ class ReplayStep:
 
 
 def engine_of(lane: ReplayLane) -> BulkEngine | None:
-    """Returns the engine that fills a lane in bulk; None except for tables of one topic."""
+    """Returns the engine that fills a lane in bulk; None if it holds what engines refuse."""
     plan, *others = lane.plans
     return lane.target.bulk if not others and bulk_refusal(plan) is None else None
 
 
+def goes_in_bulk(
+    lanes: Sequence[ReplayLane],
+    scan: ArchiveScan,
+    options: ReplayOptions,
+    state: ReplayState | None,
+    had: Had | None,
+) -> bool:
+    """Whether engines fill what they can: in a replay that they begin, to its end.
+
+    A bulk write reads no existing row, so the table has to be empty before. A replay that continued
+    without engines, or that is a catch-up round, ends without them.
+
+    Args:
+        lanes: The lanes.
+        scan: The archive.
+        options: How the replay runs.
+        state: Where it resumes; None if it begins.
+        had: What the views have already; None for a whole replay.
+    """
+    engines = [(lane, engine) for lane in lanes if (engine := engine_of(lane)) is not None]
+    if not engines or had is not None or options.taken is not None:
+        return False
+    if state is not None:
+        return state.bulk
+    return all(
+        scan.rows >= engine.rows_min and engine.ready(lane.plans[0]) for lane, engine in engines
+    )
+
+
 def bulk_refusal(plan: ViewPlan) -> str | None:
     """Returns why the table of a view cannot be filled in bulk; None if it can."""
-    plain = plan.events is None and not plan.append_only
-    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key} if plain else set()
+    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key}
+    events = plan.events is not None
     reasons = {
-        "it is made from events, and every one of them counts": plan.events is not None,
+        "it is made from events, and goes to search or the cache only": (
+            events and Store.TABLE not in plan.to
+        ),
         "it is a history by a time of its rows": (
             plan.history is not None and plan.history.sequence_by is not None
         ),
@@ -110,7 +143,8 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
         "it has the time of a row's first commit, which an older change says": bool(
             plan.inserted_at
         ),
-        "its table had another name before": plan.events is None and len(plan.topics) > 1,
+        "it has times of its events, and keeps the earliest": events and bool(plan.times),
+        "its table had another name before": not events and len(plan.topics) > 1,
         "values of its key may be written in several ways": not kinds <= _ONE_FORM,
     }
     return next((words for words, holds in reasons.items() if holds), None)

@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 
 from cdc.snapshot.reads import WholeRead
 from projections.archive import completeness
-from projections.archive.bulk import BulkHistory, BulkPart
+from projections.archive.bulk import BulkPart, BulkTopics
 from projections.archive.lanes import (
     OpenedStore,
     ReplayLane,
     ReplayStep,
-    engine_of,
     folded,
+    goes_in_bulk,
+    in_turn,
     steps_of,
 )
 from projections.archive.ordered import OrderedRecords
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkEngine
+    from projections.archive.bulk import BulkEngine, Filled
     from projections.archive.fold import Flags, Fold, FoldedRows, Integers
     from projections.archive.ordered import Choose
     from projections.archive.survey import FoldKey, TopicSurvey
@@ -154,7 +155,7 @@ class _Run:
         self._state = state
         self._sinks = [OpenedStore(target) for target in targets]
         self._lanes = list(self._made_lanes())
-        self._in_bulk = self._goes_in_bulk(scan, state, options, had)
+        self._in_bulk = goes_in_bulk(self._lanes, scan, options, state, had)
         if state is not None and state.bulk and not self._in_bulk:
             # what is there is guarded by its versions, and done again record by record
             state = self._state = msgspec.structs.replace(state, step=0, part=0, bulk=False)
@@ -170,7 +171,7 @@ class _Run:
             through, since=None if had is None else had.offsets
         )
         self._left_keys: dict[FoldKey, set[str]] = {}
-        self._left_rows: dict[ReplayStep, Integers] = {}
+        self._left_rows: dict[ReplayLane, Integers] = {}
         self._aside: list[list[UnappliedRecord]] = [[] for _ in targets]
         self._truncated: list[dict[str, int]] = [{} for _ in targets]
 
@@ -241,7 +242,7 @@ class _Run:
 
     def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
         """Returns where a replay that ends now continues."""
-        if len(self._left_rows.get(step, ())):
+        if step.fold is None and any(len(self._left_rows.get(lane, ())) for lane in step.lanes):
             return msgspec.structs.replace(at, part=0)  # they have to be found again
         if step.fold is None or not self._left_keys.get(step.fold):
             return msgspec.structs.replace(at, part=part)
@@ -253,7 +254,7 @@ class _Run:
         """Yields the parts of a step from one on, each a number of batches."""
         if step.fold is None and step.bulk is not None:
             if not first:  # else it was done, and nothing was left
-                yield from self._history(step, step.bulk)
+                yield from self._from_all(step, step.bulk)
             return
         if step.fold is None or step.chains:
             ordered = self._ordered(step)
@@ -283,36 +284,57 @@ class _Run:
         (lane,) = step.lanes
         (plan,) = lane.plans
         share, held = self._options.share, lane.target.held
-        part = BulkPart(step.topic, rows, self._mark, number, share, held)
+        part = BulkPart(
+            mark=self._mark, share=share, held=held, topic=step.topic, rows=rows, number=number
+        )
         found = step.bulk.fill(self._scan, plan, part, self._delivered)
-        count = lane.delivery.counts[plan.name]
-        count.records += len(rows) - len(found.left)
-        count.applied += len(rows) - len(found.left)
+        return self._counted(lane, len(rows), found)
+
+    def _counted(self, lane: ReplayLane, records: int, found: Filled) -> Integers:
+        """Counts what was written in bulk; returns the numbers of what was not."""
+        (plan,) = lane.plans
+        count, done = lane.delivery.counts[plan.name], records - len(found.left)
+        count.records += done
+        count.filtered += found.filtered
+        count.applied += done - found.filtered
         count.changes += Applied(found.upserted, found.deleted)
         self._meter.written = sum(each.written for each in self._lanes)
         return found.left
 
-    def _history(
+    def _from_all(
         self, step: ReplayStep, engine: BulkEngine
     ) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
-        """Writes a history in bulk, then yields what is left of its topic, in its order."""
+        """Fills a view in bulk with the first of its topics, then yields what is left of this one.
+
+        A row may have records in several topics, so the engine takes them together; what it leaves
+        is delivered topic by topic, as all of it would be without an engine.
+        """
         (lane,) = step.lanes
-        (plan,) = lane.plans
-        records, share = self._records_of(step), self._options.share
-        held, mark = lane.target.held, self._mark
-        work = BulkHistory(step.topic, self._taken, records, mark, share, held)
-        found = engine.history(self._scan, plan, work, self._delivered)
-        left = self._left_rows[step] = found.left
-        count = lane.delivery.counts[plan.name]
-        count.records += records - len(left)
-        count.filtered += found.filtered
-        count.applied += records - len(left) - found.filtered
-        count.changes += Applied(found.upserted, found.deleted)
-        self._meter.written = sum(each.written for each in self._lanes)
-        self._meter.to_deliver += len(left)
+        if lane not in self._left_rows:
+            self._left_rows[lane] = self._filled_from_all(step, lane, engine)
+        left = self._left_rows[lane]
         yield ()
         if len(left):
             yield from ([p] for p in self._in_order(step, lambda _, rows: np.isin(rows, left)))
+
+    def _filled_from_all(self, step: ReplayStep, lane: ReplayLane, engine: BulkEngine) -> Integers:
+        """Fills a view in bulk; returns the numbers of the records that were not written."""
+        (plan,) = lane.plans
+        topics = tuple(in_turn([plan]))
+        records = {topic: self._survey.topics[topic].rows for topic in topics}
+        ahead = topics[topics.index(step.topic) :]  # a replay that resumes has skipped the others
+        work = BulkTopics(
+            mark=self._mark,
+            share=self._options.share,
+            held=lane.target.held,
+            topics=topics,
+            taken=self._taken,
+            records=sum(records[topic] for topic in ahead),
+            digest="" if plan.events is None else plan.events.form.code,
+        )
+        found = engine.fill_from_all(self._scan, plan, work, self._delivered)
+        self._meter.to_deliver += len(found.left)
+        return self._counted(lane, sum(records.values()), found)
 
     def _delivered(self, records: int) -> None:
         self._meter.delivered += records
@@ -417,31 +439,6 @@ class _Run:
                 groups.setdefault((alone, plan.left_to_read if alone else 0), []).append(plan)
             for group in groups.values():
                 yield ReplayLane(number, target, group, sink)
-
-    def _goes_in_bulk(
-        self,
-        scan: ArchiveScan,
-        state: ReplayState | None,
-        options: ReplayOptions,
-        had: Had | None,
-    ) -> bool:
-        """Whether engines fill what they can: in a replay that they begin, to its end.
-
-        A bulk write reads no existing row, so the table has to be empty before. A replay that
-        continued without engines, or that is a catch-up round, ends without them.
-        """
-        engines = [
-            (lane, engine) for lane in self._lanes if (engine := engine_of(lane)) is not None
-        ]
-        if not engines or had is not None:
-            return False
-        if options.taken is not None:
-            return False
-        if state is not None:
-            return state.bulk
-        return all(
-            scan.rows >= engine.rows_min and engine.ready(lane.plans[0]) for lane, engine in engines
-        )
 
     def _keeping(self) -> set[str]:
         """Topics of mirrors whose records may keep values."""

@@ -35,6 +35,7 @@ from eventstore.errors import EventStoreError, UndeclaredError
 from eventstore.model.event import StoredEvent
 from eventstore.privacy.personal import Redacted
 from eventstore.serialization.registry import EventData, EventTypes
+from projections.definition.event_code import digest_of
 from projections.errors import EventUnreadableError, PlanError
 
 if TYPE_CHECKING:
@@ -121,6 +122,13 @@ class EventForm:
         """Columns that only an older definition has; stored rows keep their values there."""
         kept = () if self._kept is None else self._kept
         return frozenset(column.name for column in kept) - self._same
+
+    @property
+    def code(self) -> str:
+        """Returns a digest of the code that makes rows, as this process has imported it."""
+        declared = [self._registry.named(name) for name in sorted(self.names)]
+        upcasters = (one for each in declared for one in _upcasters(self._registry, each))
+        return digest_of([each.cls for each in declared] + [one.function for one in upcasters])
 
     def __reduce__(self) -> tuple[object, ...]:
         declared = [self._registry.named(name) for name in sorted(self.names)]

@@ -1,8 +1,8 @@
 """Requests of a rebuild to the job's Spark, as files beside the checkpoints.
 
 A command that fills a version asks for one piece of work at a time: to find the newest record of
-each key, to write a part of these, or to write a history. The job does it and answers with
-files. If either process is killed, the piece is repeated with the same result; see
+each key, to write a part of these, or to fill a view from all its records. The job does it and
+answers with files. If either process is killed, the piece is repeated with the same result; see
 `projections.job.rebuilding`.
 
 A request counts while its file exists and the command that made it holds the lock of the version.
@@ -25,18 +25,21 @@ from foundation.atomic_file import write_atomically
 from projections.archive.bulk import BulkFold
 from projections.common.file_lock import WriterLock
 from projections.definition.views import Store
-from projections.errors import WriterLockedError
+from projections.errors import BulkLostError, ReplayError, WriterLockedError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from projections.archive.bulk import BulkHistory, BulkPart
+    from projections.archive.bulk import BulkPart, BulkTopics
     from projections.archive.scan import ArchiveScan
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
 ATTEMPTS_MAX: Final = 2
 """Most attempts at an unfinished piece of work: it may be what ends the job."""
+
+FORM: Final = 2
+"""Form of requests: a job of another release may read them as something else, so it refuses."""
 
 _FOLDER: Final = ".rebuilds"
 _JOB: Final = "job"
@@ -53,15 +56,15 @@ class BulkFill:
 
 
 @dataclass(frozen=True, slots=True)
-class BulkHistoryFill:
-    """A history that is to be written."""
+class BulkTopicsFill:
+    """A view to fill from all records of its topics."""
 
     scan: ArchiveScan
     plan: ViewPlan
-    history: BulkHistory
+    topics: BulkTopics
 
 
-BulkWork = BulkFold | BulkFill | BulkHistoryFill
+BulkWork = BulkFold | BulkFill | BulkTopicsFill
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class BulkRequest:
 
     id: str
     work: BulkWork
+    form: int = FORM
 
 
 class BulkProgress(msgspec.Struct, frozen=True):
@@ -97,7 +101,7 @@ class BulkAnswer(msgspec.Struct, frozen=True):
         upserted: Rows that were written.
         deleted: Deletes that were recorded.
         left: Row numbers of the records not written, as 64-bit integers of this machine.
-        filtered: Records that say nothing to a history.
+        filtered: Records that say nothing to a view that is filled from all of them.
     """
 
     id: str
@@ -115,9 +119,11 @@ class BulkServer(msgspec.Struct, frozen=True):
 
     Attributes:
         slots: Number of tasks that its Spark runs in parallel.
+        form: Form of the requests that it reads; see `FORM`.
     """
 
     slots: int
+    form: int = 0
 
 
 class BulkRequests:
@@ -139,21 +145,32 @@ class BulkRequests:
         self._write(self._root / f".{_JOB}.json", msgspec.json.encode(server))
 
     def server(self) -> BulkServer | None:
-        """Returns the job that accepts requests now; None if there is none."""
+        """Returns the job that accepts requests of this release; None if there is none."""
         if not self._root.is_dir() or not _held(self.serving()):
             return None
         found: BulkServer | None = self._read(self._root / f".{_JOB}.json", BulkServer)
-        return found
+        return found if found is not None and found.form == FORM else None
 
     def ask(self, place: str, work: BulkWork) -> str:
         """Makes a request; cancels the version's earlier one.
 
         Returns:
             The request's number.
+
+        Raises:
+            BulkLostError: The view's classes cannot be sent to another process.
         """
         self.withdraw(place)
         made = BulkRequest(secrets.token_hex(8), work)
-        self._write(self._request(place, made.id), pickle.dumps(made))
+        try:
+            said = pickle.dumps(made)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            raise BulkLostError(
+                "the job's Spark cannot do it",
+                detail="a class of its events cannot be imported in another process",
+                hint="declare events in a module beside the one with the views",
+            ) from None
+        self._write(self._request(place, made.id), said)
         return made.id
 
     def withdraw(self, place: str) -> None:
@@ -180,6 +197,8 @@ class BulkRequests:
         """
         # a process that can write this folder can write the checkpoints and stored functions, too
         found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
+        if getattr(found, "form", 0) != FORM:
+            raise ReplayError("the command is of another release than the job")
         return found
 
     def there(self, place: str, id_: str) -> bool:

@@ -51,7 +51,7 @@ def way_of(config: JobConfig, plan: ViewPlan | None, changes: int) -> FillWay:
         return FillWay(False, why)
     server = BulkRequests(config).server()
     if server is None:
-        return FillWay(False, "the job does not run, or is starting")
+        return FillWay(False, "the job does not run, is starting, or is of another release")
     if server.slots < SLOTS_MIN:
         return FillWay(False, "the job's Spark runs one task at a time, and live views need it")
     return FillWay(True, f"at least {least:,} changes")

@@ -2,8 +2,9 @@
 
 The command controls the replay: which records the archive has, where to continue, and which records
 are left to single writes. The job finds the newest records of a mirror's keys and writes them to
-its table, and it writes histories. If the job cannot, or is gone for a minute, the command
-continues alone, record by record; rows that exist already are guarded by their versions.
+its table, and it writes histories and views of events. If the job cannot, or is gone for a minute,
+the command continues alone, record by record; rows that exist already are guarded by their
+versions.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from projections.common.task_fence import TaskFence
 from projections.definition.views import Store
 from projections.errors import BulkLostError, RebuildSpaceError, ReplayError, WriterLockedError
 from projections.stores.delta.untouched import untouched
-from projections.versions.bulk_requests import BulkFill, BulkHistoryFill, BulkRequests
+from projections.versions.bulk_requests import BulkFill, BulkRequests, BulkTopicsFill
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkHistory, BulkPart, Done
+    from projections.archive.bulk import BulkPart, BulkTopics, Done
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
@@ -93,9 +94,11 @@ class JobEngine:
         left = np.frombuffer(answer.left, np.int64)
         return Filled(answer.upserted, answer.deleted, left)
 
-    def history(self, scan: ArchiveScan, plan: ViewPlan, work: BulkHistory, done: Done) -> Filled:
-        """Writes a history; see `BulkEngine`."""
-        answer = self._answer(BulkHistoryFill(scan, plan, work), done, work.records)
+    def fill_from_all(
+        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
+    ) -> Filled:
+        """Writes a history or a view of events; see `BulkEngine`."""
+        answer = self._answer(BulkTopicsFill(scan, plan, work), done, work.records)
         left = np.frombuffer(answer.left, np.int64)
         return Filled(answer.upserted, answer.deleted, left, answer.filtered)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HALTS = "HEADWATER_TEST_HALTS"
 STAGES = {
-    "fold": (FoldBlocks, "_group"),  # entries are written, and not noted yet
+    "fold": (FoldBlocks, "group"),  # entries are written, and not noted yet
     "second fold": (FoldKeys, "_folded"),  # entries were read, and nothing is written yet
     "store": (FillStore, "_delivered"),  # some rows are in the store, and not all
 }

@@ -121,7 +121,7 @@ class SparkSettings(_Section):
         load_rows_min: From this number of rows on, a new view's Delta table is loaded directly from
             the source. For smaller tables the stream is fast enough.
         rebuild_rows_min: From this number of changes in the archive on, the job's Spark rebuilds a
-            mirror or a history, on all its cores. For fewer the command is fast enough.
+            view, on all its cores. For fewer the command is fast enough.
         conf: Further Spark settings, passed on unchanged.
     """
 

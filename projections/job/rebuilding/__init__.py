@@ -1,4 +1,4 @@
-"""Rebuilding with Spark: mirrors from the newest record of each key, histories from all records.
+"""Rebuilding with Spark: mirrors from the newest record of each key, other views from all records.
 
 Purpose: what of a replay costs time, on every core that the job has.
 Entry points: `SparkEngine`, the bulk engine of replays (`projections.archive.bulk`).

@@ -3,17 +3,18 @@
 The tasks read the records of blocks and write them to files of the shared folder, by the hash of
 their keys. They also write the keys that are left to the replay, with all their records, because
 the changes of the key do not decide its rows by themselves: one of its records keeps values, cannot
-be read or is of an unusual form; a row came from it with kept values; or another form of it names
-the same row. Truncates and records without a key are left as well.
+be read or is of an unusual form; a row came from it with kept values; another form of it names the
+same row; or it is an event that was deleted for good. Truncates and records without a key are left
+as well.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import orjson
@@ -25,18 +26,16 @@ from cdc.values import UNCHANGED_MARKS
 from projections.archive.fold import old_keys
 from projections.archive.survey import by_topic, classified, flags, versions_of
 from projections.changes.record import canonical
-from projections.common.throttle import Throttle
+from projections.job.rebuilding.block_tasks import BlockTask, Buckets
 from projections.job.rebuilding.fill_tasks import READ, planned_key
-from projections.job.rebuilding.fold_tasks import pooled_memory
+from projections.planning.view_plan import facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from projections.archive.fold import Flags, Integers
-    from projections.archive.scan import ArchiveScan
-    from projections.archive.survey import RecordFilter
-    from projections.job.rebuilding.task_files import TaskFiles
-    from projections.planning.view_plan import ViewPlan
+    from projections.common.throttle import Throttle
+    from projections.planning.view_plan import Facts, ViewPlan
 
 DIVIDED: Final = pa.schema(
     [("file", pa.string()), ("filtered", pa.int64()), ("left", pa.list_(pa.int64()))]
@@ -51,6 +50,9 @@ ROW: Final = "row"
 LEFT_KEY: Final = -1
 """Number of an entry that is no record, and names a key that is left."""
 
+TOPIC: Final = "topic"
+"""Which of the topics a record is from, by its number among them."""
+
 _TEXT: Final = r'"[^"\\\x00-\x1f]*"'
 _VALUES: Final = {
     ColumnKind.BOOLEAN: "(?:true|false)",
@@ -63,6 +65,7 @@ _VALUES: Final = {
 PART: Final = pa.schema(
     [
         (ROW, pa.int64()),
+        (TOPIC, pa.int32()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("recorded_at", pa.timestamp("us", "UTC")),
@@ -78,63 +81,57 @@ PART: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DivideRecords:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivideRecords(BlockTask):
     """Divides the records of blocks by the hash of their keys.
 
     Attributes:
-        scan: The archive.
         plan: The view.
-        topic: The topic.
-        taken: Which records are taken.
-        groups: Numbers of the first block of each task, and of the one after its last.
-        buckets: Into how many parts keys are divided.
-        files: Where it writes them.
-        share: Of its time, how much the task takes at most.
+        topics: Its topics.
     """
 
-    scan: ArchiveScan
     plan: ViewPlan
-    topic: str
-    taken: RecordFilter
-    groups: tuple[tuple[int, int], ...]
-    buckets: int
-    files: TaskFiles
-    share: float = 1.0
+    topics: tuple[str, ...]
+    said: ClassVar = DIVIDED
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Divides the groups that it is given by number."""
-        with self.files.at_work(), pooled_memory():
-            yield from self.files.pieces(batches, DIVIDED, self._group)
-
-    def _group(self, number: int) -> dict[str, Any]:
-        throttle, left, filtered = Throttle(self.share), list[int](), 0
-        waiting: list[pa.Table] = []
+    def group(self, first: int, end: int, throttle: Throttle) -> dict[str, Any]:
+        """Divides the records of some blocks."""
+        left, filtered, waiting = list[int](), 0, list[pa.Table]()
+        facts = [facts_of([self.plan], topic) for topic in self.topics]
         with self.files.writing(PART) as (name, file):
-            for own, rows in self._records(number):
-                made, passed = self._divided(own, rows, left)
+            into = Buckets(file, self.buckets)
+            for topic, own, rows in self._records(first, end):
+                made, passed = self._divided(topic, facts[topic], own, rows, left)
                 waiting.append(made)
                 filtered += passed
                 if sum(map(len, waiting)) >= DIVIDED_ROWS:
-                    self._write(file, waiting)
+                    into.write(pa.concat_tables(waiting))
+                    waiting.clear()
                 throttle.step()
-            self._write(file, waiting)
+            if waiting:
+                into.write(pa.concat_tables(waiting))
         return {"file": name, "filtered": filtered, "left": left}
 
-    def _records(self, number: int) -> Iterator[tuple[pa.RecordBatch, Integers]]:
-        """The records of a group that count, and their numbers in the archive."""
-        for block in self.scan.blocks[slice(*self.groups[number])]:
+    def _records(self, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch, Integers]]:
+        """The records of blocks that count: their topic, and their numbers in the archive."""
+        numbers = {topic: number for number, topic in enumerate(self.topics)}
+        for block in self.scan.blocks[begin:end]:
             extra = [] if self.scan.only_tombstones(block) else ["source"]
             for first, batch in self.scan.read(["topic", *READ, "headers", *extra], [block]):
-                for topic, chosen in by_topic(batch, [self.topic]):
+                for topic, chosen in by_topic(batch, self.topics):
                     rows = np.arange(first, first + batch.num_rows)
                     own = batch if chosen is None else batch.filter(pa.array(chosen))
                     rows = rows if chosen is None else rows[chosen]
                     there = self.taken.there(topic, own)
-                    yield own.filter(pa.array(there)), rows[there]
+                    yield numbers[topic], own.filter(pa.array(there)), rows[there]
 
     def _divided(
-        self, batch: pa.RecordBatch, rows: Integers, left: list[int]
+        self,
+        topic: int,
+        facts: Facts | None,
+        batch: pa.RecordBatch,
+        rows: Integers,
+        left: list[int],
     ) -> tuple[pa.Table, int]:
         """Returns records with their keys and the keys that are left, and how many say nothing."""
         keyed, truncates, tombstones, named = classified(batch)
@@ -142,15 +139,19 @@ class DivideRecords:
         left += rows[loose].tolist()
         usual = flags(batch.column("raw_value").is_null())
         older = keyed & usual & (versions_of(batch) < self.plan.left_to_read)
+        alone = keyed & usual
+        if facts is not None:
+            older |= alone & _of_no_view(facts, batch)
+            alone &= flags(pc.not_equal(batch.column("op"), "d"))  # which event, `before` says
         passed = tombstones | (older & ~loose)
         wanted = ~passed & ~loose
         chosen = batch.filter(pa.array(wanted))
-        keys = self._left_keys(chosen, (keyed & usual)[wanted])
-        records = pa.table(
-            [pa.array(rows[wanted])]
-            + [_plain(chosen.column(name)).cast(PART.field(name).type) for name in PART.names[1:]],
-            schema=PART,
-        )
+        keys = self._left_keys(chosen, alone[wanted])
+        columns = [
+            _plain(chosen.column(name)).cast(PART.field(name).type) for name in PART.names[2:]
+        ]
+        of_topic = pa.repeat(pa.scalar(topic, pa.int32()), chosen.num_rows)
+        records = pa.table([pa.array(rows[wanted]), of_topic, *columns], schema=PART)
         blank = {field.name: pa.nulls(len(keys), field.type) for field in PART}
         blank[ROW] = pa.array([LEFT_KEY] * len(keys), pa.int64())
         blank["key"] = pa.array(sorted(keys), pa.string())
@@ -196,21 +197,35 @@ class DivideRecords:
             found.add(orjson.dumps(planned).decode())
         return found
 
-    def _write(self, file: pa.RecordBatchFileWriter, waiting: list[pa.Table]) -> None:
-        """Writes one batch for each part, whether or not it has records."""
-        if not waiting:
-            return
-        made = pa.concat_tables(waiting)
-        waiting.clear()
-        keys = made["key"].cast(pa.binary()).to_pylist()
-        of_bucket = np.fromiter(map(crc32, keys), np.int64, len(keys)) % self.buckets
-        order = np.argsort(of_bucket, kind="stable")
-        ends = np.searchsorted(of_bucket[order], np.arange(1, self.buckets + 1))
-        made, begin = made.take(pa.array(order)), 0
-        for end in ends.tolist():
-            part = made.slice(begin, end - begin).combine_chunks().to_batches()
-            file.write_batch(part[0] if part else pa.RecordBatch.from_pylist([], PART))
-            begin = end
+
+def _of_no_view(facts: Facts, batch: pa.RecordBatch) -> Flags:
+    """Which records of a table of events say nothing to its views; see `TopicReducer`."""
+    op = batch.column("op")
+    found = flags(pc.equal(op, "u"))
+    if not facts.deletes:
+        found |= flags(pc.equal(op, "d"))
+    asked = np.flatnonzero(~found & ~flags(pc.equal(op, "d")))
+    texts = _plain(batch.column("after")).take(pa.array(asked)).fill_null("null")
+    for place, row in zip(asked.tolist(), _parsed(texts.to_pylist()), strict=True):
+        kind = row.get("type") if isinstance(row, dict) else None
+        found[place] = kind is not None and kind not in facts.types
+    return found
+
+
+def _parsed(texts: list[str]) -> list[Any]:
+    """Parses texts; None for one that is not JSON."""
+    with suppress(orjson.JSONDecodeError):
+        rows: list[Any] = orjson.loads(b"[%b]" % ",".join(texts).encode())
+        if len(rows) == len(texts):
+            return rows
+    return list(map(_parsed_alone, texts))
+
+
+def _parsed_alone(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _usual_key(plan: ViewPlan) -> str:

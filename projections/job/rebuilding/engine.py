@@ -36,7 +36,7 @@ from projections.errors import (
 )
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
-from projections.job.rebuilding.history_fill import HistoryFill
+from projections.job.rebuilding.keyed_fill import KeyedFill
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
 from projections.job.rebuilding.task_files import TaskFiles, disk_full, space_error
 from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, marks_of
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.archive.bulk import BulkHistory, BulkPart, Done
+    from projections.archive.bulk import BulkPart, BulkTopics, Done
     from projections.archive.fold import FoldedRows
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.job.rebuilding.history_fill import HistoryPart, HistoryTasks
+    from projections.job.rebuilding.keyed_fill import KeyedPart, KeyedTasks
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
@@ -152,7 +152,14 @@ class SparkEngine:
         with _named_errors("its topic cannot be folded", folder):
             folded, files = TaskFiles.made(folder), TaskFiles.made(folder)
             blocks = FoldBlocks(
-                scan, what.topic, what.left_to_read, what.taken, groups, parts, folded, what.share
+                scan=scan,
+                taken=what.taken,
+                groups=groups,
+                buckets=parts,
+                files=folded,
+                share=what.share,
+                topic=what.topic,
+                left_to_read=what.left_to_read,
             )
 
             def work() -> list[str]:
@@ -179,10 +186,12 @@ class SparkEngine:
             TaskFence(files.folder).open()
             return work(scan, plan, part, files, done)
 
-    def history(self, scan: ArchiveScan, plan: ViewPlan, work: BulkHistory, done: Done) -> Filled:
-        """Writes a history; see `BulkEngine`."""
+    def fill_from_all(
+        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
+    ) -> Filled:
+        """Writes a history or a view of events; see `BulkEngine`."""
 
-        def results(tasks: HistoryTasks) -> pa.Table:
+        def results(tasks: KeyedTasks) -> pa.Table:
             def run() -> pa.Table:
                 numbers = self._numbers(tasks.pieces, work.share)
                 return numbers.mapInArrow(tasks.run, tasks.says).toArrow()
@@ -191,14 +200,15 @@ class SparkEngine:
             return self._watched(run, so_far, done, tasks.records)
 
         with self._filling(plan, done) as folder:
-            fill = HistoryFill(scan, plan, work, grouped(scan), folder)
-            return fill.run(results, partial(self._commit_history, plan, work, done))
+            fill = KeyedFill(scan, plan, work, grouped(scan), folder)
+            return fill.run(results, partial(self._commit_keys, plan, work, done))
 
-    def _commit_history(
-        self, plan: ViewPlan, work: BulkHistory, done: Done, part: HistoryPart
-    ) -> None:
-        """Commits changes, then their states, as the sink does; see `HistorySink`."""
+    def _commit_keys(self, plan: ViewPlan, work: BulkTopics, done: Done, part: KeyedPart) -> None:
+        """Commits the rows of some keys; of a history changes, then states, as its sink does."""
         done(0)  # raises if the request was withdrawn: nothing is written then
+        if plan.history is None:
+            self._commit(plan.name, part.files["rows_file"], work.mark, part.number)
+            return
         states = DeltaTable(str(self._root / plan.name))
         marks = marks_of(states)
         noted = {
@@ -207,11 +217,11 @@ class SparkEngine:
             COMMIT_MARK: part.number,
         }
         of_changes = {COMMIT_MARK: part.number}
-        for name, paths, numbers in (
-            (f"{plan.name}.changes", part.changes, of_changes),
-            (plan.name, part.states, noted),
+        for name, file, numbers in (
+            (f"{plan.name}.changes", "changes_file", of_changes),
+            (plan.name, "states_file", noted),
         ):
-            self._commit(name, paths, work.mark, part.number, numbers)
+            self._commit(name, part.files[file], work.mark, part.number, numbers)
 
     @contextmanager
     def _filling(self, plan: ViewPlan, done: Done) -> Iterator[Path]:

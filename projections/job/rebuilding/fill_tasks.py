@@ -25,8 +25,8 @@ from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.common.throttle import Throttle
 from projections.errors import ProjectionError
+from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.fold_tasks import pooled_memory
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:

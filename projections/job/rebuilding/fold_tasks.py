@@ -10,10 +10,8 @@ however often one of them has changed.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-from zlib import crc32
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,74 +20,40 @@ import pyarrow.compute as pc
 from projections.archive.fold import Fold, KeyedRecords
 from projections.archive.fold_entries import CHANGE, ENTRY, LOOSE, TRUNCATE, UNREAD
 from projections.archive.survey import ArchiveSurvey
-from projections.common.throttle import Throttle
+from projections.job.rebuilding.block_tasks import BlockTask, Buckets, pooled_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from projections.archive.scan import ArchiveScan
-    from projections.archive.survey import RecordFilter
+    from projections.common.throttle import Throttle
     from projections.job.rebuilding.task_files import TaskFiles
 
 FOLDED: Final = pa.schema([("file", pa.string())])
 FOLDED_DDL: Final = "file string"
 
 
-@dataclass(frozen=True, slots=True)
-class FoldBlocks:
-    """Folds blocks of an archive.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldBlocks(BlockTask):
+    """Folds blocks of an archive; says how the file of each group is called.
 
     Attributes:
-        scan: The archive.
         topic: The topic.
         left_to_read: Version before which records do not count.
-        taken: Which records are taken.
-        groups: Numbers of the first block of each task, and of the one after its last.
-        buckets: Into how many parts keys are divided by their hash.
-        files: Where it writes entries.
-        share: Of its time, how much the task takes at most.
     """
 
-    scan: ArchiveScan
     topic: str
     left_to_read: int
-    taken: RecordFilter
-    groups: tuple[tuple[int, int], ...]
-    buckets: int
-    files: TaskFiles
-    share: float = 1.0
+    said: ClassVar = FOLDED
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Folds the groups that it is given by number; says how the file of each is called."""
-        throttle = Throttle(self.share)
-
-        def folded(number: int) -> dict[str, str]:
-            return {"file": self._group(*self.groups[number], throttle)}
-
-        with self.files.at_work(), pooled_memory():
-            yield from self.files.pieces(batches, FOLDED, folded)
-
-    def _group(self, first: int, end: int, throttle: Throttle) -> str:
+    def group(self, first: int, end: int, throttle: Throttle) -> dict[str, str]:
+        """Folds some blocks."""
         key = self.topic, self.left_to_read
         survey = ArchiveSurvey(self.scan, [key], self.taken, [self.topic])
         blocks = list(enumerate(self.scan.blocks))[first:end]
         survey.look(blocks, lambda _: throttle.step())
-        made = entries(survey.own[key])
-        if self.buckets > 1:
-            keys = made["key"].cast(pa.binary()).fill_null(b"").to_pylist()
-            of_bucket = np.fromiter(map(crc32, keys), np.int64, len(keys)) % self.buckets
-            order = np.argsort(of_bucket, kind="stable")
-            made = made.take(pa.array(order))
-            ends = np.searchsorted(of_bucket[order], np.arange(1, self.buckets + 1))
-        else:
-            ends = np.array([made.num_rows])
         with self.files.writing(ENTRY) as (name, file):
-            begin = 0
-            for end_row in ends.tolist():  # one batch for each bucket, whether or not it has keys
-                part = made.slice(begin, end_row - begin).combine_chunks()
-                file.write_batch(_one_batch(part))
-                begin = end_row
-        return name
+            Buckets(file, self.buckets).write(entries(survey.own[key]))
+        return {"file": name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,25 +108,6 @@ class FoldKeys:
         return pa.concat_tables([made, rest])
 
 
-@contextmanager
-def pooled_memory() -> Iterator[None]:
-    """Keeps what Arrow frees for what it needs next, until the end.
-
-    Workers give all that they free back to the system at once, so that live batches keep little;
-    over millions of rows, a sixth of the time would go to getting it again.
-    """
-    if "mimalloc" not in pa.supported_memory_backends():
-        yield
-        return
-    before, pool = pa.default_memory_pool(), pa.mimalloc_memory_pool()
-    pa.set_memory_pool(pool)
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
-        pool.release_unused()
-
-
 def entries(fold: Fold) -> pa.Table:
     """Returns what records come to as entries."""
     newest = fold.newest()
@@ -203,8 +148,3 @@ def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:
     blank = {field.name: pa.nulls(rows, field.type) for field in ENTRY}
     blank["kind"] = pa.repeat(pa.scalar(kind, pa.int8()), rows)
     return pa.table({**blank, **columns}, ENTRY)
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    found = table.to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], ENTRY)

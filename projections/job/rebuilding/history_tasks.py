@@ -22,10 +22,10 @@ from projections.archive.survey import flags, integers
 from projections.changes.row_change import read
 from projections.common.throttle import Throttle
 from projections.definition.columns import VERSION_COLUMN
+from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.divide_tasks import LEFT_KEY, PART, ROW
+from projections.job.rebuilding.divide_tasks import ROW
 from projections.job.rebuilding.fill_tasks import PlainChanges
-from projections.job.rebuilding.fold_tasks import pooled_memory
 from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
 from projections.stores.delta.history.batch import GivenChange
 from projections.stores.delta.history.columnar import known_changes, states_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import Integers
     from projections.changes.row_change import RowChange
     from projections.changes.task_outcome import Held
+    from projections.job.rebuilding.divided_records import DividedRecords
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 
@@ -55,9 +56,6 @@ HISTORIES_DDL: Final = (
     " at_us bigint, left array<bigint>"
 )
 
-PORTION_ROWS: Final = 150_000
-"""Records that a task holds at a time; a key with more changes is left to the replay."""
-
 _DECODED_ROWS: Final = 32_768
 _REDUCED_ROWS: Final = 8_192
 
@@ -69,9 +67,7 @@ class FillHistories:
     Attributes:
         plan: The view.
         topic: The topic.
-        divided: Where `DivideRecords` has written its files.
-        names: How those are called.
-        buckets: Into how many parts keys are divided.
+        divided: Its records.
         first: The part that the first task takes.
         commit: Number of the commit of the changes.
         files: Where rows are put aside.
@@ -81,9 +77,7 @@ class FillHistories:
 
     plan: ViewPlan
     topic: str
-    divided: TaskFiles
-    names: tuple[str, ...]
-    buckets: int
+    divided: DividedRecords
     first: int
     commit: int
     files: TaskFiles
@@ -96,16 +90,13 @@ class FillHistories:
             yield from self.files.pieces(batches, HISTORIES, self._bucket)
 
     def _bucket(self, number: int) -> dict[str, Any]:
-        bucket, throttle = self.first + number, Throttle(self.share)
-        form, left = HistoryForm(self.plan), list[int]()
-        portions, keys = self._portions(bucket, left)
-        throttle.step()
+        throttle, left = Throttle(self.share), list[int]()
+        form, held = HistoryForm(self.plan), self.held.get(self.plan.name)
         upserted = deleted = version = at_us = 0
         with ExitStack() as stack:
             schemas = form.changes_schema, form.states_schema
             made = [stack.enter_context(self.files.writing(schema)) for schema in schemas]
-            for portion in range(int(portions.max(initial=-1)) + 1):
-                records = self._records(bucket, keys.filter(pa.array(portions == portion)))
+            for records in self.divided.portions(self.first + number, held, left):
                 changes, numbers = self._changes(form, records, left, throttle)
                 if not len(changes):
                     continue
@@ -119,51 +110,6 @@ class FillHistories:
         names = [name for name, _ in made]
         counts = [upserted, deleted, version, at_us]
         return dict(zip(HISTORIES.names, [*names, *counts, left], strict=True))
-
-    def _portions(self, bucket: int, left: list[int]) -> tuple[Integers, pa.Array]:
-        """Divides keys into portions; returns the portion of each, and the keys."""
-        found = pa.concat_tables(
-            [pa.Table.from_batches([b]) for b in self._batches(bucket, (ROW, "key"))]
-            or [pa.table({ROW: pa.array([], pa.int64()), "key": pa.array([], pa.string())})]
-        )
-        rows = integers(found[ROW].combine_chunks())
-        coded = found["key"].combine_chunks().dictionary_encode()
-        codes, keys = integers(coded.indices), coded.dictionary
-        is_record = rows != LEFT_KEY
-        counts = np.bincount(codes[is_record], minlength=len(keys))
-        leaves = counts > PORTION_ROWS
-        leaves[codes[~is_record]] = True
-        if (held := self.held.get(self.plan.name)) is not None:
-            waits = pa.array(sorted({*held.keys, *held.given_up}), pa.string())
-            leaves |= flags(pc.is_in(keys, value_set=waits))
-        left += rows[is_record & leaves[codes]].tolist()
-        counts[leaves] = 0
-        portions = np.maximum(np.cumsum(counts) - 1, 0) // PORTION_ROWS
-        portions[leaves] = -1
-        return portions, keys
-
-    def _records(self, bucket: int, keys: pa.Array) -> pa.RecordBatch:
-        """The records of some keys in the order of their topic."""
-        parts = []
-        for batch in self._batches(bucket, None):
-            wanted = pc.is_in(batch.column("key"), value_set=keys)
-            wanted = pc.and_(wanted, pc.not_equal(batch.column(ROW), LEFT_KEY))
-            parts.append(batch.filter(wanted))
-        table = pa.Table.from_batches(parts, PART)
-        if not len(table):
-            return pa.RecordBatch.from_pylist([], PART)
-        order = [("partition", "ascending"), ("offset", "ascending")]
-        return table.sort_by(order).combine_chunks().to_batches()[0]
-
-    def _batches(self, bucket: int, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        fields = None if columns is None else [PART.get_field_index(name) for name in columns]
-        options = pa.ipc.IpcReadOptions(included_fields=fields)
-        for name in self.names:
-            with pa.ipc.open_file(str(self.divided.folder / name), options=options) as file:
-                for number in range(bucket, file.num_record_batches, self.buckets):
-                    batch = file.get_batch(number)
-                    if batch.num_rows:
-                        yield batch
 
     def _changes(
         self, form: HistoryForm, records: pa.RecordBatch, left: list[int], throttle: Throttle

@@ -18,8 +18,8 @@ import pyarrow as pa
 from projections.changes.row_change import Applied
 from projections.common.task_fence import TaskFence
 from projections.common.throttle import Throttle
+from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.fill_tasks import READ, PlainChanges
-from projections.job.rebuilding.fold_tasks import pooled_memory
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:

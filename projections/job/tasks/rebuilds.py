@@ -22,6 +22,7 @@ from projections.errors import ProjectionError, ReplayStoppedError, WriterLocked
 from projections.job.rebuilding.engine import SparkEngine, remove_abandoned, slots_of
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
+    FORM,
     BulkAnswer,
     BulkFill,
     BulkProgress,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.planning.job_config import JobConfig, StoreAddresses
-    from projections.versions.bulk_requests import BulkHistoryFill
+    from projections.versions.bulk_requests import BulkTopicsFill
 
 _TICK_S: Final = 0.25
 _TOLD_EVERY_S: Final = 0.5
@@ -84,7 +85,7 @@ class RebuildServer(BackgroundTask):
             return
         self._looked_at = now
         try:
-            server = BulkServer(slots_of(self._session))
+            server = BulkServer(slots_of(self._session), FORM)
         except (Py4JError, AttributeError):
             return  # the session is ending; others say why
         if server != self._served:
@@ -156,11 +157,13 @@ class _Work:
         names = tuple(path.relative_to(folder).as_posix() for path in paths)
         return BulkAnswer(self._id, files=names)
 
-    def _filled(self, work: BulkFill | BulkHistoryFill) -> BulkAnswer:
+    def _filled(self, work: BulkFill | BulkTopicsFill) -> BulkAnswer:
         if isinstance(work, BulkFill):
             filled = self._engine.fill(work.scan, work.plan, work.part, self._report_progress)
         else:
-            filled = self._engine.history(work.scan, work.plan, work.history, self._report_progress)
+            filled = self._engine.fill_from_all(
+                work.scan, work.plan, work.topics, self._report_progress
+            )
         return BulkAnswer(
             self._id,
             upserted=filled.upserted,

@@ -20,7 +20,7 @@ def untouched(root: Path, plan: ViewPlan) -> bool:
 
     Args:
         root: Folder of the tables.
-        plan: The view: a mirror or a history.
+        plan: The view.
     """
     for name in (plan.name, f"{plan.name}.deleted", f"{plan.name}.changes"):
         path = str(root / name)

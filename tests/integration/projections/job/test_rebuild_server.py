@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,22 +15,25 @@ from deltalake import DeltaTable
 from fix_archive import archived
 from fix_log import PLAN, TOPIC, orders
 
+from eventstore.serialization.registry import EventTypes
 from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.common.file_lock import WriterLock
-from projections.definition.views import Store
+from projections.definition.event_rows import EventForm
+from projections.definition.views import ChangeTime, Store
 from projections.errors import BulkLostError, ReplayStoppedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
 from projections.job.tasks.rebuilds import RebuildServer
 from projections.planning.job_config import JobConfig
-from projections.planning.view_plan import HistoryPlan
+from projections.planning.view_plan import EventsPlan, HistoryPlan
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.factory import open_sink
 from projections.versions import fill_way, job_engine
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
+    FORM,
     BulkFill,
     BulkProgress,
     BulkRequests,
@@ -38,6 +41,8 @@ from projections.versions.bulk_requests import (
 )
 from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
+from tests.support.event_logs import PLAN as EVENTS
+from tests.support.event_logs import placed
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -171,6 +176,43 @@ def test_the_job_fills_a_cache_as_the_command_would(
     assert [] == left_behind(config)
 
 
+def test_the_job_fills_a_view_of_events_as_the_command_would(
+    spark: SparkSession, config: JobConfig
+) -> None:
+    archive, found = placed(config.home / "of_events", 30), []
+    with server(spark, config):
+        for by_job, root in ((True, config.addresses.tables), (False, config.home / "other")):
+            filling = FillOptions()
+            with job_engine.fenced(config, EVENTS, filling.stopped):
+                assert fill_way.way_of(config, EVENTS, RECORDS).by_job
+                bulk = JobEngine(config, EVENTS, filling) if by_job else None
+                replay.replay(
+                    archive, [ReplayTarget((EVENTS,), partial(TableSink, root), bulk=bulk)]
+                )
+            rows = DeltaTable(str(root / EVENTS.name)).to_pyarrow_table().to_pylist()
+            found.append(sorted(rows, key=lambda row: row["global_position"]))
+
+    assert found[0] == found[1]
+    assert len(found[0]) == 28
+    assert [] == left_behind(config)
+
+
+def test_a_view_whose_classes_no_other_process_can_import_is_the_commands(
+    config: JobConfig,
+) -> None:
+    class Local:
+        pass
+
+    types = EventTypes()
+    types.event("order.placed")(dataclass(frozen=True)(Local))
+    events = EventsPlan(EventForm(types, ["order.placed"]), {})
+    filling = FillOptions()
+    with job_engine.fenced(config, EVENTS, filling.stopped), pytest.raises(BulkLostError) as lost:
+        BulkRequests(config).ask(EVENTS.name, BulkFill(None, replace(EVENTS, events=events), None))
+
+    assert "cannot be imported" in (lost.value.detail or "")
+
+
 def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
     assert fill_way.way_of(config, VIEW, RECORDS - 1) == (False, "fewer changes than 40")
     assert fill_way.way_of(config, None, RECORDS) == (False, "it does not fit its table")
@@ -178,12 +220,18 @@ def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
     assert "another name" in fill_way.way_of(config, renamed, RECORDS).why
     assert "does not run" in fill_way.way_of(config, VIEW, RECORDS).why
     with BulkRequests(config).serving():
-        BulkRequests(config).serve(BulkServer(1))
+        BulkRequests(config).serve(BulkServer(1, FORM))
         assert "one task" in fill_way.way_of(config, VIEW, RECORDS).why
-        BulkRequests(config).serve(BulkServer(2))
+        BulkRequests(config).serve(BulkServer(2, FORM))
         assert fill_way.way_of(config, VIEW, RECORDS).by_job
         everywhere = replace(VIEW, to=frozenset(Store))
         assert fill_way.way_of(config, everywhere, RECORDS).by_job
+        only_search = replace(EVENTS, to=frozenset({Store.SEARCH}))
+        assert "search" in fill_way.way_of(config, only_search, RECORDS).why
+        timed = replace(EVENTS, times=(("added_at", ChangeTime.COMMIT),))
+        assert "earliest" in fill_way.way_of(config, timed, RECORDS).why
+        BulkRequests(config).serve(BulkServer(2))
+        assert "another release" in fill_way.way_of(config, VIEW, RECORDS).why
 
 
 def test_a_job_that_ends_amid_it_is_followed_by_another(
@@ -278,7 +326,7 @@ def test_a_part_that_ends_the_job_is_given_back(spark: SparkSession, config: Job
     ended = threading.Event()
     under_way = threading.Thread(target=fill)
     with pytest.MonkeyPatch.context() as patch, requests.serving():
-        requests.serve(BulkServer(4))
+        requests.serve(BulkServer(4, FORM))
         patch.setattr(BulkRequests, "ask", asked_before)
         under_way.start()
         wait_until(lambda: [] != requests.open(), timeout_s=30)
@@ -299,7 +347,7 @@ def test_a_job_that_stays_away_and_a_command_that_is_stopped(
 
     stop = threading.Event()
     with BulkRequests(config).serving():
-        BulkRequests(config).serve(BulkServer(4))
+        BulkRequests(config).serve(BulkServer(4, FORM))
         threading.Timer(0.5, stop.set).start()
         with pytest.raises(ReplayStoppedError):
             filled(config, stopped=stop)

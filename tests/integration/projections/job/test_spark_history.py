@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived, compacted
+from fix_archive import archived
 from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
 from fix_seeds import examples
 from hypothesis import given, settings
@@ -27,12 +27,13 @@ from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.record import Record
 from projections.changes.task_outcome import Held
 from projections.definition.views import Store
-from projections.job.rebuilding import engine, history_fill, history_tasks
+from projections.job.rebuilding import divided_records, engine, keyed_fill
 from projections.job.rebuilding.engine import SparkEngine
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.history.arrow import microseconds
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.history.tables import marks_of
+from tests.support.replays import Kill, KilledError, fill, replay_killed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -52,16 +53,8 @@ NARROW = replace(LEAN, to=TABLE, history=HistoryPlan(("note",)))
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
     monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(history_fill, "BUCKET_ROWS", 8)
-    monkeypatch.setattr(history_fill, "PART_ROWS", 16)
-
-
-def fill(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
-    ends = sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4)))
-    for start, end in zip([0, *ends], [*ends, len(records)], strict=True):
-        archived(folder, TOPIC, records[start:end])
-        if data.draw(st.integers(0, 3)) == 0 and end > 0:
-            compacted(folder)
+    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
+    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
 
 
 def drawn_records(data: st.DataObject) -> list[Record]:
@@ -184,7 +177,7 @@ def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.
         if whole:
             patch.setattr(replay, "PART_RECORDS", 1_000)
         archive = Path(place) / "shop"
-        fill(archive, records, data)
+        fill(archive, TOPIC, records, data)
         one = Tables(Path(place) / "one", plan, held=held)
         other = Tables(Path(place) / "other", plan, spark, held)
 
@@ -204,10 +197,6 @@ def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.
         assert (counts.records, counts.filtered) == (others.records, others.filtered)
 
 
-class KilledError(BaseException):
-    """Stands for a kill."""
-
-
 @settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_a_history_that_is_killed_anywhere_goes_on_and_leaves_the_same(
@@ -216,58 +205,16 @@ def test_a_history_that_is_killed_anywhere_goes_on_and_leaves_the_same(
     records = drawn_records(data)
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = Path(place) / "shop"
-        fill(archive, records, data)
+        fill(archive, TOPIC, records, data)
         one = Tables(Path(place) / "one", NOTES)
         other = Tables(Path(place) / "other", NOTES, spark)
         replay.replay(archive, [one.target()])
 
-        noted: list[ReplayState] = []
-        killed = Kill(patch, noted)
-        for _ in range(4):
-            killed.after(data.draw(st.integers(1, 8)))
-            resume = ReplayState.from_json(noted[-1].to_json()) if noted else None
-            try:
-                bulk = data.draw(st.integers(0, 4)) > 0
-                options = ReplayOptions(note=killed.note, resume=resume)
-                replay.replay(archive, [other.target(bulk=bulk)], options)
-                break
-            except KilledError:
-                pass
-        else:
-            killed.after(1 << 30)
-            replay.replay(archive, [other.target()], ReplayOptions(resume=noted[-1]))
+        replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
 
         waiting = one.waiting() | other.waiting()
         assert one.left(waiting) == other.left(waiting)
         assert other.marks_hold()
-
-
-class Kill:
-    """Ends a replay at the n-th thing that it does to the world: a note, or a commit in bulk."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, noted: list[ReplayState]) -> None:
-        self._left = 0
-        self._noted = noted
-        commit = SparkEngine._commit
-
-        def committed(own: SparkEngine, *what: Any) -> None:
-            self._step()
-            commit(own, *what)
-            self._step()
-
-        patch.setattr(SparkEngine, "_commit", committed)
-
-    def after(self, steps: int) -> None:
-        self._left = steps
-
-    def note(self, state: ReplayState) -> None:
-        self._noted.append(state)
-        self._step()
-
-    def _step(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            raise KilledError
 
 
 def replayed_both(
@@ -303,7 +250,7 @@ def test_tasks_write_all_records_that_stand_by_themselves(
 def test_a_key_with_more_changes_than_a_task_holds_is_left(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_tasks, "PORTION_ROWS", 10)
+    monkeypatch.setattr(divided_records, "PORTION_ROWS", 10)
     hot = [
         Record(
             orjson.dumps({"id": 1}),

@@ -10,12 +10,11 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from deltalake import DeltaTable
-from fix_archive import archived, compacted
+from fix_archive import archived
 from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
 from fix_seeds import examples
 from hypothesis import given, settings
@@ -23,22 +22,17 @@ from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
-from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.record import Record
-from projections.changes.task_outcome import Held
 from projections.definition.views import ChangeTime
 from projections.errors import ReplayStoppedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
-from projections.stores.delta.table_sink import TableSink
+from tests.support.replays import Kill, KilledError, Tables, fill, replay_killed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import SparkSession
 
-    from projections.changes.task_outcome import UnappliedRecord
-    from projections.planning.view_plan import ViewPlan
 
 TIMED = replace(PLAN, times=(("changed_at", ChangeTime.COMMIT), ("sent_at", ChangeTime.BROKER)))
 
@@ -51,43 +45,6 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
 
 
-def fill(folder: Path, records: Sequence[Record], data: st.DataObject) -> None:
-    ends = sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4)))
-    for start, end in zip([0, *ends], [*ends, len(records)], strict=True):
-        archived(folder, TOPIC, records[start:end])
-        if data.draw(st.integers(0, 3)) == 0 and end > 0:
-            compacted(folder)
-
-
-class Tables:
-    """Where a replay writes, and what it leaves there."""
-
-    def __init__(self, root: Path, plan: ViewPlan, session: SparkSession | None = None) -> None:
-        self._root = root
-        self._plan = plan
-        self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
-        self.waits: set[str] = set()
-
-    def target(self, *, bulk: bool = True) -> ReplayTarget:
-        held = {self._plan.name: Held(frozenset(self.waits))}
-        opened = TableSink(self._root)
-        engine = self.engine if bulk else None
-        return ReplayTarget((self._plan,), lambda: opened, held, self._set_aside, bulk=engine)
-
-    def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
-        self.waits |= {each.key for each in waiting}
-
-    def left(self) -> Any:
-        """Rows with their versions, what is remembered of deletes, and what takes no change."""
-        name = self._plan.name
-        live, gone = (DeltaTable(str(self._root / each)) for each in (name, f"{name}.deleted"))
-        rows, deletes = (
-            sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
-            for table in (live, gone)
-        )
-        return rows, deletes, live.metadata().configuration, live.schema(), self.waits
-
-
 @settings(max_examples=examples(20), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_tables(
@@ -96,7 +53,7 @@ def test_the_same_archive_leaves_the_same_tables(
     plan = data.draw(st.sampled_from([PLAN, LEAN, TIMED]))
     with tempfile.TemporaryDirectory() as place:
         archive = Path(place) / "shop"
-        fill(archive, records, data)
+        fill(archive, TOPIC, records, data)
         one = Tables(Path(place) / "one", plan)
         other = Tables(Path(place) / "other", plan, spark)
 
@@ -110,10 +67,6 @@ def test_the_same_archive_leaves_the_same_tables(
         assert (counts.records, counts.applied) == (others.records, others.applied)
 
 
-class KilledError(BaseException):
-    """Stands for a kill."""
-
-
 @settings(max_examples=examples(20), deadline=None)
 @given(records=topics(), data=st.data())
 def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
@@ -121,57 +74,15 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
 ) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = Path(place) / "shop"
-        fill(archive, records, data)
+        fill(archive, TOPIC, records, data)
         one = Tables(Path(place) / "one", PLAN)
         other = Tables(Path(place) / "other", PLAN, spark)
         replay.replay(archive, [one.target()])
 
-        noted: list[ReplayState] = []
-        killed = Kill(patch, noted)
-        for _ in range(4):
-            killed.after(data.draw(st.integers(1, 6)))
-            resume = ReplayState.from_json(noted[-1].to_json()) if noted else None
-            try:
-                bulk = data.draw(st.integers(0, 4)) > 0
-                options = ReplayOptions(note=killed.note, resume=resume)
-                replay.replay(archive, [other.target(bulk=bulk)], options)
-                break
-            except KilledError:
-                pass
-        else:
-            killed.after(1 << 30)
-            replay.replay(archive, [other.target()], ReplayOptions(resume=noted[-1]))
+        replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 6)
 
         assert one.left()[0] == other.left()[0]
         assert one.left()[4] == other.left()[4]
-
-
-class Kill:
-    """Ends a replay at the n-th thing that it does to the world: a note, or a commit in bulk."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, noted: list[ReplayState]) -> None:
-        self._left = 0
-        self._noted = noted
-        commit = SparkEngine._commit
-
-        def committed(own: SparkEngine, *what: Any) -> None:
-            self._step()
-            commit(own, *what)
-            self._step()
-
-        patch.setattr(SparkEngine, "_commit", committed)
-
-    def after(self, steps: int) -> None:
-        self._left = steps
-
-    def note(self, state: ReplayState) -> None:
-        self._noted.append(state)
-        self._step()
-
-    def _step(self) -> None:
-        self._left -= 1
-        if self._left <= 0:
-            raise KilledError
 
 
 def test_a_table_that_has_rows_is_filled_record_by_record(

@@ -79,7 +79,15 @@ def test_a_key_comes_once_from_each_task_however_often_it_has_changed(
 ) -> None:
     groups = engine.grouped(scan)
     folded, files = TaskFiles.made(tmp_path / "files"), TaskFiles.made(tmp_path / "files")
-    blocks = FoldBlocks(scan, TOPIC, 0, RecordFilter(), groups, BUCKETS, folded)
+    blocks = FoldBlocks(
+        scan=scan,
+        taken=RecordFilter(),
+        groups=groups,
+        buckets=BUCKETS,
+        files=folded,
+        topic=TOPIC,
+        left_to_read=0,
+    )
     made = names(list(blocks.run(numbers(len(groups)))))
     keys = FoldKeys(files, folded, tuple(made))
     found = names(list(keys.run(numbers(BUCKETS))))

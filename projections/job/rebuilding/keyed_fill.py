@@ -1,7 +1,7 @@
-"""HistoryFill: a history filled by tasks, in commits of some keys each.
+"""KeyedFill: a history or a view of events filled by tasks, in commits of some keys each.
 
-The records of the topic are divided once. Then the tasks of each part make the changes and states
-of its keys, and the part is committed: first the changes, then the states, as live delivery writes
+The records of the topics are divided once. Then the tasks of each part make the rows of its keys,
+and the part is committed; of a history first the changes, then the states, as live delivery writes
 them. Which keys a part has depends on the archive alone, so a fill that begins again after a kill
 makes the same parts, and leaves out the commits that are there.
 """
@@ -18,30 +18,32 @@ import pyarrow.compute as pc
 from projections.archive.bulk import Filled
 from projections.common.task_fence import TaskFence
 from projections.job.rebuilding.divide_tasks import DIVIDED_DDL, DivideRecords
+from projections.job.rebuilding.divided_records import DividedRecords
+from projections.job.rebuilding.event_tasks import EVENTS_DDL, FillEvents
 from projections.job.rebuilding.history_tasks import HISTORIES_DDL, FillHistories
 from projections.job.rebuilding.task_files import TaskFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from projections.archive.bulk import BulkHistory
+    from projections.archive.bulk import BulkTopics
     from projections.archive.scan import ArchiveScan
     from projections.planning.view_plan import ViewPlan
 
 BUCKET_ROWS: Final = 100_000
-"""Records of the keys that one task makes states of, about."""
+"""Records of the keys that one task makes rows of, about."""
 
 BUCKETS_MAX: Final = 512
 """Parts into which keys are divided at most: each first task writes a batch for each."""
 
 PART_ROWS: Final = 1_000_000
-"""Records of the keys that one commit has, about. After a crash between its changes and its
-states, a replay without tasks holds the keys of one commit at a time."""
+"""Records of the keys that one commit has, about. After a crash between the changes of a history
+and its states, a replay without tasks holds the keys of one commit at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryTasks:
+class KeyedTasks:
     """Tasks to run, one for each piece.
 
     Attributes:
@@ -60,30 +62,29 @@ class HistoryTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryPart:
+class KeyedPart:
     """The rows of one commit.
 
     Attributes:
         number: Its number, from 1.
-        changes: Files of changes.
-        states: Files of states.
-        version: Greatest log position of its changes.
-        at_us: Greatest time at which one of them was recorded, microseconds since 1970, UTC.
+        files: Files of rows, by the name of the column in which tasks name them.
+        version: Of a history, the greatest log position of its changes.
+        at_us: Of a history, the greatest time at which one of them was recorded, microseconds since
+            1970, UTC.
     """
 
     number: int
-    changes: Sequence[Path]
-    states: Sequence[Path]
-    version: int
-    at_us: int
+    files: Mapping[str, Sequence[Path]]
+    version: int = 0
+    at_us: int = 0
 
 
-class HistoryFill:
-    """One fill of a history.
+class KeyedFill:
+    """One fill of a view.
 
     Args:
         scan: The archive.
-        plan: The history.
+        plan: The view: a history, or one of events.
         work: Its records.
         groups: Numbers of the first block of each first task, and of the one after its last.
         folder: A folder that the executors share.
@@ -93,7 +94,7 @@ class HistoryFill:
         self,
         scan: ArchiveScan,
         plan: ViewPlan,
-        work: BulkHistory,
+        work: BulkTopics,
         groups: tuple[tuple[int, int], ...],
         folder: Path,
     ) -> None:
@@ -107,8 +108,8 @@ class HistoryFill:
 
     def run(
         self,
-        results: Callable[[HistoryTasks], pa.Table],
-        commit: Callable[[HistoryPart], None],
+        results: Callable[[KeyedTasks], pa.Table],
+        commit: Callable[[KeyedPart], None],
     ) -> Filled:
         """Fills the tables.
 
@@ -118,66 +119,66 @@ class HistoryFill:
         """
         work, files = self._work, self._files()
         divide = DivideRecords(
-            self._scan,
-            self._plan,
-            work.topic,
-            work.taken,
-            self._groups,
-            self._buckets,
-            files,
-            work.share,
+            scan=self._scan,
+            taken=work.taken,
+            groups=self._groups,
+            buckets=self._buckets,
+            files=files,
+            share=work.share,
+            plan=self._plan,
+            topics=work.topics,
         )
         half = work.records // 2
-        said = results(HistoryTasks(divide.run, DIVIDED_DDL, len(self._groups), files, half))
-        names = tuple(said["file"].to_pylist())
+        said = results(KeyedTasks(divide.run, DIVIDED_DDL, len(self._groups), files, half))
+        divided = DividedRecords(files, tuple(said["file"].to_pylist()), self._buckets)
         left, upserted, deleted = [_numbers(said)], 0, 0
         for first in range(0, self._buckets, self._per_part):
             end = min(first + self._per_part, self._buckets)
             rest = work.records - half
             records = rest * end // self._buckets - rest * first // self._buckets
-            made = self._part(results, commit, files, names, first, end, records)
+            made = self._part(results, commit, divided, range(first, end), records)
             left.append(_numbers(made))
             upserted += pc.sum(made["upserted"]).as_py() or 0
             deleted += pc.sum(made["deleted"]).as_py() or 0
         filtered = pc.sum(said["filtered"]).as_py() or 0
         return Filled(upserted, deleted, np.sort(np.concatenate(left)), filtered)
 
-    def _part(  # noqa: PLR0913, PLR0917  # the parts of one commit
+    def _part(
         self,
-        results: Callable[[HistoryTasks], pa.Table],
-        commit: Callable[[HistoryPart], None],
-        divided: TaskFiles,
-        names: tuple[str, ...],
-        first: int,
-        end: int,
+        results: Callable[[KeyedTasks], pa.Table],
+        commit: Callable[[KeyedPart], None],
+        divided: DividedRecords,
+        buckets: range,
         records: int,
     ) -> pa.Table:
         """Makes and commits the keys of some buckets; returns what the tasks say."""
-        work, files, number = self._work, self._files(), first // self._per_part + 1
-        fill = FillHistories(
-            self._plan,
-            work.topic,
-            divided,
-            names,
-            self._buckets,
-            first,
-            number,
-            files,
-            work.held,
-            work.share,
-        )
+        files, number = self._files(), buckets.start // self._per_part + 1
         try:
-            said = results(HistoryTasks(fill.run, HISTORIES_DDL, end - first, files, records))
+            run, says = self._tasks(divided, buckets.start, number, files)
+            said = results(KeyedTasks(run, says, len(buckets), files, records))
             own = said.filter(pc.greater(pc.add(said["upserted"], said["deleted"]), 0))
-            changes, states = (
-                [files.folder / name for name in own[column].to_pylist()]
-                for column in ("changes_file", "states_file")
-            )
-            version, at_us = (pc.max(own[name]).as_py() or 0 for name in ("version", "at_us"))
-            commit(HistoryPart(number, changes, states, version, at_us))
+            made = {
+                name: [files.folder / file for file in own[name].to_pylist()]
+                for name in own.column_names
+                if name.endswith("_file")
+            }
+            marks = [name for name in ("version", "at_us") if name in own.column_names]
+            commit(KeyedPart(number, made, **{n: pc.max(own[n]).as_py() or 0 for n in marks}))
         finally:
             files.remove()
         return said
+
+    def _tasks(
+        self, divided: DividedRecords, first: int, number: int, files: TaskFiles
+    ) -> tuple[Callable[..., Any], str]:
+        """The tasks of a part, and the columns of what they return."""
+        plan, work = self._plan, self._work
+        given = files, work.held, work.share
+        if plan.events is not None:
+            of_events = FillEvents(plan, work.topics, divided, first, work.digest, *given)
+            return of_events.run, EVENTS_DDL
+        (topic,) = work.topics
+        return FillHistories(plan, topic, divided, first, number, *given).run, HISTORIES_DDL
 
     def _files(self) -> TaskFiles:
         files = TaskFiles.made(self._folder)

@@ -1,0 +1,153 @@
+"""A view of events filled by Spark's tasks has the rows of one that is filled record by record.
+
+The replay without an engine is the oracle, over the same archive. Which later records wait behind a
+quarantined one depends on where a batch of live delivery ends, for both sides alike. So everything
+is the same if all is delivered in one batch; otherwise all of the events that do not wait.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from fix_seeds import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from projections.archive import replay
+from projections.archive.progress import ReplayProgress
+from projections.archive.task import ReplayOptions, ReplayState
+from projections.changes.task_outcome import Held
+from projections.definition.event_rows import EventForm
+from projections.errors import SinkUnavailableError
+from projections.job.rebuilding import engine, keyed_fill
+from projections.stores.delta.table_sink import TableSink
+from tests.support.event_logs import PLAN, logs, placed
+from tests.support.replays import Kill, KilledError, Tables, fill, replay_killed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from projections.changes.record import Record
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PART_RECORDS", 3)
+    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
+    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
+
+
+def filled(folder: Path, log: dict[str, list[Record]], data: st.DataObject) -> Path:
+    for topic in data.draw(st.permutations(sorted(log))):
+        fill(folder, topic, log[topic], data)
+    return folder
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(log=logs(), data=st.data())
+def test_the_same_archive_leaves_the_same_rows(
+    spark: SparkSession, log: dict[str, list[Record]], data: st.DataObject
+) -> None:
+    keys = data.draw(st.sets(st.sampled_from(['{"global_position":1}']), max_size=1))
+    given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
+    held = Held(frozenset() if given_up else frozenset(keys), given_up)
+    ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
+    plan = replace(PLAN, left_to_read=ahead)
+    whole = data.draw(st.booleans())
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        if whole:
+            patch.setattr(replay, "PART_RECORDS", 1_000)
+        archive = filled(Path(place) / "shop", log, data)
+        one = Tables(Path(place) / "one", plan, held=held)
+        other = Tables(Path(place) / "other", plan, spark, held)
+
+        expected = replay.replay(archive, [one.target()])
+        found = replay.replay(archive, [other.target()])
+
+        waiting = one.waiting() | other.waiting()
+        if whole:
+            assert one.left() == other.left()
+        assert one.left(waiting)[:4] == other.left(waiting)[:4]
+        assert expected.ends == found.ends
+        counts, others = expected.counts[0][plan.name], found.counts[0][plan.name]
+        for count in (counts, others):
+            assert count.records == count.applied + count.quarantined + count.filtered
+        assert (counts.records, counts.filtered) == (others.records, others.filtered)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(log=logs(), data=st.data())
+def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
+    spark: SparkSession, log: dict[str, list[Record]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        archive = filled(Path(place) / "shop", log, data)
+        one, other = Tables(Path(place) / "one", PLAN), Tables(Path(place) / "other", PLAN, spark)
+        replay.replay(archive, [one.target()])
+
+        replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
+
+        waiting = one.waiting() | other.waiting()
+        assert one.left(waiting)[0] == other.left(waiting)[0]
+
+
+def test_tasks_write_all_events_that_stand_by_themselves(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[ReplayProgress]()
+    archive = placed(tmp_path / "shop", 11)
+    one, other = Tables(tmp_path / "one", PLAN), Tables(tmp_path / "other", PLAN, spark)
+    replay.replay(archive, [one.target()])
+    monkeypatch.setattr(TableSink, "apply", None)  # no record is delivered by itself
+
+    replay.replay(archive, [other.target()], ReplayOptions(progress=told.append))
+
+    assert one.left() == other.left()
+    assert 11 == other.of_bulk()
+    assert told[-1].delivered == told[-1].to_deliver
+
+
+def test_a_replay_that_is_killed_at_each_of_its_steps_delivers_every_event_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = placed(tmp_path / "shop", 30)
+    one = Tables(tmp_path / "one", PLAN)
+    replay.replay(archive, [one.target()])
+    ended, steps, committed = False, 0, set[int]()
+    while not ended:  # killed after one more step each time, until it ends before that
+        steps += 1
+        other = Tables(tmp_path / f"killed-{steps}", PLAN, spark)
+        noted: list[ReplayState] = []
+        with monkeypatch.context() as patch:
+            killed = Kill(patch, noted)
+            killed.after(steps)
+            try:
+                replay.replay(archive, [other.target()], ReplayOptions(note=killed.note))
+                ended = True
+            except KilledError:
+                committed.add(other.of_bulk())
+        if not ended:
+            state = ReplayState.from_json(noted[-1].to_json())
+            replay.replay(archive, [other.target()], ReplayOptions(resume=state))
+        assert one.left() == other.left()
+
+    assert len(committed) > 3  # some kills were between two parts
+
+
+def test_tasks_with_other_classes_of_the_events_write_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = placed(tmp_path / "shop", 11)
+    other = Tables(tmp_path / "other", PLAN, spark)
+    monkeypatch.setattr(EventForm, "code", "edited")  # in this process, and not in the tasks'
+
+    with pytest.raises(SinkUnavailableError) as refused:
+        replay.replay(archive, [other.target()])
+
+    assert "other classes" in (refused.value.detail or "")
+    assert 0 == other.of_bulk()
