@@ -139,7 +139,6 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
         ),
         "it is a history with times of its records": plan.history is not None and bool(plan.times),
         "its table has no key": plan.append_only,
-        "its rows are checked against expectations": bool(plan.expectations),
         "it has the time of a row's first commit, which an older change says": bool(
             plan.inserted_at
         ),

@@ -65,6 +65,14 @@ class Inspection:
                 found = each
         return found
 
+    def met(self, row: Mapping[str, Any]) -> bool:
+        """Returns whether a row meets every expectation, also those that are only counted.
+
+        Args:
+            row: Exact values of all columns that the conditions read.
+        """
+        return all(condition.evaluate(row) is True for _, condition in self._conditions)
+
 
 def types_of(schema: TableSchema) -> dict[str, Type]:
     """Returns the types of a table's columns, as conditions use them."""

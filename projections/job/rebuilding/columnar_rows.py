@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.position import VERSION_LSN_BITS
-from cdc.table import ColumnKind
+from cdc.table import ColumnKind, TableSchema
 from projections.archive.survey import flags, integers, versions_of
 from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
 from projections.planning.row_upcaster import Fitting
-from projections.stores.delta.arrow import arrow_type, deletes_schema, table_schema
+from projections.stores.delta.arrow import arrow_type, decoded_rows, deletes_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class ColumnarDecoder:
     """Decodes records of one view; see `decode`.
 
     Args:
-        plan: The view: a mirror or a history, without expectations.
+        plan: The view: a mirror or a history.
         topic: The topic.
     """
 
@@ -85,6 +86,10 @@ class ColumnarDecoder:
         self._captured = {column.name: column for column in (*plan.schema.columns, *unread)}
         self._whole = len(unread) == len(plan.unread)
         self._key = [plan.schema.by_name[name] for name in plan.schema.key]
+        self._inspection = plan.inspection() if plan.expectations else None
+        named = frozenset() if self._inspection is None else self._inspection.named
+        asked = tuple(column for column in plan.schema.columns if column.name in named)
+        self._inspected = replace(plan, schema=TableSchema(plan.schema.table, asked, ()))
 
     @classmethod
     def of(
@@ -106,7 +111,7 @@ class ColumnarDecoder:
         return found if found._whole else None
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, Flags]:
-        """Decodes records.
+        """Decodes records; rows that do not meet an expectation count as not exact.
 
         Args:
             batch: Records, in any order.
@@ -139,6 +144,11 @@ class ColumnarDecoder:
             table = pa.Table.from_arrays(arrays, schema=schema)
             made.append(table if exact.all() else table.filter(pa.array(exact)))
             done[np.flatnonzero(chosen)[exact]] = True
+        if self._inspection is not None and len(made[0]):
+            asked = map(self._inspection.met, decoded_rows(self._inspected, made[0]))
+            met = np.fromiter(asked, np.bool_, len(made[0]))
+            done[np.flatnonzero(done & upserts)[~met]] = False
+            made[0] = made[0].filter(pa.array(met))
         return made[0], made[1], done
 
     def _rows(self, batch: pa.RecordBatch) -> tuple[list[pa.Array] | None, Flags | None]:

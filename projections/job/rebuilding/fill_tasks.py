@@ -2,7 +2,8 @@
 
 A record goes through the same delivery as in a batch of the job, into a store that only records
 what it receives. A result of one whole row, or of one delete, is stored for the commit; every other
-record is named, and the replay delivers it itself, from all that the archive has of it.
+record is named, and the replay delivers it itself, from all that the archive has of it. So is a
+record whose row does not meet an expectation: the replay counts it, and does what the view says.
 
 Only the parts of a record that form a row are read: the archive has its log position in columns, as
 the reader of envelopes determined it.
@@ -11,9 +12,10 @@ the reader of envelopes determined it.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +34,6 @@ from projections.stores.delta.arrow import deletes_schema, keys_table, rows_tabl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from projections.archive.scan import ArchiveScan
@@ -209,12 +210,16 @@ class PlainChanges:
         """
         found = self._changes(piece)
         if found is not None:
+            met = self._met(found)
+            chosen = [change for change, holds in zip(found, met.tolist(), strict=True) if holds]
             try:
-                made = made_of(found)
+                made = made_of(chosen) if chosen else None
             except ProjectionError:
                 pass  # the replay comes to the same error, and says of which record
             else:
-                yield made, rows
+                left += rows[~met].tolist()
+                if made is not None:
+                    yield made, rows[met]
                 return
         if len(rows) == 1:
             left += rows.tolist()
@@ -231,7 +236,8 @@ class PlainChanges:
         if self.planned_keys and not all(planned_key(self.plan, record[0]) for record in made):
             return None
         given = _Given()
-        delivery = TaskApplier([self.plan], lambda: given, self.held, changes_per_write=1 << 62)
+        plan = replace(self.plan, expectations=())  # see `_met`
+        delivery = TaskApplier([plan], lambda: given, self.held, changes_per_write=1 << 62)
         try:
             delivery.take(self.topic, made)
             delivery.finish()
@@ -243,6 +249,13 @@ class PlainChanges:
         if versions != versions_of(piece).tolist() or any(c.kept for c in given.changes):
             return None
         return given.changes
+
+    def _met(self, changes: list[RowChange]) -> NDArray[np.bool_]:
+        """Which changes have rows that meet every expectation, or none."""
+        if not self.plan.expectations:
+            return np.ones(len(changes), np.bool_)
+        met = self.plan.inspection().met
+        return np.array([change.row is None or met(change.row) for change in changes], np.bool_)
 
 
 def planned_key(plan: ViewPlan, key: bytes) -> bool:

@@ -22,6 +22,7 @@ from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.task_outcome import Held
 from projections.definition.event_rows import EventForm
+from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.errors import SinkUnavailableError
 from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.changes.record import Record
+
+CHECKED = replace(
+    PLAN,
+    expectations=(
+        Expectation("quiet", "global_position <> 1", OnFail.WARN),
+        Expectation("early", "global_position <> 2", OnFail.DROP),
+        Expectation("known", "global_position <> 3", OnFail.QUARANTINE),
+    ),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +67,7 @@ def test_the_same_archive_leaves_the_same_rows(
     given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
     held = Held(frozenset() if given_up else frozenset(keys), given_up)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
-    plan = replace(PLAN, left_to_read=ahead)
+    plan = replace(data.draw(st.sampled_from([PLAN, CHECKED])), left_to_read=ahead)
     whole = data.draw(st.booleans())
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         if whole:

@@ -26,6 +26,7 @@ from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.record import Record
 from projections.changes.task_outcome import Held
+from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
 from projections.job.rebuilding import divided_records, engine, keyed_fill
 from projections.job.rebuilding.engine import SparkEngine
@@ -46,6 +47,14 @@ if TYPE_CHECKING:
 TABLE = frozenset([Store.TABLE])
 NOTES = replace(PLAN, to=TABLE, history=HistoryPlan(("note",)))
 EVERY = replace(PLAN, to=TABLE, history=HistoryPlan(("id", "note", "big")))
+CHECKED = replace(
+    EVERY,
+    expectations=(
+        Expectation("quiet", "note <> 'n3'", OnFail.WARN),
+        Expectation("early", "note < 'n6' OR id <> 2", OnFail.DROP),
+        Expectation("known", "id <> 3 OR note <> 'n4' AND note <> 'n5'", OnFail.QUARANTINE),
+    ),
+)
 NARROW = replace(LEAN, to=TABLE, history=HistoryPlan(("note",)))
 
 
@@ -165,7 +174,7 @@ class Tables:
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.DataObject) -> None:
-    plan = data.draw(st.sampled_from([NOTES, EVERY, NARROW]))
+    plan = data.draw(st.sampled_from([NOTES, EVERY, NARROW, CHECKED]))
     records = drawn_records(data)
     keys = data.draw(st.sets(st.sampled_from([f'{{"id":{n}}}' for n in range(1, 5)]), max_size=1))
     given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
@@ -188,6 +197,7 @@ def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.
         if whole:
             assert one.left() == other.left()
             assert one.waits == other.waits
+            assert expected.counts[0][plan.name].failed == found.counts[0][plan.name].failed
         assert one.left(waiting) == other.left(waiting)
         assert other.marks_hold()
         assert expected.ends == found.ends

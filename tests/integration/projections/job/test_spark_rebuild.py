@@ -24,8 +24,9 @@ from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.record import Record
+from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import ChangeTime
-from projections.errors import ReplayStoppedError
+from projections.errors import ReplayStoppedError, ViewHaltedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
 from tests.support.replays import Kill, KilledError, Tables, fill, replay_killed
@@ -34,6 +35,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+CHECKED = replace(
+    PLAN,
+    expectations=(
+        Expectation("quiet", "note <> 'n3'", OnFail.WARN),
+        Expectation("early", "note < 'n6' OR id <> 2", OnFail.DROP),
+        Expectation("known", "id <> 3 OR note <> 'n4' AND note <> 'n5'", OnFail.QUARANTINE),
+    ),
+)
 TIMED = replace(PLAN, times=(("changed_at", ChangeTime.COMMIT), ("sent_at", ChangeTime.BROKER)))
 
 
@@ -50,7 +59,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_archive_leaves_the_same_tables(
     spark: SparkSession, records: list[Record], data: st.DataObject
 ) -> None:
-    plan = data.draw(st.sampled_from([PLAN, LEAN, TIMED]))
+    plan = data.draw(st.sampled_from([PLAN, LEAN, TIMED, CHECKED]))
     with tempfile.TemporaryDirectory() as place:
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
@@ -65,6 +74,7 @@ def test_the_same_archive_leaves_the_same_tables(
         assert expected.records == found.records
         counts, others = expected.counts[0][plan.name], found.counts[0][plan.name]
         assert (counts.records, counts.applied) == (others.records, others.applied)
+        assert counts.failed == others.failed
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -185,3 +195,20 @@ def test_of_two_records_at_one_position_the_first_counts(
     replay.replay(tmp_path / "shop", [tables.target()])
 
     assert "first" == next(row["note"] for row in tables.left()[0] if row["id"] == 1)
+
+
+def test_rows_that_do_not_meet_an_expectation_are_left(spark: SparkSession, tmp_path: Path) -> None:
+    archived(tmp_path / "shop", TOPIC, orders(20))
+    kinds = {OnFail.WARN: 7, OnFail.DROP: 6, OnFail.QUARANTINE: 6}
+    for on_fail, rows in kinds.items():
+        plan = replace(PLAN, expectations=(Expectation("known", "note <> 'n15'", on_fail),))
+        tables = Tables(tmp_path / on_fail, plan, spark)
+
+        found = replay.replay(tmp_path / "shop", [tables.target()])
+
+        assert (rows, 6) == (len(tables.left()[0]), tables.of_bulk())
+        assert {"known": 1} == found.counts[0][plan.name].failed
+        assert (on_fail is OnFail.QUARANTINE) == (tables.waits == {'{"id":1}'})
+    plan = replace(PLAN, expectations=(Expectation("known", "note <> 'n15'", OnFail.FAIL),))
+    with pytest.raises(ViewHaltedError):
+        replay.replay(tmp_path / "shop", [Tables(tmp_path / "halted", plan, spark).target()])
