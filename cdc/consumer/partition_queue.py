@@ -95,7 +95,7 @@ Step: TypeAlias = HandleStep | FetchStep | ParkStep
 
 @dataclass(slots=True)
 class _KeyQueue:
-    """The changes of a key, the first of which is in progress or waits for its next attempt.
+    """The changes of a key; the first is in progress, or waits for its next attempt.
 
     Without a `front`, a parked record is being read (`parking` False) or written (True). While the
     first change of a key is being written, later ones wait. After a crash, the parked changes of a

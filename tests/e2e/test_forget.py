@@ -95,7 +95,7 @@ def traffic(source: str) -> Iterator[Traffic]:
 
 
 class Traffic(threading.Thread):
-    """Writes to other people's rows until it is told to stop."""
+    """Writes to other people's rows until it is stopped."""
 
     def __init__(self, database: str) -> None:
         super().__init__(daemon=True)

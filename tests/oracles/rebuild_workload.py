@@ -60,7 +60,7 @@ class State(NamedTuple):
 
 
 class Workload(threading.Thread):
-    """Writes to the table until it is told to stop, and has it read as a whole now and then.
+    """Writes to the table until it is stopped, and has it read as a whole now and then.
 
     Attributes:
         stopped: Ends it.

@@ -211,7 +211,7 @@ class Project:
 
 
 class Traffic(threading.Thread):
-    """Writes rows until it is told to stop, each transaction to two tables.
+    """Writes rows until it is stopped, each transaction to two tables.
 
     Attributes:
         written: Transactions that were committed.

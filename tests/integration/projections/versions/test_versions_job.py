@@ -54,7 +54,7 @@ VIEW = "orders"
 
 
 class Writer(threading.Thread):
-    """Writes to one row again and again, and to others beside it, until it is told to stop."""
+    """Writes to one row again and again, and to others beside it, until it is stopped."""
 
     def __init__(self, database: str) -> None:
         super().__init__(daemon=True)
