@@ -38,7 +38,7 @@ def beat(age_s: float) -> ChangeEvent:
     )
 
 
-def capture_sample(  # noqa: PLR0913  # each is what one test is about
+def sample(  # noqa: PLR0913  # each is what one test is about
     *,
     age_s: float = 0.5,
     written_s: float = 0.5,
@@ -58,23 +58,23 @@ def state(first: CaptureSample, last: CaptureSample) -> FlowState:
     return judge(first, last, LIMIT_S).state
 
 
-OLD = capture_sample(age_s=60)
+OLD = sample(age_s=60)
 
 
 @pytest.mark.parametrize(
     ("last", "expected"),
     [
-        (capture_sample(), FlowState.RUNNING),
+        (sample(), FlowState.RUNNING),
         (OLD, FlowState.STALLED),
-        (capture_sample(age_s=60, records=11), FlowState.BEHIND),
-        (capture_sample(age_s=60, confirmed=101), FlowState.BEHIND),
-        (capture_sample(age_s=60, sent=101), FlowState.BEHIND),
-        (capture_sample(age_s=700, sent=101), FlowState.STALLED),
-        (capture_sample(age_s=60, written_s=60, sent=101), FlowState.STALLED),
-        (capture_sample(age_s=60, sent=101, answers=False, worker=None), FlowState.STALLED),
-        (capture_sample(age_s=60, worker=PAUSED), FlowState.PAUSED),
-        (capture_sample(age_s=60, worker=FAILED), FlowState.FAILED),
-        (capture_sample(age_s=60, worker=None), FlowState.MISSING),
+        (sample(age_s=60, records=11), FlowState.BEHIND),
+        (sample(age_s=60, confirmed=101), FlowState.BEHIND),
+        (sample(age_s=60, sent=101), FlowState.BEHIND),
+        (sample(age_s=700, sent=101), FlowState.STALLED),
+        (sample(age_s=60, written_s=60, sent=101), FlowState.STALLED),
+        (sample(age_s=60, sent=101, answers=False, worker=None), FlowState.STALLED),
+        (sample(age_s=60, worker=PAUSED), FlowState.PAUSED),
+        (sample(age_s=60, worker=FAILED), FlowState.FAILED),
+        (sample(age_s=60, worker=None), FlowState.MISSING),
     ],
     ids=[
         "the newest heartbeat has arrived",
@@ -96,7 +96,7 @@ def test_a_capture_is_judged_by_what_moves(last: CaptureSample, expected: FlowSt
 
 def test_a_sender_that_may_not_be_seen_is_given_the_time_of_a_huge_transaction() -> None:
     def unseen(age_s: float) -> CaptureSample:
-        seen = capture_sample(age_s=age_s)
+        seen = sample(age_s=age_s)
         assert seen.delivery is not None
         return replace(seen, delivery=replace(seen.delivery, visible=False, sent_lsn=None))
 
@@ -105,8 +105,8 @@ def test_a_sender_that_may_not_be_seen_is_given_the_time_of_a_huge_transaction()
 
 
 def test_one_look_is_enough_unless_the_newest_heartbeat_is_old() -> None:
-    assert settled(capture_sample(), LIMIT_S)
-    assert settled(capture_sample(age_s=60, worker=PAUSED), LIMIT_S)
+    assert settled(sample(), LIMIT_S)
+    assert settled(sample(age_s=60, worker=PAUSED), LIMIT_S)
     assert not settled(OLD, LIMIT_S)
 
 
@@ -115,7 +115,7 @@ def test_a_slow_heartbeat_is_given_the_time_of_three() -> None:
 
 
 def test_a_judgement_says_since_when_and_what_was_seen() -> None:
-    found = judge(OLD, capture_sample(age_s=60, answers=False, worker=None), LIMIT_S)
+    found = judge(OLD, sample(age_s=60, answers=False, worker=None), LIMIT_S)
 
     assert NOW - timedelta(seconds=60) == found.since
     assert "Connect does not answer" in found.seen
@@ -127,7 +127,7 @@ class Capture:
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
-        self.capture_sample = capture_sample()
+        self.sample = sample()
         self.restarted_at: list[float] = []
         self.asked_kafka = 0
         self.watch = StallWatch(
@@ -136,7 +136,7 @@ class Capture:
 
     def _look(self, arrivals: bool) -> CaptureSample:
         self.asked_kafka += arrivals
-        return self.capture_sample if arrivals else replace(self.capture_sample, arrival=None)
+        return self.sample if arrivals else replace(self.sample, arrival=None)
 
     def _restart(self) -> None:
         self.restarted_at.append(round(self.now_s - 1_000))
@@ -145,12 +145,12 @@ class Capture:
         for _ in range(seconds):
             self.now_s += 1
             if moves:
-                delivery = self.capture_sample.delivery
+                delivery = self.sample.delivery
                 assert delivery is not None
                 assert delivery.confirmed_flush_lsn is not None
                 there = Lsn(delivery.confirmed_flush_lsn.value + 1)
                 moved = replace(delivery, confirmed_flush_lsn=there)
-                self.capture_sample = replace(self.capture_sample, delivery=moved)
+                self.sample = replace(self.sample, delivery=moved)
             self.watch.look()
 
 
@@ -191,7 +191,7 @@ def test_a_stall_that_ends_starts_the_count_anew() -> None:
 @pytest.mark.parametrize("worker", [PAUSED, FAILED, None], ids=["paused", "failed", "gone"])
 def test_what_is_paused_or_has_failed_is_no_stall(worker: ConnectorState | None) -> None:
     capture = Capture()
-    capture.capture_sample = capture_sample(worker=worker)
+    capture.sample = sample(worker=worker)
 
     capture.run(3_600)
 
@@ -201,7 +201,7 @@ def test_what_is_paused_or_has_failed_is_no_stall(worker: ConnectorState | None)
 def test_a_sender_that_reads_on_is_given_ten_minutes() -> None:
     capture = Capture()
     for number in range(700):
-        capture.capture_sample = capture_sample(sent=number)
+        capture.sample = sample(sent=number)
         capture.run(1)
 
     assert 600 <= capture.restarted_at[0] <= 600 + LIMIT_S + 1

@@ -135,6 +135,7 @@ def test_a_replayed_history_has_the_states_that_live_delivery_gives_it(tmp_path:
     archived(archive, TOPIC, records)
     replay.replay(archive, [ReplayTarget((HISTORY,), lambda: WarehouseSink(tmp_path / "replayed"))])
 
+    WarehouseSink(tmp_path / "live").prepare(HISTORY)
     for start in range(0, len(records), 40):
         part = records[start : start + 40]
         live(HISTORY, part, lambda: WarehouseSink(tmp_path / "live"))

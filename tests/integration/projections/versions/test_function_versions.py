@@ -59,7 +59,7 @@ def declared(folder: Path, limit: int, first: str = "", name: str = "least") -> 
 
 
 def noted(connection: psycopg.Connection[Any], view: DerivedView, folder: Path) -> dict[str, str]:
-    with function_store.trigger_check(connection, "shop", folder, [view]):
+    with function_store.noting(connection, "shop", folder, [view]):
         return registry.register(connection, "shop", [view])
 
 
@@ -94,7 +94,7 @@ def test_a_view_goes_on_by_the_function_that_was_noted(
         assert first.fingerprint == kept.view.fingerprint
     assert {f"{digest(first)}.py"} == files(folder)
 
-    with function_store.trigger_check(source, "shop", folder, [second]):
+    with function_store.noting(source, "shop", folder, [second]):
         registry.add(source, "shop", second, VersionState.HELD)
     kept_by = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [second], folder)}
     assert second.function is kept_by["least.v2"].function
@@ -213,7 +213,7 @@ def test_whoever_is_killed_leaves_nothing_that_a_version_lacks(
     noted(source, first, folder)
 
     def killed() -> None:
-        with function_store.trigger_check(source, "shop", folder, [second]):
+        with function_store.noting(source, "shop", folder, [second]):
             registry.add(source, "shop", second)
             raise KeyboardInterrupt
 
@@ -246,7 +246,7 @@ def test_versions_that_are_made_and_dropped_at_one_time_have_their_functions(
             with psycopg.connect(database, autocommit=True) as connection:
                 for _ in range(40):
                     view = chance.choice(views[name])
-                    with function_store.trigger_check(connection, name, folder, [view]):
+                    with function_store.noting(connection, name, folder, [view]):
                         number = registry.add(connection, name, view)
                     place = name if number == 1 else f"{name}.v{number}"
                     file = folder / f"{digest(view)}.py"

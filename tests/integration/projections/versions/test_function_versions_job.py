@@ -214,7 +214,7 @@ def started(job: ViewJob, found: Any) -> dict[str, str]:
     views = (*spec.views, *derived)
     with (
         connected(spec.config) as connection,
-        function_store.trigger_check(connection, spec.config.source, spec.config.functions, views),
+        function_store.noting(connection, spec.config.source, spec.config.functions, views),
     ):
         differing = registry.register(connection, spec.config.source, views)
     job.start()
