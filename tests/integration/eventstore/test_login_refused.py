@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fix_subscription import Ledger
 
     from eventstore.model.event import StoredEvent
-    from eventstore.subscription import AsyncDelivery
+    from eventstore.subscription import Delivery
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -219,7 +219,7 @@ def test_a_runner_for_asyncio_whose_password_was_changed_ends_after_a_while(
     monkeypatch.setattr(serving, "LOGIN_REFUSED_MAX_S", 1.0)
     ended: list[BaseException | None] = []
 
-    async def handle(event: StoredEvent, delivery: AsyncDelivery) -> None:
+    async def handle(event: StoredEvent, delivery: Delivery) -> None:
         del event, delivery
 
     async def run() -> None:
