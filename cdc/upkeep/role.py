@@ -55,7 +55,7 @@ def statements(  # noqa: PLR0913  # for whom, and on which server
         name: Name of the role.
         alone: Whether the role also stores the state of the capture, so that no other role is
             needed (`dsn`); otherwise it only captures (`capture_dsn`).
-        columns: Columns that it may read, for tables of which it may read only some.
+        columns: Columns that it may read, for each table that it may read only in part.
         managed: Provider of a managed server, where the administrator is no superuser: statements
             for superusers are omitted, and shape changes are detected by comparison.
     """

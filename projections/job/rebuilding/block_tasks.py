@@ -6,6 +6,7 @@ a second task takes all batches of its own part.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTask:
+class BlockTask(ABC):
     """A task that reads blocks of an archive.
 
     Attributes:
@@ -56,6 +57,7 @@ class BlockTask:
         with self.files.at_work(), pooled_memory():
             yield from self.files.pieces(batches, self.said, done)
 
+    @abstractmethod
     def group(self, first: int, end: int, throttle: Throttle) -> Mapping[str, Any]:
         """Does one group of blocks.
 
@@ -64,7 +66,6 @@ class BlockTask:
             end: Number of the one after its last.
             throttle: Asked now and then, to rest.
         """
-        raise NotImplementedError
 
 
 class Buckets:
