@@ -132,7 +132,8 @@ omits it (NaN, times before 1970 or after 2262) or indexes only its words (texts
 {KEYWORD_CHARACTERS:,} characters).
 
 **A domain** is treated as its base type, through any number of domains; a domain over an array is a
-text. A label that is added to an enum later is transferred like the others. A user-defined type
+text. A label that is added to an enum later is transferred like the others. After a label is
+[renamed](schema-changes.md#what-a-view-does), the table is snapshotted again. A user-defined type
 with the name of a built-in type is treated as a user-defined type.
 
 **An unchanged large value**, which Postgres does not log again, is represented as `{mark}` in

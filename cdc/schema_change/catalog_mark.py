@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from cdc.schema_change.type_parts import PARTS_OF
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,15 +25,17 @@ WITH RECURSIVE relations AS (  -- without a lock, which DDL under way would hold
     SELECT i.inhrelid FROM relations JOIN pg_catalog.pg_inherits AS i ON i.inhparent = oid),
 columns AS MATERIALIZED (
     SELECT a.xmin, a.atttypid FROM relations JOIN pg_catalog.pg_attribute AS a ON a.attrelid = oid),
-used AS MATERIALIZED (
-    SELECT t.oid, t.typelem FROM pg_catalog.pg_type AS t
-     WHERE t.oid IN (SELECT atttypid FROM columns)),
-types AS (SELECT oid FROM used UNION SELECT typelem FROM used)
+used AS (
+    SELECT atttypid AS oid FROM columns
+     UNION SELECT below.part FROM ({PARTS_OF}) AS below)
 SELECT (SELECT {_WRITTEN_BY} FROM columns AS c),
        (SELECT {_WRITTEN_BY} FROM relations JOIN pg_catalog.pg_class AS c USING (oid)),
        (SELECT {_WRITTEN_BY} FROM relations AS r
           JOIN pg_catalog.pg_index AS c ON c.indrelid = r.oid),
-       (SELECT {_WRITTEN_BY} FROM types JOIN pg_catalog.pg_type AS c USING (oid)),
+       (SELECT {_WRITTEN_BY} FROM used JOIN pg_catalog.pg_type AS c USING (oid)),
+       (SELECT {_WRITTEN_BY} FROM used JOIN pg_catalog.pg_enum AS c ON c.enumtypid = used.oid),
+       (SELECT {_WRITTEN_BY} FROM used JOIN pg_catalog.pg_type AS t USING (oid)
+          JOIN pg_catalog.pg_attribute AS c ON c.attrelid = t.typrelid AND t.typrelid <> 0),
        (SELECT {_WRITTEN_BY} FROM pg_catalog.pg_inherits AS c),
        (SELECT {_WRITTEN_BY} FROM pg_catalog.pg_namespace AS c
          WHERE c.nspname !~ '^pg_(toast_)?temp_')

@@ -22,6 +22,7 @@ class ChangeKind(StrEnum):
     DROPPED = "column dropped"
     RENAMED = "column renamed"
     RETYPED = "column retyped"
+    READS_OTHERWISE = "stored values read otherwise"
     REWRITTEN = "rows rewritten"
     KEY_CHANGED = "key changed"
     TABLE_RENAMED = "table renamed"
@@ -127,6 +128,10 @@ def _columns(old: TableShape, new: TableShape, rewritten: bool | None) -> Iterat
         if now.type_id != column.type_id:
             explained = True
             yield _retyped(column, now, rewritten)
+        elif column.reads_otherwise(now):
+            yield SchemaChange(
+                ChangeKind.READS_OTHERWISE, column.name, column.type_name, number=number
+            )
     for number, column in after.items():
         if number not in before:
             computed = column.default and column.missing is None

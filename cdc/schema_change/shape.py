@@ -36,6 +36,8 @@ class ColumnShape:
         default: Whether the source fills it in: by a default, an identity, or a domain.
         missing: The value of rows older than the column, as text; None if that is NULL, or if
             Postgres wrote a computed value into each of them.
+        parts: Labels of the enums in its type, and attributes of the composites, by their numbers;
+            see `type_parts`.
     """
 
     number: int
@@ -45,6 +47,12 @@ class ColumnShape:
     not_null: bool = False
     default: bool = False
     missing: str | None = None
+    parts: tuple[tuple[str, str], ...] = ()
+
+    def reads_otherwise(self, later: ColumnShape) -> bool:
+        """Returns whether stored values read differently by a later shape of the column's type."""
+        now = dict(later.parts)
+        return any(now.get(number, text) != text for number, text in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,7 @@ class TableShape:
                     c["not_null"],
                     c["default"],
                     c["missing"],
+                    tuple(c.get("parts", {}).items()),
                 )
                 for c in fields["columns"]
             ),

@@ -13,15 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.postgres import own_schema, own_schema_owner, row_key
+from cdc.schema_change import type_parts
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
+_PARTS: Final = type_parts.LABELS_AND_ATTRIBUTES.format(type="a.atttypid")
 SHAPE: Final = f"""
 SELECT jsonb_build_object(
     'oid', c.oid::bigint, 'schema', n.nspname, 'table', c.relname, 'last_number', c.relnatts,
     'columns', coalesce((
-        SELECT jsonb_agg(jsonb_build_object(
+        SELECT jsonb_agg((jsonb_build_object(
                    'number', a.attnum, 'name', a.attname,
                    'type', format_type(a.atttypid, a.atttypmod),
                    'type_id', jsonb_build_array(a.atttypid::bigint, a.atttypmod),
@@ -34,7 +36,9 @@ SELECT jsonb_build_object(
                          FROM pg_partition_tree(c.oid) p
                          JOIN pg_attribute m ON m.attrelid = p.relid AND m.attname = a.attname
                         WHERE p.isleaf AND m.atthasmissing AND NOT m.attisdropped
-                        ORDER BY m.attrelid LIMIT 1) END) ORDER BY a.attnum)
+                        ORDER BY m.attrelid LIMIT 1) END)
+                   || CASE WHEN a.atttypid < {type_parts.FIRST_OWN_OID} THEN '{{{{}}}}'
+                      ELSE coalesce(({_PARTS}), '{{{{}}}}') END) ORDER BY a.attnum)
           FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
            AND {row_key.CAPTURED}), '[]'),
@@ -50,6 +54,14 @@ SELECT jsonb_build_object(
  WHERE c.oid = {{oid}}
 """  # noqa: S608  # put together from constants only
 """Shape of the table with an oid, as `TableShape.of_json` reads it; no row if there is none."""
+
+# A composite type, or a table whose rows are a type that something else uses.
+_IN_COLUMNS: Final = """(c.relkind = 'c' OR EXISTS (
+            SELECT FROM pg_type r
+              JOIN pg_depend u ON u.refclassid = 'pg_type'::regclass
+                              AND u.refobjid IN (r.oid, r.typarray) AND u.deptype = 'n'
+                              AND u.classid IN ('pg_class'::regclass, 'pg_type'::regclass)
+             WHERE r.oid = c.reltype))"""
 
 # Rewrite reasons: 2 for defaults of new columns, 4 for changed types. Others change no value.
 _BODY: Final = f"""
@@ -72,12 +84,13 @@ BEGIN
              WHERE NOT d.is_temporary AND d.object_type IN (
                    'table', 'table column', 'table constraint', 'index', 'type', 'schema'));
     ELSE
-        SELECT coalesce(bool_or(d.classid <> 'pg_class'::regclass), false),
+        SELECT coalesce(bool_or(d.classid <> 'pg_class'::regclass OR {_IN_COLUMNS}), false),
                array_agg(coalesce(pg_partition_root(coalesce(x.indrelid, d.objid))::oid,
                                   coalesce(x.indrelid, d.objid))::bigint)
           INTO everything, touched
           FROM pg_event_trigger_ddl_commands() d
-          LEFT JOIN pg_index x ON x.indexrelid = d.objid AND d.classid = 'pg_class'::regclass
+          LEFT JOIN pg_class c ON c.oid = d.objid AND d.classid = 'pg_class'::regclass
+          LEFT JOIN pg_index x ON x.indexrelid = c.oid
          WHERE d.classid IN ('pg_class'::regclass, 'pg_type'::regclass, 'pg_namespace'::regclass);
     END IF;
     -- whoever owns the table, or has put a trigger on it, would have it run with the rights of a

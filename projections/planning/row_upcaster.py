@@ -273,11 +273,13 @@ def _filled_since(versions: tuple[ShapeVersion, ...]) -> bool:
 def _filled(earlier: ShapeVersion, later: ShapeVersion) -> bool:
     if earlier.shape is None or later.shape is None or earlier.shape.oid != later.shape.oid:
         return True
-    if later.rewritten is not None:
-        return later.rewritten
-    return any(
-        change.kind is ChangeKind.RETYPED or change.computed
-        for change in differences(earlier.shape, later.shape, None)
+    if later.rewritten:
+        return True
+    changes = differences(earlier.shape, later.shape, later.rewritten)
+    if any(change.kind is ChangeKind.READS_OTHERWISE for change in changes):
+        return True
+    return later.rewritten is None and any(
+        change.kind is ChangeKind.RETYPED or change.computed for change in changes
     )
 
 

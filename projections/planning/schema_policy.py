@@ -45,6 +45,7 @@ class Decision:
 _TABLE: Final = (ChangeKind.TABLE_RENAMED, ChangeKind.TABLE_DROPPED)
 _ROWS: Final = (
     ChangeKind.REWRITTEN,
+    ChangeKind.READS_OTHERWISE,
     ChangeKind.PARTITION_ATTACHED,
     ChangeKind.PARTITION_DETACHED,
 )

@@ -86,21 +86,25 @@ def test_a_changed_table_does_not_break_its_views(project: Project) -> None:
     with project.traffic():
         project.execute(
             "BEGIN; INSERT INTO orders (id, total) VALUES (5001, 1);"
-            " ALTER TABLE orders ADD note text DEFAULT 'none', ADD weight int;"
+            " CREATE TYPE mood AS ENUM ('calm', 'loud');"
+            " ALTER TABLE orders ADD note text DEFAULT 'none', ADD weight int,"
+            " ADD mood mood DEFAULT 'calm';"
             " UPDATE orders SET weight = id WHERE id < 50; COMMIT",
             "BEGIN; ALTER TABLE orders RENAME weight TO grams;"
             " UPDATE orders SET grams = -1 WHERE id = 8; COMMIT",
             "BEGIN; ALTER TABLE orders ALTER grams TYPE bigint;"
             " UPDATE orders SET grams = 1::bigint << 40 WHERE id = 9; COMMIT",
+            "ALTER TYPE mood RENAME VALUE 'calm' TO 'quiet'",
             "BEGIN; UPDATE orders SET note = 'gone' WHERE id = 10; ALTER TABLE orders DROP note;"
             " DELETE FROM orders WHERE id = 11; COMMIT",
         )
     project.verified()
-    rows = project.shell.here("query", "SELECT grams FROM orders WHERE id IN (8, 9) ORDER BY id")
-    assert [{"grams": -1}, {"grams": 1 << 40}] == rows
+    wanted = "SELECT grams, mood FROM orders WHERE id IN (8, 9) ORDER BY id"
+    rows = project.shell.here("query", wanted)
+    assert [{"grams": -1, "mood": "quiet"}, {"grams": 1 << 40, "mood": "quiet"}] == rows
     assert "note" not in project.shell.here("query", "SELECT * FROM orders WHERE id = 8")[0]
 
-    project.execute("ALTER TABLE orders DROP grams")
+    project.execute("ALTER TABLE orders DROP grams, DROP mood")
     project.verified(*PLAIN)
 
 

@@ -22,8 +22,10 @@ TABLES = [TableName("public", name) for name in ("t", "u", "p")]
 MADE = """
 CREATE DOMAIN points AS int DEFAULT 7;
 CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE TYPE place AS (x int, m mood);
+CREATE DOMAIN moods AS mood[];
 CREATE TABLE t (id int PRIMARY KEY, a text, b int, m mood);
-CREATE TABLE u (id int NOT NULL, n points, many points[]);
+CREATE TABLE u (id int NOT NULL, n points, many points[], p place, ms moods);
 CREATE TABLE p (id int, day date, v text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
 CREATE TABLE p1 PARTITION OF p FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
 CREATE TABLE other (id int, x int);
@@ -45,6 +47,11 @@ STATEMENTS = (
     "ALTER DOMAIN points RENAME TO points{n}",
     "ALTER DOMAIN points SET DEFAULT 8",
     "ALTER TYPE mood RENAME TO mood{n}",
+    "ALTER TYPE mood RENAME VALUE 'sad' TO 'sad{n}'",
+    "ALTER TYPE mood ADD VALUE 'm{n}'",
+    "ALTER TYPE place ADD ATTRIBUTE a{n} int",
+    "ALTER TYPE place RENAME ATTRIBUTE x TO x{n}",
+    "ALTER TYPE place DROP ATTRIBUTE a{n}",
     "ALTER TABLE p ADD z{n} int DEFAULT 3",
     "CREATE TABLE p{n}x PARTITION OF p FOR VALUES FROM ('20{n}-01-01') TO ('20{n}-02-01')",
     "CREATE TABLE p{n}x (LIKE p)",

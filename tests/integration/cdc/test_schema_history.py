@@ -156,6 +156,59 @@ def test_a_note_stands_between_the_rows_before_and_after_it(
     assert noted(source, T) == ["column added: x (integer), read again"]
 
 
+TYPED = """
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE DOMAIN moods AS mood[];
+CREATE TYPE inner_part AS (m mood);
+CREATE TYPE place AS (x int, inside inner_part);
+CREATE TABLE row_type (a int);
+CREATE TABLE typed (id int PRIMARY KEY, plain mood, nested moods, composite place, whole row_type)
+"""
+READ_OTHERWISE = {
+    "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'": {"plain", "nested", "composite"},
+    "ALTER TYPE mood ADD VALUE 'calm' BEFORE 'glad'": set(),
+    "ALTER TYPE mood RENAME TO feeling": set(),
+    "ALTER TYPE place ADD ATTRIBUTE y int": {"composite"},
+    "ALTER TYPE place RENAME ATTRIBUTE y TO z": set(),
+    "ALTER TYPE inner_part ADD ATTRIBUTE n int": {"composite"},
+    "ALTER TYPE place DROP ATTRIBUTE x": {"composite"},
+    "ALTER TABLE row_type ADD b int": {"whole"},
+    "ALTER DOMAIN moods RENAME TO feelings": set(),
+}
+"""The columns whose stored values read otherwise after each statement."""
+
+
+@pytest.mark.parametrize("by", ["trigger", "comparison"])
+def test_a_type_whose_stored_values_read_otherwise_is_noted(
+    source: psycopg.Connection[Any], by: str
+) -> None:
+    typed = TableName("public", "typed")
+    source.execute(TYPED.encode())
+    source.execute(
+        b"INSERT INTO typed VALUES (1, 'sad', '{sad}', ROW(1, ROW('sad'::mood)), ROW(1))"
+    )
+    if by == "trigger":
+        trigger.ensure(source)
+    history.observe(source, [typed])
+    for statement, columns in READ_OTHERWISE.items():
+        last = history.of_tables(source, [typed])[typed].versions[-1].id
+        before = source.execute("SELECT to_jsonb(t.*::text) FROM typed t").fetchone()
+        source.execute(statement.encode())
+        if by == "comparison":
+            history.observe(source, [typed])
+        else:
+            assert history.observe(source, [typed]) == [], statement
+
+        found = noted(source, typed, last)
+        assert {text.partition(": ")[2].partition(" (")[0] for text in found} == columns, statement
+        assert all(
+            text.startswith("stored values read otherwise: ") and text.endswith(", read again")
+            for text in found
+        )
+        after = source.execute("SELECT to_jsonb(t.*::text) FROM typed t").fetchone()
+        assert (before != after) == bool(columns), statement
+
+
 def test_ddl_goes_through_when_it_cannot_be_noted(source: psycopg.Connection[Any]) -> None:
     trigger.ensure(source)
     history.observe(source, [T])

@@ -252,6 +252,25 @@ def test_each_kind_of_change_says_whether_rows_must_be_read_again() -> None:
         return [(c.kind, c.compatible, c.needs_read) for c in found]
 
     again = replace(base, columns=(KEY, column(2, "a", type_id=(25, 9))))
+    mood = (("label 7", "sad"), ("type 8", "1 2"))
+    typed = replace(base, columns=(KEY, replace(column(2, "a"), parts=mood)))
+    added, renamed, wider = (
+        replace(base, columns=(KEY, replace(column(2, "a"), parts=later)))
+        for later in (
+            (*mood, ("label 9", "calm")),
+            (("label 7", "blue"), mood[1]),
+            (mood[0], ("type 8", "1 2 3")),
+        )
+    )
+    assert [c.kind for c in differences(typed, added, rewritten=False)] == []
+    for later in (renamed, wider):
+        (changed,) = differences(typed, later, rewritten=False)
+        assert (changed.kind, changed.compatible, changed.needs_read, changed.number) == (
+            ChangeKind.READS_OTHERWISE,
+            True,
+            True,
+            2,
+        )
     parts = ((21, "public.p1"), (22, "public.p2"))
     assert told(replace(base, columns=(KEY, column(2, "a"), column(3, "b")))) == [
         (ChangeKind.ADDED, True, False)

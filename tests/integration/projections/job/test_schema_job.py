@@ -30,7 +30,12 @@ pytestmark = [
 ]
 
 MADE = """
-CREATE TABLE {0} (id int PRIMARY KEY, name text, qty int, note text, big text);
+CREATE TYPE mood_{0} AS ENUM ('sad', 'glad');
+CREATE TYPE place_{0} AS (x int, mood mood_{0});
+CREATE TABLE {0} (
+    id int PRIMARY KEY, name text, qty int, note text, big text,
+    mood mood_{0} DEFAULT 'sad', places place_{0}[] DEFAULT '{{"(1,sad)"}}'
+);
 ALTER TABLE {0} ALTER big SET STORAGE EXTERNAL;
 INSERT INTO {0} SELECT n, 'name ' || n, n, 'note', repeat(n::text, 3000)
   FROM generate_series(1, 200) n
@@ -67,6 +72,13 @@ STEPS = (
         "ALTER TABLE {0} RENAME c TO swap; ALTER TABLE {0} RENAME qty TO c;"
         "ALTER TABLE {0} RENAME swap TO qty; UPDATE {0} SET qty = -1, c = -2 WHERE id = 11"
     ),
+    (
+        "UPDATE {0} SET mood = 'sad' WHERE id = 15;"
+        "ALTER TYPE mood_{0} RENAME VALUE 'sad' TO 'blue';"
+        "UPDATE {0} SET mood = 'blue' WHERE id = 16"
+    ),
+    "ALTER TYPE place_{0} ADD ATTRIBUTE y int; UPDATE {0} SET places = NULL WHERE id = 17",
+    "ALTER TYPE mood_{0} ADD VALUE 'calm'",
     "ALTER TABLE {0} DROP d; ALTER TABLE {0} ADD d text; UPDATE {0} SET d = 'new' WHERE id = 12",
 )
 
