@@ -189,7 +189,7 @@ class _Dropping:
             # the lock also keeps the `$snapshot` unchanged: compaction takes it as well
             lock_stream(self._connection, *place)
             row = self._connection.execute(_SNAPSHOT, place).fetchone()
-            if row is None or msgspec.json.decode(row[0], type=_Payload).subjects:
+            if row is None or _PAYLOADS.decode(row[0]).subjects:
                 return -1
             cursor = self._connection.cursor(binary=True)
             cursor.execute(_SOME_ORIGINALS, {**old, "limit": DROPPED_MAX})
@@ -206,6 +206,9 @@ class _Payload(msgspec.Struct):
     """The part of a `$snapshot` payload that retention reads."""
 
     subjects: tuple[str, ...] = ()
+
+
+_PAYLOADS: Final = msgspec.json.Decoder(_Payload)
 
 
 def _dropped(connection: Connection[Any], tenant: str, stream: str) -> Any:

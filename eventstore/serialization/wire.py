@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from eventstore.serialization.registry import EventType
 
 _ordered: Final = msgspec.json.Encoder(order="deterministic").encode
+# msgspec crashes if a thread uses a type that another one is describing for the first time
+_DESCRIBING: Final = threading.Lock()
 _decode_any: Final = msgspec.json.Decoder().decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _EXPECTATION: Final = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
@@ -235,7 +238,8 @@ def decoder(name: str, kind: Any) -> Callable[[bytes], Any]:
         UndeclaredError: The type cannot be determined from JSON, such as a union of two classes.
     """
     try:
-        return msgspec.json.Decoder(kind).decode
+        with _DESCRIBING:
+            return msgspec.json.Decoder(kind).decode
     except (TypeError, NameError) as error:
         raise UndeclaredError(
             f"the fields of {name} have types that JSON cannot distinguish",

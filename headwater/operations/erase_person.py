@@ -53,6 +53,9 @@ class _FieldSubject(msgspec.Struct):
     subject: str
 
 
+_decode_subject: Final = msgspec.json.Decoder(_FieldSubject).decode
+
+
 @dataclass(slots=True)
 class PersonFindings:
     """What the log knows of a person.
@@ -259,7 +262,7 @@ def _whose(box: bytes) -> str | None:
     if _SEALED not in box:
         return None
     try:
-        return msgspec.json.decode(box, type=_FieldSubject).subject
+        return _decode_subject(box).subject
     except msgspec.DecodeError:
         return None
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 _OK: Final = range(200, 300)
+_MESSAGES: Final = msgspec.json.Decoder(Message)
 
 
 class ChannelSender:
@@ -95,7 +96,7 @@ class ChannelSender:
 
 def message_of(message: QueuedMessage) -> Message:
     """Returns the content of a message."""
-    return msgspec.json.decode(message.body, type=Message)
+    return _MESSAGES.decode(message.body)
 
 
 def _call_handler(channel: Handler, message: QueuedMessage) -> None:

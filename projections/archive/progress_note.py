@@ -90,7 +90,7 @@ class ProgressWriter:
 def state_of(noted: Mapping[str, Any] | None) -> ReplayState | None:
     """Returns where a replay continues; None if it has not written anything."""
     found = {name: each for name, each in (noted or {}).items() if name in _STATE}
-    return msgspec.convert(found, ReplayState) if found else None
+    return ReplayState.from_json(msgspec.json.encode(found)) if found else None
 
 
 def figures_of(noted: Mapping[str, Any] | None) -> Figures | None:

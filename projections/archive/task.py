@@ -74,10 +74,13 @@ class ReplayState(msgspec.Struct, frozen=True):
         """Returns it as JSON."""
         return msgspec.json.encode(self)
 
-    @classmethod
-    def from_json(cls, text: bytes | str) -> ReplayState:
+    @staticmethod
+    def from_json(text: bytes | str) -> ReplayState:
         """Reads it back."""
-        return msgspec.json.decode(text, type=cls)
+        return _STATES.decode(text)
+
+
+_STATES: Final = msgspec.json.Decoder(ReplayState)
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,6 +246,9 @@ class CheckpointMark(msgspec.Struct, frozen=True):
     topics: dict[str, str] = {}
 
 
+_MARKS: Final = msgspec.json.Decoder(CheckpointMark)
+
+
 def adopt(folder: Path) -> None:
     """Begins to mark a source's checkpoints; existing ones count as its own.
 
@@ -270,7 +273,7 @@ def check(checkpoint: Path) -> Mapping[str, str]:
         return {}
     wanted = _wanted(checkpoint)
     try:
-        mark = msgspec.json.decode((checkpoint / _MARK).read_bytes(), type=CheckpointMark)
+        mark = _MARKS.decode((checkpoint / _MARK).read_bytes())
     except (FileNotFoundError, msgspec.DecodeError):
         raise _foreign(checkpoint, "its identity cannot be read") from None
     if (mark.source, mark.query) != (wanted.source, wanted.query):

@@ -73,6 +73,9 @@ class DeliveredState(msgspec.Struct, frozen=True):
         return Lsn(self.lsn)
 
 
+_DELIVERED: Final = msgspec.json.Decoder(dict[str, DeliveredState])
+
+
 def delivered_file(config: JobConfig, store: Store) -> Path:
     """Returns the file that records what a store has of each derived view."""
     return config.checkpoint(store).with_name(f"{store}.derived.json")
@@ -82,7 +85,7 @@ def delivered(config: JobConfig, store: Store) -> dict[str, DeliveredState]:
     """Returns what a store has of each derived view, by physical name."""
     try:
         content = delivered_file(config, store).read_bytes()
-        return msgspec.json.decode(content, type=dict[str, DeliveredState])
+        return _DELIVERED.decode(content)
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError:  # damaged by a power cut: all rows are written again

@@ -50,6 +50,9 @@ _FOLDER: Final = ".published"
 _BEYOND: Final = "beyond.msgpack"
 _CURRENT: Final = "current.json"
 _CURRENT_LOCK: Final = ".current.lock"
+_CURRENT_FILE: Final = msgspec.json.Decoder(Current)
+_PENDING: Final = msgspec.msgpack.Decoder(PendingRecords)
+_VERSIONS: Final = msgspec.json.Decoder(PublishedVersion)
 _DIGITS: Final = 12
 _VERSION: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
 _US_PER_HOUR: Final = 3_600_000_000
@@ -288,7 +291,7 @@ class Published:
             content = (self._folder / _CURRENT).read_bytes()
         except FileNotFoundError:
             return Current()
-        return msgspec.json.decode(content, type=Current)
+        return _CURRENT_FILE.decode(content)
 
     @contextmanager
     def _switching(self) -> Iterator[None]:
@@ -325,11 +328,7 @@ class Published:
         """Returns the records beyond the newest boundary."""
         path = self._folder / _BEYOND
         found = path.read_bytes() if path.is_file() else None
-        return (
-            PendingRecords()
-            if found is None
-            else msgspec.msgpack.decode(found, type=PendingRecords)
-        )
+        return PendingRecords() if found is None else _PENDING.decode(found)
 
     def waiting_from(self) -> Offsets:
         """Returns the offset of the first waiting record of each partition."""
@@ -382,7 +381,7 @@ def _read(path: Path) -> PublishedVersion:
 
 @lru_cache(maxsize=4)
 def _decoded(path: Path, inode: int, changed_at_ns: int) -> PublishedVersion:  # noqa: ARG001
-    return msgspec.json.decode(path.read_bytes(), type=PublishedVersion)
+    return _VERSIONS.decode(path.read_bytes())
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -97,6 +97,9 @@ class StableData(msgspec.Struct, frozen=True):
         return {**fields, "boundary": str(self.applied_through)}
 
 
+_DATA: Final = msgspec.json.Decoder(StableData, strict=False)
+
+
 class _Newest(msgspec.Struct, frozen=True):
     """The newest commit of the stable table.
 
@@ -460,7 +463,7 @@ def _shown(lines: list[Action]) -> StableData | None:
         info = line.get("commitInfo")
         if info is not None and info.get("operation") == _OPERATION:
             with suppress(msgspec.ValidationError):
-                return msgspec.convert(info.get("operationParameters"), StableData, strict=False)
+                return _DATA.decode(msgspec.json.encode(info.get("operationParameters")))
     return None
 
 

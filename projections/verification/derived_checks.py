@@ -100,7 +100,7 @@ class Checks:
     def asked(self) -> list[CheckRequest]:
         """Returns the open requests, the oldest first."""
         paths = sorted(self._folder.glob("*" + _REQUEST)) if self._folder.is_dir() else []
-        return [found for path in paths if (found := _read(path, CheckRequest)) is not None]
+        return [found for path in paths if (found := _read(path, _REQUESTS)) is not None]
 
     def answer(self, check: CheckRequest, answer: CheckAnswer) -> None:
         """Answers a request and removes it, unless it was cancelled."""
@@ -110,7 +110,7 @@ class Checks:
 
     def answered(self, check: CheckRequest) -> CheckAnswer | None:
         """Returns the answer to a request; None if there is none yet."""
-        found: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), CheckAnswer)
+        found: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), _ANSWERS)
         return found
 
     def withdraw(self, check: CheckRequest) -> None:
@@ -172,12 +172,16 @@ def verified_by_job(
     return {view: answer for view, answer in answers.items() if answer.compared}
 
 
-def _read(path: Path, form: type[Any]) -> Any:
+def _read(path: Path, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=form, dec_hook=_decoded)
+        return decoder.decode(path.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def _decoded(form: type[Any], value: Any) -> Any:
     return Lsn.parse(value) if form is Lsn else value
+
+
+_REQUESTS: Final = msgspec.json.Decoder(CheckRequest, dec_hook=_decoded)
+_ANSWERS: Final = msgspec.json.Decoder(CheckAnswer, dec_hook=_decoded)

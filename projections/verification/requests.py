@@ -63,6 +63,9 @@ class Renewal(msgspec.Struct, frozen=True):
     since: int = 0
 
 
+_RENEWAL_FILES: Final = msgspec.json.Decoder(Renewal)
+
+
 class Renewals:
     """The requests to one job."""
 
@@ -86,7 +89,7 @@ class Renewals:
     def of_view(self, view: str) -> Renewal | None:
         """Returns the request for a view; None if there is none."""
         try:
-            return msgspec.json.decode(self._path(view).read_bytes(), type=Renewal)
+            return _RENEWAL_FILES.decode(self._path(view).read_bytes())
         except (
             FileNotFoundError,
             msgspec.DecodeError,

@@ -126,6 +126,11 @@ class BulkServer(msgspec.Struct, frozen=True):
     form: int = 0
 
 
+_PROGRESS: Final = msgspec.json.Decoder(BulkProgress)
+_ANSWERS: Final = msgspec.json.Decoder(BulkAnswer)
+_SERVERS: Final = msgspec.json.Decoder(BulkServer)
+
+
 class BulkRequests:
     """The requests to one job, and their answers."""
 
@@ -148,7 +153,7 @@ class BulkRequests:
         """Returns the job that accepts requests of this release; None if there is none."""
         if not self._root.is_dir() or not _held(self.serving()):
             return None
-        found: BulkServer | None = self._read(self._root / f".{_JOB}.json", BulkServer)
+        found: BulkServer | None = self._read(self._root / f".{_JOB}.json", _SERVERS)
         return found if found is not None and found.form == FORM else None
 
     def ask(self, place: str, work: BulkWork) -> str:
@@ -230,7 +235,7 @@ class BulkRequests:
 
     def progress(self, place: str, id_: str) -> BulkProgress:
         """Returns the progress of a request."""
-        found = self._read(self._folder(place) / "progress", BulkProgress)
+        found = self._read(self._folder(place) / "progress", _PROGRESS)
         return BulkProgress(id_) if found is None or found.id != id_ else found
 
     def note(self, place: str, progress: BulkProgress) -> None:
@@ -243,7 +248,7 @@ class BulkRequests:
 
     def answered(self, place: str, id_: str) -> BulkAnswer | None:
         """Returns the answer to a request; None if there is none yet."""
-        found = self._read(self._folder(place) / "answer", BulkAnswer)
+        found = self._read(self._folder(place) / "answer", _ANSWERS)
         return found if found is not None and found.id == id_ else None
 
     def _request(self, place: str, id_: str) -> Path:
@@ -253,9 +258,9 @@ class BulkRequests:
         return self._root / place
 
     @staticmethod
-    def _read(path: Path, form: type[Any]) -> Any:
+    def _read(path: Path, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=form)
+            return decoder.decode(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
             return None
 

@@ -39,6 +39,9 @@ class Origin(msgspec.Struct, frozen=True):
     epochs: dict[str, int]
 
 
+_ORIGINS: Final = msgspec.json.Decoder(Origin)
+
+
 class DerivedTable:
     """Keeps the rows of a derived view in the Delta table `<root>/<view>`.
 
@@ -75,7 +78,7 @@ class DerivedTable:
         for commit in commits:
             text = commit.get(_ORIGIN)
             if text is not None:
-                found.append(msgspec.json.decode(text, type=Origin))
+                found.append(_ORIGINS.decode(text))
             elif commit["operation"] not in _SAME_ROWS:
                 found.append(None)
         return found

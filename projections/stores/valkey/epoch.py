@@ -57,6 +57,9 @@ class _Memory(msgspec.Struct):
     rebuilt_at: float = 0.0
 
 
+_MEMORIES: Final = msgspec.json.Decoder(_Memory)
+
+
 class _Facts(NamedTuple):
     """What the server reports."""
 
@@ -206,7 +209,7 @@ class CacheEpoch:
         if not self._file.is_file():
             return None
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Memory)
+            return _MEMORIES.decode(self._file.read_bytes())
         except msgspec.DecodeError:  # damaged by a power cut: nothing in it is reliable
             return _Memory("", 0)
 

@@ -48,6 +48,16 @@ DRAFTS = {
 }
 """Modules that give a file or folder another name."""
 
+DESCRIBED = {
+    "eventstore/serialization/registry.py": "while the class is declared",
+    "eventstore/serialization/wire.py": "decoder, under a lock",
+}
+"""Modules that have msgspec describe a type when a function runs.
+
+If another thread uses the type for the first time meanwhile, the process ends with a segmentation
+fault. Everywhere else, decoders are made when their module is imported.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -130,3 +140,13 @@ def test_a_version_is_taken_apart_by_one_module(modules):
     users = {path for path, found in modules.items() if shifts.search(found.text)}
 
     assert {"cdc/position.py"} == users
+
+
+def test_types_are_described_to_msgspec_when_a_module_is_imported(modules):
+    later = re.compile(
+        r"msgspec\.convert\(|msgspec\.\w+\.decode\([^\n]*\btype=|^ +.*msgspec\.\w+\.Decoder\(",
+        re.MULTILINE,
+    )
+    users = {path for path, found in modules.items() if later.search(found.text)}
+
+    assert users == DESCRIBED.keys()
