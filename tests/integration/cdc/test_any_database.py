@@ -20,6 +20,7 @@ from cdc.postgres import catalog, own_schema, preflight, publication, session
 from cdc.postgres.check import CheckState
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
+from tests.support.database_attempts import ATTEMPT, NOT_LOGGED, attempt
 from tests.support.database_grammar import COPIED, Database, databases, q
 from tests.support.pgoutput import Folded
 
@@ -34,28 +35,6 @@ pytestmark = pytest.mark.integration
 
 PUBLICATION: Final = "headwater_any"
 
-# One round trip for all statements; each that fails is undone by itself.
-ATTEMPT: Final = """
-CREATE FUNCTION public.attempt(path text, statements text[]) RETURNS text[]
-LANGUAGE plpgsql AS $attempt$
-DECLARE
-    found text[] := '{}';
-    statement text;
-BEGIN
-    FOREACH statement IN ARRAY statements LOOP
-        BEGIN
-            PERFORM set_config('search_path', path, true);
-            EXECUTE statement;
-            SET CONSTRAINTS ALL IMMEDIATE;
-            found := found || ''::text;
-        EXCEPTION WHEN OTHERS THEN
-            found := found || (sqlstate || ' ' || sqlerrm);
-        END;
-    END LOOP;
-    RETURN found;
-END
-$attempt$
-"""
 _COLUMNS: Final = """
 SELECT coalesce(array_agg(a.attname::text), '{}') FROM pg_attribute a
   JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -71,9 +50,6 @@ _PARTITIONED: Final = """
 SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'p'
 """
-_NOT_LOGGED: Final = ("ALTER", "CREATE", "DROP", 'TRUNCATE "part', 'TRUNCATE "rest of')
-"""The server logs no change of a row for them: not even for a TRUNCATE of one partition."""
-
 _few = settings(
     max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
@@ -103,10 +79,7 @@ class Source:
 
     def attempt(self, path: str, statements: Sequence[str]) -> list[str]:
         """Runs statements; returns an empty text or what is wrong for each."""
-        call = "SELECT public.attempt(%s, %s)"
-        row = self.connection.execute(call, (path, list(statements))).fetchone()
-        assert row is not None
-        return list(row[0])
+        return attempt(self.connection, path, statements)
 
     def rows(self, query: str, arguments: tuple[Any, ...]) -> list[Any]:
         """Answers a query."""
@@ -188,7 +161,7 @@ def check_log(source: Source, database: Database) -> None:
         seen = survey(source, database)
         publication.ensure(connection, PUBLICATION, (*seen.tables, *OWN_TABLES))
         connection.execute("SELECT pg_create_logical_replication_slot('any_log', 'pgoutput')")
-        rows = [statement for statement in database.done if not statement.startswith(_NOT_LOGGED)]
+        rows = [statement for statement in database.done if not statement.startswith(NOT_LOGGED)]
         source.attempt(path, rows)
         described = catalog.describe(connection, seen.tables)
         keyed = {(t.schema, t.name): s.key for t, s in described.items() if s.key}
