@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEARTBEAT_TABLE: Final = TableName("headwater", "heartbeat")
-"""Written every heartbeat and captured like any table, so that an idle database frees its log."""
+"""Written at every heartbeat and captured like any table, so an idle database frees its log too."""
 
 SCHEMA_TABLE: Final = TableName("headwater", "schema_changes")
-"""The table of schema changes, captured like any table, so that the log has each change before the
-rows that follow it."""
+"""The table of schema changes, captured like any table, so that each schema change precedes the
+rows with the new schema in the log."""
 
 OWN_TABLES: Final = (HEARTBEAT_TABLE, SCHEMA_TABLE)
-"""Captured on top of what is declared."""
+"""Tables that are captured in addition to the declared ones."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,52}")  # 63 bytes with the prefix, Postgres' limit
 _DAY_MS: Final = 24 * 60 * 60 * 1000
@@ -59,11 +59,12 @@ class CaptureSpec:
         insert_only: Tables captured without a key, although Postgres then refuses UPDATE and DELETE
             on them.
         escaped_topics: Tables whose names are escaped in their topics; see `TopicNames`.
-        salt: Secret for hashing columns; with it, values can be found by trial.
+        salt: Secret for hashing columns; it must stay secret, because it allows finding hashed
+            values by trial.
         connector_password: Reference to the password in Connect's form, `${provider:path:key}`.
             None puts the password itself into the configuration, in clear text.
         snapshot_workers: Number of table ranges read in parallel.
-        connector_salt: Reference to the salt, likewise.
+        connector_salt: Reference to the salt, in the same form.
         deadline_s: Longest wait for the connector's task to run.
 
     Raises:
@@ -143,12 +144,12 @@ class CaptureSpec:
 
     @property
     def required(self) -> tuple[TableName, ...]:
-        """Tables that the source must have: what to capture, and the outbox."""
+        """Tables that the source must have: the captured tables and the outbox."""
         return self.tables if self.outbox is None else (*self.tables, self.outbox)
 
     @property
     def captured(self) -> tuple[TableName, ...]:
-        """All that is published: tables, outbox, and Headwater's own."""
+        """All published tables: the declared ones, the outbox, and Headwater's own."""
         return (*self.required, *OWN_TABLES)
 
     @property
@@ -158,12 +159,12 @@ class CaptureSpec:
 
     @property
     def table_topics(self) -> dict[TableName, str]:
-        """Topic of each table, Headwater's own included; the outbox has none of its own."""
+        """Topic of each table, Headwater's own included; the outbox's messages have their own."""
         return {table: self.topics.of(table) for table in (*self.tables, *OWN_TABLES)}
 
     @property
     def reader_dsn(self) -> str:
-        """The database with the role that captures."""
+        """The DSN of the database with the capture role."""
         return self.capture_dsn or self.dsn
 
     @property
@@ -182,7 +183,7 @@ class CaptureSpec:
 
     @property
     def transaction_topic(self) -> str:
-        """Topic of the transactions' begins and ends."""
+        """Topic of the markers for begin and end of transactions."""
         return f"{self.name}.transaction"
 
     @property

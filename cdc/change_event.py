@@ -1,4 +1,4 @@
-"""ChangeEvent: one row change of the source, with its place in the source's order."""
+"""ChangeEvent: one row change of the source, with its position in the source's order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ChangeEvent:
         table: The table.
         operation: The operation.
         key: The key's columns; None for a table without a key.
-        before: Old row, as far as known.
+        before: Old row, as far as the record has it.
         after: New row; None after a delete.
         position: Its log position.
         transaction_id: Postgres' transaction id; None for snapshot rows of an idle source.
@@ -48,7 +48,7 @@ class ChangeEvent:
 
     @classmethod
     def parse(cls, key: bytes | None, value: bytes, epoch: int) -> ChangeEvent:
-        """Reads a record of a change topic.
+        """Parses a record of a change topic.
 
         Args:
             key: The record's key, schemaless JSON; None or `null` for a table without a key.

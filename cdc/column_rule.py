@@ -1,8 +1,8 @@
 """ColumnRules: which columns of a table leave the source, and in which form.
 
-One definition is behind all that carries rows: the stream (`ColumnRules.excluded_patterns`,
-`cdc.connect.column_rules`), our own reads and the comparison with the source (`Column.treatment`,
-`cdc.postgres.treatment`), and the schema that views have (`ColumnRules.applied`).
+Everything that carries rows uses this one definition: the stream (`cdc.connect.connector`,
+`cdc.connect.column_rules`), snapshots and the comparison with the source (`Column.treatment`,
+`cdc.postgres.treatment`), and the schema of views (`ColumnRules.applied`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc.table import TableName
 
 SALT_LENGTH_MIN: Final = 16
-"""Shorter salts are guessed together with what they hide."""
+"""A shorter salt can be guessed, and with it the hidden values."""
 
 _MASK_LENGTH_MAX: Final = 1_000
 
@@ -67,7 +67,7 @@ class ColumnRules:
         self._refuse_contradictions()
 
     def treatment(self, column: str) -> Treatment | None:
-        """Returns in which form a column leaves; None for as it is."""
+        """Returns what is sent instead of a column's values; None if they are sent unchanged."""
         if column in self.hash:
             return Treatment()
         return Treatment(self.mask[column]) if column in self.mask else None
@@ -85,10 +85,10 @@ class ColumnRules:
         return {name: Treatment(self.mask.get(name)) for name in names}
 
     def applied(self, schema: TableSchema) -> TableSchema:
-        """Returns a table as it leaves the source: what is hashed or masked is text.
+        """Returns a table as it leaves the source: hashed and masked columns are text.
 
         Raises:
-            ColumnRuleError: A column of the key has a rule: rows could not be told apart.
+            ColumnRuleError: A key column has a rule, so that keys could not be compared.
         """
         for name in schema.key:
             if not self.takes(name) or self.treatment(name) is not None:
@@ -115,7 +115,7 @@ class ColumnRules:
         return TableSchema(schema.table, tuple(columns), schema.key)
 
     def unknown(self, schema: TableSchema) -> list[str]:
-        """Returns columns that are to be hidden and that the table does not have: misspelt?"""
+        """Returns the columns with a rule that the table does not have, such as misspelt ones."""
         named = self.exclude | self.hash | self.mask.keys()
         return sorted(named - schema.by_name.keys())
 
@@ -164,17 +164,17 @@ def applied(
 
 
 def treated(treatment: Treatment, text: str, salt: str) -> str:
-    """Returns what leaves instead of a value that Postgres prints as this text."""
+    """Returns what is sent instead of a value that Postgres prints as this text."""
     if treatment.mask_length is not None:
         return "*" * treatment.mask_length
     return hashlib.sha256((salt + text).encode()).hexdigest()
 
 
 def refuse_weak_salt(salt: str | None, rules: Iterable[ColumnRules]) -> None:
-    """Refuses to hash without a secret.
+    """Refuses hashed columns without a sufficient salt.
 
     Raises:
-        ColumnRuleError: There is none, or it is short.
+        ColumnRuleError: There is no salt, or it is too short.
     """
     if any(rule.hash for rule in rules) and len(salt or "") < SALT_LENGTH_MIN:
         raise ColumnRuleError(

@@ -1,4 +1,4 @@
-"""Envelope: Debezium's wire value, read without guessing."""
+"""Envelope: Debezium's wire value, parsed strictly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Operation(StrEnum):
-    """Debezium's letters for what happened to a row."""
+    """Debezium's letters for the operations on a row."""
 
     READ = "r"
     CREATE = "c"
@@ -30,8 +30,8 @@ class Envelope:
     """One decoded Debezium value.
 
     Attributes:
-        operation: What happened.
-        before: The old row as far as the replica identity has it; None where there is none.
+        operation: The operation.
+        before: The old row, as far as the replica identity covers it; None if there is none.
         after: The new row; None for deletes.
         source: Debezium's source block (schema, table, lsn, sequence, txId, ts_us, snapshot).
         transaction: Transaction metadata (id, total_order); None for snapshot rows.
@@ -45,11 +45,11 @@ class Envelope:
 
     @classmethod
     def parse(cls, value: bytes) -> Envelope:
-        """Reads the JSON value of a change record.
+        """Parses the JSON value of a change record.
 
         Raises:
-            EnvelopeError: Not JSON, no operation, an operation that is not Debezium's, no source
-                block, or a row that is no object (a foreign producer's record).
+            EnvelopeError: The value is not JSON, has no source block or no operation of Debezium's,
+                or has a row that is not an object (a foreign producer's record).
         """
         try:
             fields = orjson.loads(value)

@@ -5,15 +5,15 @@ CdcError
 ├── ValueDecodeError     HW-C002  a value does not fit its column's type
 ├── SchemaMismatchError  HW-C003  a record has other columns than the table had
 ├── CaptureSpecError     HW-C004  a source cannot be captured as it is declared
-├── ColumnRuleError      HW-C053  a rule for columns cannot be kept
-├── TokenError           HW-C080  a position token, or what one is asked for
-│   ├── TokenMalformedError      HW-C081  this is no token
+├── ColumnRuleError      HW-C053  a column rule cannot be applied
+├── TokenError           HW-C080  a position token is invalid or cannot be made
+│   ├── TokenMalformedError      HW-C081  the text is not a token
 │   ├── TransactionOpenError     HW-C082  a transaction has no position before its commit
-│   ├── TransactionAbortedError  HW-C083  nothing of a transaction was committed
-│   ├── TokenForeignError        HW-C084  it is of another source
-│   ├── TokenOutdatedError       HW-C085  it is from before a restore or a repair
-│   ├── TokenFutureError         HW-C086  the log has not come so far
-│   └── NotCapturedError         HW-C087  no one captures the source
+│   ├── TransactionAbortedError  HW-C083  a transaction was rolled back
+│   ├── TokenForeignError        HW-C084  the token belongs to another source
+│   ├── TokenOutdatedError       HW-C085  the token is older than a restore or a repair
+│   ├── TokenFutureError         HW-C086  the token is beyond the end of the log
+│   └── NotCapturedError         HW-C087  the source is not captured
 ├── PostgresError        HW-C01x  the source database
 ├── ConnectError         HW-C02x  Kafka Connect and the connector
 └── BrokerError          HW-C03x  Kafka

@@ -1,4 +1,4 @@
-"""Lsn: a place in Postgres' write-ahead log."""
+"""Lsn: a position in Postgres' write-ahead log."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Lsn:
 
     @classmethod
     def parse(cls, text: str) -> Lsn:
-        """Reads Postgres' own form, such as `16/B374D848`.
+        """Parses Postgres' form, such as `16/B374D848`.
 
         Raises:
-            EnvelopeError: The text is not two hexadecimal numbers with a slash between.
+            EnvelopeError: The text is not two hexadecimal numbers separated by a slash.
         """
         high, slash, low = text.partition("/")
         try:

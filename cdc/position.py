@@ -1,4 +1,4 @@
-"""ChangePosition: a change's place in the source's commit order."""
+"""ChangePosition: the position of a change in the source's commit order."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from cdc.errors import EnvelopeError
 from cdc.lsn import Lsn
 
 VERSION_LSN_BITS: Final = 56
-"""Low bits of a row's version that are its lsn; the epoch is above them."""
+"""Number of low bits of a row's version that hold its lsn; the bits above hold the epoch."""
 
 _EPOCH_MAX = 127
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChangePosition:
-    """The place of a change in the order of all changes of one source.
+    """The position of a change in the order of all changes of one source.
 
-    The order of the fields is the order of the log: recreated or restored sources have a later
-    `epoch`; transactions are ordered by commit, so the commit before a transaction orders it
-    although rows of several transactions interleave in the log; rows of a transaction are ordered
-    by `lsn`, and rows that share an lsn (COPY writes many in one record) by their number in the
-    transaction.
+    Positions compare field by field. A recreated or restored source has a later `epoch`.
+    Transactions are in commit order: `commit_lsn` orders them, although their rows interleave in
+    the log. Rows of one transaction are ordered by `lsn`, and rows that share an lsn (COPY writes
+    many in one WAL record) by `order`.
 
-    A snapshot row precedes every streamed transaction, and its `lsn` is the position of the
-    snapshot: changes of its key that the snapshot has not seen have a greater one.
+    A snapshot row precedes every streamed transaction. Its `lsn` is the position of the snapshot,
+    so every change of its key that the snapshot does not include has a greater one.
 
     Attributes:
         epoch: Incarnation of the source, 1 to 127, raised when its slot is recreated.
         commit_lsn: Commit of the transaction before this one; 0 for snapshot rows.
-        lsn: The row's own position; the snapshot's position for snapshot rows.
-        order: Number of the row in its transaction, from 1; 0 if there is none. After a restart
-            within a transaction Debezium may count a row twice, so a repeated record can have a
-            number one higher: it orders rows, and does not identify them.
+        lsn: The position of the row; for snapshot rows, that of the snapshot.
+        order: Number of the row in its transaction, from 1; 0 if there is none. It orders rows but
+            does not identify them: after a restart within a transaction, Debezium may count a row
+            twice, so a repeated record can have a number that is higher by one.
     """
 
     epoch: int
@@ -54,23 +53,23 @@ class ChangePosition:
         Args:
             epoch: Incarnation of the source.
             lsn: Position of the snapshot.
-            order: Distinguishes rows of a table without a key; 0 with a key.
+            order: Distinguishes rows of a table without a key; 0 for a table with a key.
         """
         return cls(epoch, Lsn(0), lsn, order)
 
     @property
     def version(self) -> int:
-        """The place as one positive 63-bit number that orders the changes of *one key*.
+        """The position as one positive 63-bit number that orders the changes of *one key*.
 
-        Postgres locks a row (and a unique key) until the transaction that wrote it has ended, so
-        the changes of one key have rising lsns in commit order, and no two share one: epoch and
-        lsn decide alone. Search engines take exactly such a number as an external version.
+        Postgres locks a row (and a unique key) until the transaction that wrote it has ended. The
+        changes of one key therefore have distinct lsns that rise in commit order, so epoch and lsn
+        suffice. Search engines accept such a number as an external version.
         """
         return version_of(self.epoch, self.lsn.value)
 
 
 def version_of(epoch: int, lsn: int) -> int:
-    """Returns the version of a row that was changed, or read, at an lsn of an epoch."""
+    """Returns the version of a row that was changed or read at this lsn and epoch."""
     return epoch << VERSION_LSN_BITS | lsn
 
 
@@ -80,5 +79,5 @@ def epoch_of(version: int) -> int:
 
 
 def lsn_of(version: int) -> int:
-    """Returns the lsn of a row's version, as a number of bytes."""
+    """Returns the lsn of a row's version, bytes."""
     return version & (1 << VERSION_LSN_BITS) - 1

@@ -1,8 +1,8 @@
 """PositionToken: a position in a source's log that other processes can wait for.
 
-A writer gets one after its commit; a view that has applied everything up to the position has the
-write. It names its source and incarnation: positions of another source, or of a log that was
-restored to an earlier time, cannot be compared.
+A writer gets a token after its commit; a view that has applied everything up to that position
+includes the write. A token names its source and incarnation, because positions of another source,
+or of a log that was restored to an earlier time, cannot be compared.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class PositionToken:
 
     @classmethod
     def parse(cls, text: str) -> PositionToken:
-        """Reads a token as `str()` writes it.
+        """Parses a token as `str()` writes it.
 
         Raises:
-            TokenMalformedError: It is none.
+            TokenMalformedError: The text is not a token.
         """
         found = _TEXT.fullmatch(text)
         if found is None:

@@ -31,7 +31,7 @@ OURS: Final = (
     "cleanup.policy",
     "compression.type",
     "delete.retention.ms",
-    "file.delete.delay.ms",  # while a topic is cut off
+    "file.delete.delay.ms",  # while a topic is truncated
     "max.compaction.lag.ms",
     "max.message.bytes",
     "min.compaction.lag.ms",
@@ -40,10 +40,11 @@ OURS: Final = (
     "segment.bytes",
     "segment.ms",
 )
-"""Topic properties that Headwater sets or leaves at the broker's; all others are the user's own."""
+"""Topic properties that Headwater sets or resets to the broker's default; the user may set all
+others."""
 
 SEGMENTS_MIN: Final = 8
-"""A topic is cut into at least so many pieces: what is dropped is a whole piece at a time."""
+"""A size limit is divided into at least so many segments, because brokers delete whole segments."""
 
 _SEGMENT_BYTES_MAX: Final = 2**30
 _SEGMENT_BYTES_MIN: Final = 2**20
@@ -51,13 +52,15 @@ _SEGMENT_BYTES_MIN: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class TopicRetention:
-    """A policy: by time, by size, by whichever ends first, or the latest record of every key.
+    """A policy: by time, by size, by both, or the latest record of every key.
+
+    With both limits, a record is deleted as soon as one is exceeded.
 
     Attributes:
-        time_ms: Records are kept this long, milliseconds; with `latest`, deletes are remembered
-            and every change is left alone this long. None for ever.
-        size_bytes: A partition keeps this many bytes; None for no limit.
-        latest: Keep the latest record of every key for good (compaction).
+        time_ms: How long records are kept, milliseconds; with `latest`, how long tombstones are
+            kept and records are not compacted. None for no limit.
+        size_bytes: Size of a partition, bytes; None for no limit.
+        latest: Whether the latest record of every key is kept without limit (compaction).
     """
 
     time_ms: int | None = None
@@ -66,14 +69,14 @@ class TopicRetention:
 
     @classmethod
     def parse(cls, text: str, time_ms: int) -> TopicRetention:
-        """Parses `latest`, `7 days`, `50 GB`, or a time and a size with a comma between.
+        """Parses `latest`, `7 days`, `50 GB`, or a time and a size separated by a comma.
 
         Args:
             text: The setting.
-            time_ms: The source's own retention: how long `latest` keeps a delete.
+            time_ms: The source's default retention: how long `latest` keeps a tombstone.
 
         Raises:
-            CaptureSpecError: The text is none of these.
+            CaptureSpecError: The text has none of these forms.
         """
         if text.strip().lower() == _LATEST:
             return cls(time_ms, latest=True)
@@ -91,15 +94,15 @@ class TopicRetention:
         return cls(found.get("time_ms"), found.get("size_bytes"))
 
     def properties(self) -> dict[str, str]:
-        """Returns the topic properties that carry the policy out."""
+        """Returns the topic properties that implement the policy."""
         if self.latest:
             kept_ms = str(self.time_ms if self.time_ms is not None else _FOREVER)
             return {
                 "cleanup.policy": "compact",
-                # a reader that comes within this time sees every delete, and every single change
+                # a reader that is never later than this sees every delete and every change
                 "delete.retention.ms": kept_ms,
                 "min.compaction.lag.ms": kept_ms,
-                # what is being written is never compacted: close it now and then
+                # the active segment is never compacted, so a new one must begin regularly
                 "segment.ms": str(_HOUR_MS),
             }
         return {

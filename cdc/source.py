@@ -117,8 +117,8 @@ def apply(spec: CaptureSpec) -> list[str]:
         What was changed, one line each; empty if nothing was.
 
     Raises:
-        PreflightError: The database does not allow it yet; the detail says what and the repair.
-        ContinuityError: Changes are missing; which of its kinds says why.
+        PreflightError: The database does not allow it yet; the detail has causes and repairs.
+        ContinuityError: Changes are missing; the class names the cause.
         PublicationDriftError: The publication is gone, or lost a table.
         CdcError: Postgres, Kafka or Connect refuses, or the connector's task does not run in time.
     """
@@ -191,7 +191,7 @@ def resume(spec: CaptureSpec) -> None:
     """Resumes a paused capture; returns once the task runs.
 
     Raises:
-        ContinuityError: Changes are missing since then; which of its kinds says why.
+        ContinuityError: Changes are missing since then; the class names the cause.
         PublicationDriftError: The publication is gone, or lost a table.
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
@@ -309,7 +309,7 @@ def _repair(
     spec: CaptureSpec,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    # the slot is recreated, whatever its present state
+    # the slot is recreated, regardless of its present state
     _require(check for check in checks(connection, spec) if check.name not in _SLOT_CHECKS)
 
     def reconciled(anew: CaptureSpec) -> list[str]:

@@ -20,9 +20,9 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Reads `schema.table` or `table` (schema `public`); the first dot separates.
+        """Parses `schema.table` or `table` (schema `public`); the first dot ends the schema.
 
-        A schema in double quotes, as SQL writes it, may have dots itself: `"acme.com".orders`.
+        A schema in double quotes, as SQL writes it, may contain dots: `"acme.com".orders`.
         """
         if quoted := _QUOTED_SCHEMA.fullmatch(text):
             return cls(quoted["schema"].replace('""', '"'), quoted["name"])
@@ -31,7 +31,7 @@ class TableName:
 
     @property
     def unquoted(self) -> str:
-        """Schema, dot and name, as Debezium writes them; not always to be told apart again."""
+        """Schema, dot and name, as Debezium writes them; two tables may share this form."""
         return f"{self.schema}.{self.name}"
 
     def topic(self, prefix: str) -> str:
@@ -43,14 +43,14 @@ class TableName:
     def escaped_topic(self, prefix: str) -> str:
         """Returns a topic for this table that no other escaped table of the prefix has.
 
-        Each run of characters that are not ASCII letters or digits becomes the hexadecimal of its
-        UTF-8 bytes between hyphens: `_` and `.` too, which Kafka does not tell apart in metrics.
-        The hyphen after the prefix keeps the topic apart from those of the outbox.
+        Each run of characters other than ASCII letters and digits becomes the hexadecimal of its
+        UTF-8 bytes between hyphens. That includes `_` and `.`, which collide in Kafka's metrics.
+        The hyphen after the prefix keeps the topic distinct from topics of the outbox.
         """
         return f"{prefix}.-{_escape(self.schema)}.{_escape(self.name)}"
 
     def __str__(self) -> str:
-        """Returns the form that `parse` reads."""
+        """Returns the text that `parse` accepts."""
         if "." in self.schema or _QUOTED_SCHEMA.fullmatch(self.unquoted):
             schema = self.schema.replace('"', '""')
             return f'"{schema}".{self.name}'
@@ -62,13 +62,13 @@ def _escape(name: str) -> str:
 
 
 class ColumnKind(StrEnum):
-    """The kind of a column's values, on the way from the source to a view."""
+    """The kind of a column's values, from the source to the views."""
 
     BOOLEAN = "boolean"
     INTEGER = "integer"  # smallint, integer, bigint
     NUMERIC = "numeric"
     FLOAT = "float"  # real, double precision
-    TEXT = "text"  # text, varchar, char, enum, and all that travels as its text
+    TEXT = "text"  # text, varchar, char, enum, and every type carried as its text
     UUID = "uuid"
     JSON = "json"  # json, jsonb: carried as the text Postgres prints
     DATE = "date"
@@ -76,7 +76,7 @@ class ColumnKind(StrEnum):
     TIMESTAMP = "timestamp"  # without time zone
     TIMESTAMPTZ = "timestamptz"
     BYTES = "bytes"
-    NESTED = "nested"  # lists, structs and maps: of views made from others only, never of a table
+    NESTED = "nested"  # lists, structs and maps: only in derived views, never in a table
 
 
 @dataclass(frozen=True, slots=True)

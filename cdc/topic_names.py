@@ -17,9 +17,9 @@ TOPIC_LENGTH_MAX: Final = 249
 class TopicNames:
     """Names the topics of a source's tables.
 
-    A table has the topic that Debezium gives it, in which each character that Kafka refuses is a
-    `_`. Only a table that is declared as escaped has another, so that a table that is added later
-    never changes the topic of one that is captured already.
+    A table has the topic that Debezium gives it, in which `_` replaces each character that Kafka
+    refuses. Only a table declared as escaped has another name, so adding a table never changes the
+    topic of a captured one.
 
     Attributes:
         source: Name of the source.
@@ -41,14 +41,14 @@ class TopicNames:
 
     @property
     def outbox_prefix(self) -> str:
-        """What the topics of the outbox's messages begin with."""
+        """Prefix of the topics of the outbox's messages."""
         return f"{self.source}.outbox."
 
     def of_outbox(self, table: TableName) -> bool:
-        """Whether a message of the outbox could have the topic of a table."""
+        """Returns whether an outbox message could be sent to the topic of a table."""
         return metric_name(self.of(table)).startswith(metric_name(self.outbox_prefix))
 
 
 def metric_name(topic: str) -> str:
-    """Returns what Kafka names metrics after; it refuses a second topic with the same."""
+    """Returns a topic's name in Kafka's metrics; Kafka refuses a second topic with the same one."""
     return topic.replace(".", "_")

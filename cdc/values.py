@@ -1,10 +1,10 @@
-"""Values: from the forms in which they travel to exact Python values, and on to one JSON form.
+"""Values: decoded from records to exact Python values, and encoded as one canonical JSON form.
 
-Logical values and whole numbers travel as JSON's own, bytes as base64, and everything else as the
-text that Postgres prints for it (UTC, ISO dates, shortest floats that are exact). The connector's
-converter and our own reads both write these forms, so equal values are equal in bytes.
-A value that Python's own types cannot hold (infinite or pre-historic times) is refused by name,
-never altered.
+In a record, booleans and integers are JSON booleans and numbers, bytes are base64, and everything
+else is the text that Postgres prints for it (UTC, ISO dates, shortest exact floats). The
+connector's converter and our snapshots write the same form, so equal values have equal bytes.
+A value that Python's types cannot hold (an infinite time, or one before year 1) is refused with an
+error that names its column; it is never altered.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cdc.table import Column, ColumnKind, TableSchema
 Json = str | int | float | bool | None
 
 UNCHANGED_PLACEHOLDER: Final = "\0unchanged"
-"""What the converter sends for a large value that an update left as it was: Postgres does not log
-it again. It begins with U+0000, which no text of Postgres holds, so no value can look like it."""
+"""What the converter sends for a large value that an update did not change, because Postgres does
+not log it again. It begins with U+0000, which no Postgres text contains, so it equals no value."""
 
 
 class Unchanged:
-    """The value of a column that the log does not repeat; the store keeps the one it has."""
+    """A value that an update did not change and the log does not repeat; stores keep theirs."""
 
     def __repr__(self) -> str:
         return "UNCHANGED"
@@ -40,7 +40,7 @@ class Unchanged:
 
 UNCHANGED: Final = Unchanged()
 UNCHANGED_MARKS: Final = (b"\\u0000unchanged",)
-"""One of these is in the bytes of every record that has an unchanged value."""
+"""The bytes of every record with an unchanged value contain one of these."""
 
 Decode = Callable[[Any], object]
 DecodeMany = Callable[[Sequence[Any]], Sequence[object]]
@@ -51,8 +51,8 @@ def decoder(schema: TableSchema) -> Callable[[Mapping[str, Any]], dict[str, obje
 
     Returns:
         A function from a record's row to exact Python values by column name. It raises
-        `SchemaMismatchError` where the row's columns are not the table's, `ValueDecodeError`
-        where a value does not fit; neither tells the value.
+        `SchemaMismatchError` if the row's columns are not the table's, and `ValueDecodeError` if
+        a value does not fit its column; neither error contains the value.
     """
     decoders = {column.name: _DECODERS[column.kind] for column in schema.columns}
     names = decoders.keys()
@@ -74,10 +74,11 @@ def decoder(schema: TableSchema) -> Callable[[Mapping[str, Any]], dict[str, obje
 def rows_decoder(
     schema: TableSchema,
 ) -> Callable[[Sequence[Mapping[str, Any]]], list[dict[str, object]]]:
-    """Prepares the decoding of many rows of a table, several times as fast as one by one.
+    """Prepares the decoding of many rows of a table, several times as fast as row by row.
 
     Returns:
-        A function that says what `decoder` says of each row, and raises what it raises.
+        A function from rows to the values that `decoder` returns for each; it raises the same
+        errors.
     """
     decode_row = decoder(schema)
     decoders = [(column.name, _column_decoder(column.kind)) for column in schema.columns]
@@ -85,10 +86,10 @@ def rows_decoder(
 
     def decode_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
         if set(map(len, rows)) != width:
-            return [decode_row(row) for row in rows]  # names what is wrong
+            return [decode_row(row) for row in rows]  # raises the error of the bad row
         decoded: list[dict[str, object]] = [dict(row) for row in rows]
         try:
-            # so many columns, and each of the table's: then they are the table's
+            # each row has as many columns as the table, so it has no others if it has each of them
             for name, decode_column in decoders:
                 raw = [row[name] for row in rows]
                 values = decode_column(raw)
@@ -103,7 +104,7 @@ def rows_decoder(
 
 
 def decode(column: Column, raw: object) -> object:
-    """Returns the exact Python value of the form in which it travels.
+    """Decodes one value of a record; returns the exact Python value.
 
     Raises:
         ValueDecodeError: It does not fit the column's type or Python's range.
@@ -119,14 +120,14 @@ def decode(column: Column, raw: object) -> object:
 
 
 def of_another_type(kind: ColumnKind, raw: object) -> bool:
-    """Whether a value that does not decode was written while its column had another type.
+    """Returns whether a value that does not decode was written while its column had another type.
 
-    A time that Postgres holds and Python does not (infinite, before year 1, after 9999, 24:00) is
-    of the column's own type.
+    A time that Postgres can hold and Python cannot (infinite, before year 1, after 9999, 24:00)
+    has the column's present type.
 
     Args:
-        kind: Of the column as it is now.
-        raw: The form in which the value travels.
+        kind: The column's present kind.
+        raw: The value as the record has it.
     """
     if kind not in _TIMES or not isinstance(raw, str):
         return True
@@ -158,16 +159,16 @@ def encoder(schema: TableSchema) -> Callable[[Mapping[str, object]], dict[str, J
 
 
 def word_of(kind: ColumnKind) -> Callable[[Any], Json]:
-    """Returns what makes the canonical JSON form of an exact value; see `document`."""
+    """Returns the function that encodes an exact value as canonical JSON; see `document`."""
     return _ENCODERS.get(kind, _itself)
 
 
 def document(schema: TableSchema, row: Mapping[str, object]) -> dict[str, Json]:
-    """Returns the one JSON form of a row that caches, search and comparisons share.
+    """Returns the canonical JSON form of a row, which caches, search and comparisons share.
 
-    Integers and booleans are themselves; numerics are their decimal text with the scale kept;
-    floats are numbers, except NaN and the infinities, which are words; times are ISO 8601 with six
-    digits of a second, UTC marked by `Z`; bytes are base64; all else is text.
+    Integers and booleans stay as they are. Numerics are decimal text with their scale. Floats are
+    numbers, except NaN and the infinities, which are text. Times are ISO 8601 with six fractional
+    digits, UTC marked by `Z`. Bytes are base64. Everything else is text.
     """
     return encoder(schema)(row)
 
@@ -335,7 +336,7 @@ _TIMES: Final = frozenset(
     (ColumnKind.DATE, ColumnKind.TIME, ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ)
 )
 _PRINTED_TIME: Final = re.compile(r"-?infinity|\d{4,}-\d\d-\d\d.*|\d\d:\d\d.*", re.DOTALL)
-"""How Postgres prints a time with `datestyle` ISO, in any range."""
+"""The form in which Postgres prints a time with `datestyle` ISO, in any range."""
 
 _DECODERS: Final[Mapping[ColumnKind, Decode]] = {
     ColumnKind.BOOLEAN: _boolean,
@@ -362,8 +363,8 @@ _COLUMN_DECODERS: Final[Mapping[ColumnKind, DecodeMany]] = {
     ColumnKind.JSON: _texts,
     ColumnKind.TIMESTAMPTZ: _timestamptzs,
 }
-"""Where nearly every column is alike, one look at all its values tells it. What such a decoder
-does not know it raises at, and the values are decoded one by one."""
+"""Decoders of a whole column, for values that are nearly always of one form. They raise an error
+for any other form; the values are then decoded one by one."""
 
 _ENCODERS: Final[Mapping[ColumnKind, Callable[[Any], Json]]] = {
     ColumnKind.NUMERIC: _numeric_text,

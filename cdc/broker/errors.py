@@ -2,11 +2,11 @@
 
 BrokerError (CdcError)
 ├── BrokerUnreachableError  HW-C030  no broker answers
-├── TopicRefusedError       HW-C031  a topic cannot be made as it must be
-├── TopicMissingError       HW-C032  a topic that should be there is not
-├── RecordRefusedError      HW-C033  brokers did not take a record
+├── TopicRefusedError       HW-C031  a topic cannot be created or changed as required
+├── TopicMissingError       HW-C032  a required topic does not exist
+├── RecordRefusedError      HW-C033  brokers did not accept a record
 ├── GroupRefusedError       HW-C034  the brokers do not let a group read
-└── RecordTooLargeError     HW-C035  a record is larger than any that is sent
+└── RecordTooLargeError     HW-C035  a record exceeds the maximum size
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def connector_config(
         EPOCH_PROPERTY: str(spec.epoch),
         # Each session except the replication session first queries whether the slot was verified.
         "database.initial.statements": f"SELECT headwater.may_stream('{spec.name}')",
-        # It would recreate a missing slot, and lose what was committed before. No
-        # property is against it; but with a time limit that the driver refuses it cannot do so.
+        # It would recreate a missing slot, and lose earlier commits. No property prevents that, but
+        # a time limit that the driver rejects does.
         "internal.create.slot.command.timeout": "-1",
         **_VALUES,
         **_FAILURES,
@@ -218,8 +218,8 @@ def _with_outbox(spec: CaptureSpec, table: TableName) -> dict[str, str]:
 
 
 def _keys(keys: Mapping[TableName, Sequence[str]]) -> str:
-    # This property has a syntax of its own in which a pattern may hold neither `:` nor a blank. The
-    # columns are patterns, too: one of the table's name, a dot and theirs each.
+    # In this property's syntax, a pattern must not contain `:` or a blank. Columns are patterns,
+    # too: the table's name, a dot and the column's name.
     def by_number(found: re.Match[str]) -> str:
         return f"\\x{{{ord(found[0]):x}}}"
 

@@ -1,4 +1,4 @@
-"""Change: one row change as a consumer's handler gets it."""
+"""Change: one row change, as a consumer's handler receives it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Acknowledger(Protocol):
-    """Takes what became of one change."""
+    """Receives the outcome of one change."""
 
     def ack(self) -> bool:
         """See `Change.ack`."""
@@ -53,8 +53,8 @@ class Change:
         table: The table.
         operation: The operation.
         key: Values of the key's columns; None for a table without a key and for TRUNCATE.
-        before: The old row as far as the log has it (with the default replica identity: the key, or
-            nothing); None if there is none.
+        before: The old row as far as the log contains it (with the default replica identity: the
+            key, or nothing); None if there is none.
         after: The new row; None after a delete. A large value that an update did not change is
             `cdc.values.UNCHANGED`: the log does not repeat it.
         position: Its log position.
@@ -112,7 +112,7 @@ class Change:
         return self._outcome.park(error)
 
     def put_back(self) -> bool:
-        """Hands it back untried: it is delivered again, and no attempt is counted; see `ack`."""
+        """Returns it without an attempt: it is delivered again with the same count; see `ack`."""
         return self._outcome.put_back()
 
     def __repr__(self) -> str:
@@ -122,5 +122,5 @@ class Change:
 
 
 def instant(time_us: int) -> datetime:
-    """Returns the time that is so many microseconds after 1970 began, exactly."""
+    """Converts microseconds since 1970 to a UTC time, exactly."""
     return _EPOCH + timedelta(microseconds=time_us)

@@ -1,15 +1,15 @@
 """Changes: the changes of a source, for an application that is one member of a consumer group.
 
-What holds, whatever crashes:
+Guarantees, also after a crash:
 
-- *At least once.* Each change is handed out until it is acknowledged. Offsets are committed up to
-  the lowest record of a partition without an acknowledgement, so nothing below a commit is lost;
-  what was acknowledged beyond it comes again after a crash.
-- *Order of a key.* A change is handed out after the one before it, of the same key, was
-  acknowledged or parked. Between keys there is no order. Old changes may come again: see `Change`.
-- *Poison.* A change that keeps failing, or cannot be read, parks its key: later changes of the key
-  wait behind it, all others go on. What is parked survives restarts, and leaves in order.
-- *No gap in silence.* If records are gone before the group had them, it stops with an error.
+- *At least once.* Each change is delivered until it is acknowledged. Offsets are committed up to
+  the lowest unacknowledged record of a partition, so nothing below a commit is lost; changes that
+  were acknowledged beyond it are delivered again after a crash.
+- *Order of a key.* A change is delivered once the previous change of its key was acknowledged or
+  parked. There is no order between keys. Old changes may be delivered again: see `Change`.
+- *Poison.* A change that keeps failing, or cannot be decoded, parks its key: later changes of the
+  key wait behind it, and other keys continue. Parked changes survive restarts and keep their order.
+- *No silent gap.* If records were deleted before the group read them, it stops with an error.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ _log = structlog.get_logger(__name__)
 
 
 class Changes:
-    """A member of a consumer group; made by `changes`, ended by `close` or the end of a `with`.
+    """A member of a consumer group; opened by `changes`, closed by `close` or its `with` block.
 
-    Threads: everything may be called from any, `stop` also from a signal handler. Changes may be
-    handled in several threads at once.
+    Threads: all methods may be called from any thread, `stop` also from a signal handler. Several
+    threads may handle changes at once.
 
-    While it is open, and where the program has not set a handler of its own, SIGTERM stops it: the
-    iteration ends, and what was acknowledged is committed. Ctrl-C interrupts the program as usual;
-    leaving the `with` block commits.
+    While it is open, SIGTERM stops it unless the program has its own handler: the iteration ends,
+    and acknowledged changes are committed. Ctrl-C interrupts the program as usual; leaving the
+    `with` block commits.
 
     Args:
-        spec: Who reads what.
+        spec: The consumer group and what it reads.
         rows: Decodes the tables' rows.
 
     Raises:
         BrokerUnreachableError: No broker answers.
         TopicMissingError: A table has no topic.
-        TopicRefusedError: The topic for parked records cannot be made.
+        TopicRefusedError: The topic for parked records cannot be created.
     """
 
     def __init__(self, spec: ConsumerSpec, rows: RowDecoder) -> None:
@@ -95,20 +95,20 @@ class Changes:
         self.close()
 
     def __iter__(self) -> Iterator[Change]:
-        """Yields changes as they come, until it is stopped; each is to be acknowledged.
+        """Yields changes as they arrive, until stopped; the caller acknowledges each.
 
         Raises:
-            RecordsGoneError: Records were deleted before the group had them.
-            TopicRecreatedError: A topic was deleted and made again.
+            RecordsGoneError: Records were deleted before the group read them.
+            TopicRecreatedError: A topic was deleted and recreated.
             TooManyParkedError: Too many keys are parked.
             GroupRefusedError: The brokers do not let the group read.
-            RecordRefusedError: The brokers do not take a record that is to be parked.
+            RecordRefusedError: The brokers refuse a record to be parked.
         """
         while (change := self.take()) is not None:
             yield change
 
     def take(self, timeout_s: float | None = None) -> Change | None:
-        """Returns the next change; None if it was stopped, or none came in time.
+        """Returns the next change; None if stopped, or if none arrives in time.
 
         Raises:
             ConsumerError: See `__iter__`.
@@ -124,14 +124,14 @@ class Changes:
                 return change
 
     def run(self, handler: Callable[[Change], object], *, workers: int = 1) -> None:
-        """Calls a handler with each change until it is stopped.
+        """Calls a handler with each change until stopped.
 
-        What the handler returns is acknowledged; what it raises is retried after a wait, and then
-        parked, as `retry` of the spec says.
+        A change is acknowledged if the handler returns. If it raises, the change is retried after a
+        wait, and finally parked, according to `retry` of the spec.
 
         Args:
-            handler: Takes one change. Changes of one key never come to it at the same time.
-            workers: Threads that call it.
+            handler: Handles one change. It is never called for two changes of a key at once.
+            workers: Number of threads that call it.
 
         Raises:
             ConsumerError: See `__iter__`.
@@ -168,7 +168,7 @@ class Changes:
         return self._dispatcher.paused
 
     def lag(self) -> list[PartitionLag]:
-        """Returns how far the whole group is behind, by partition."""
+        """Returns the lag of the whole group, by partition."""
         spec = self.spec
         return control.lag(
             spec.kafka_bootstrap, source=spec.source, group=spec.group, tables=spec.tables
@@ -180,12 +180,12 @@ class Changes:
         return control.parked(spec.kafka_bootstrap, source=spec.source, group=spec.group)
 
     def retry(self, parked_key: ParkedKey) -> None:
-        """Has a parked key's changes delivered again, in order, by its partition's member."""
+        """Requests redelivery of a parked key's changes, in order, by its partition's member."""
         spec = self.spec
         control.retry(spec.kafka_bootstrap, parked_key, source=spec.source, group=spec.group)
 
     def drop(self, parked_key: ParkedKey, *, everything: bool = False) -> None:
-        """Discards the change that a key is parked for, or all of them; later ones are handled."""
+        """Discards the change for which a key is parked, or all; later ones are delivered."""
         spec = self.spec
         control.drop(
             spec.kafka_bootstrap,
@@ -196,14 +196,14 @@ class Changes:
         )
 
     def stop(self) -> None:
-        """Ends the iteration and `run` after what is in hand; safe in a signal handler.
+        """Ends the iteration and `run` after the changes in progress; safe in a signal handler.
 
-        Its partitions stay with it until `close`, so that what is in hand still counts.
+        It keeps its partitions until `close`, so those changes can still be acknowledged.
         """
         self._dispatcher.stop()
 
     def close(self) -> None:
-        """Commits what was acknowledged, leaves the group and gives back the connections."""
+        """Commits acknowledged changes, leaves the group and closes the connections."""
         if self._closed:
             return
         self._closed = True
@@ -217,7 +217,7 @@ class Changes:
         for change in self:
             try:
                 handler(change)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is this change's
+            except Exception as error:  # noqa: BLE001  # concerns only its change
                 change.fail(error)
             else:
                 change.ack()
@@ -243,7 +243,7 @@ class Changes:
         return self._change(taken, step.item) if isinstance(step, HandleStep) else None
 
     def _change(self, taken: DispatchedWork, item: QueuedRecord) -> Change | None:
-        """Decodes a record; if that fails, has it retried or parked."""
+        """Decodes a record; if that fails, schedules a retry or parks its key."""
         try:
             return self._decoded(item, ChangeDelivery(self, taken, item))
         except Exception as error:  # noqa: BLE001  # a foreign record may be anything
@@ -259,11 +259,11 @@ class Changes:
         return replace(change, attempt=item.attempts + 1, parked=item.shelved)
 
     def acked(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
-        """Takes an acknowledgement; see `Change.ack`."""
+        """Records an acknowledgement; see `Change.ack`."""
         return self._dispatcher.acked(taken, item)
 
     def failed(self, taken: DispatchedWork, item: QueuedRecord, error: BaseException) -> bool:
-        """Takes a failure; see `Change.fail`."""
+        """Records a failure; see `Change.fail`."""
         failure = ChangeFailure.of(error, item.attempts + 1, self.spec.retry.permanent)
         wait_s = failure.wait_s(self.spec.retry)
         if wait_s is None:
@@ -279,7 +279,7 @@ class Changes:
         return self._dispatcher.failed(taken, item, wait_s)
 
     def put_back(self, taken: DispatchedWork, item: QueuedRecord) -> bool:
-        """Takes a change back; see `Change.put_back`."""
+        """Returns a change to its queue; see `Change.put_back`."""
         return self._dispatcher.put_back(taken, item)
 
     def park(self, taken: DispatchedWork, item: QueuedRecord, failure: ChangeFailure) -> bool:
@@ -315,7 +315,7 @@ class Changes:
         if threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            return  # the program's own; it may call stop
+            return  # the program's own handler, which may call `stop`
 
         def heed(_number: int, _frame: FrameType | None) -> None:
             self.stop()

@@ -59,8 +59,8 @@ def changes(  # noqa: PLR0913
         start: Where to begin partitions without a committed offset; see `GroupStart`.
         dsn: The source database; never logged.
         schemas: Schemas of the tables, instead of the catalog.
-        columns: The source's declared column rules: hashed and masked columns are text, whatever
-            the catalog says.
+        columns: The source's declared column rules: hashed and masked columns are text, regardless
+            of the catalog.
         options: Other attributes of `ConsumerSpec`.
 
     Raises:
@@ -84,7 +84,7 @@ def opened(  # noqa: PLR0913, PLR0917  # the parameters of `changes`
     columns: Mapping[str, ColumnRules] | None,
     options: dict[str, Any],
 ) -> tuple[ConsumerSpec, RowDecoder]:
-    """Returns what the arguments of `changes` mean; see there."""
+    """Evaluates the arguments of `changes`; see there."""
     rules: dict[TableName, ColumnRules] = {}
     if isinstance(kafka, CaptureSpec):
         source = source or kafka.name
@@ -161,11 +161,11 @@ def _described(
     rules: Mapping[TableName, ColumnRules],
     at_least: Lsn | None = None,
 ) -> tuple[dict[TableName, TableSchema], Lsn]:
-    """Describes tables, and says how far the log was written, or replayed by a standby, before.
+    """Describes tables; also returns the prior end of the log, or a standby's replay position.
 
     Raises:
         PostgresError: The database does not answer.
-        TableUndescribedError: It is a standby that has not replayed as far as asked.
+        TableUndescribedError: It is a standby that has not replayed up to the required position.
     """
     # loaded here: a consumer with schemas needs no driver
     from cdc.postgres import catalog, session  # noqa: PLC0415

@@ -1,8 +1,8 @@
 """Notes about a group's parked records, in a compacted Kafka topic.
 
 Why a topic: a consumer may have no database, and a topic is as durable as the changes themselves,
-with the same access rights and the same backup. Each note contains the whole record, and the topic
-is compacted, so a parked record is kept until it is done, whatever the retention of change topics.
+with the same access rights and the same backup. Each note contains the whole record and the topic
+is compacted, so a parked record is kept until it is done, regardless of the change topics.
 
 Two kinds of notes are about parked records. A *parked record* has the key
 `["parked", topic, partition, offset]`, the original value, and headers with the cause and time of
@@ -47,7 +47,7 @@ ignores it. A group can therefore return to that release."""
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A parked record as it was in its own topic."""
+    """A parked record, as its change topic had it."""
 
     topic: str
     partition: int

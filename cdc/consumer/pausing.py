@@ -1,9 +1,8 @@
 """Pauses a group, in all its processes, until it is resumed.
 
 The pause is a note in the group's parked topic, so it survives restarts and needs no database. Each
-member follows the notes: it hands out nothing more, and writes a note for each of its partitions
-once none of its changes is in hand. A member that starts reads the notes before it hands out
-anything.
+member follows the notes: it delivers no more changes, and writes a note for each of its partitions
+once no change is in progress there. A member that starts reads the notes before its first delivery.
 """
 
 from __future__ import annotations
@@ -86,11 +85,11 @@ def pause(
 
 
 def resume(kafka_bootstrap: str, *, source: str, group: str) -> None:
-    """Lets a paused group go on where it was.
+    """Resumes a paused group where it stopped.
 
     Raises:
         GroupUnknownError: The group has never read the source.
-        RecordRefusedError: Kafka does not take the note.
+        RecordRefusedError: Kafka does not accept the note.
     """
     _check(kafka_bootstrap, source, group)
     with closing(KeyValueTopic(kafka_bootstrap, parked_topic(source, group))) as notebook:
@@ -151,7 +150,7 @@ def _status(
 
 
 def assigned(kafka_bootstrap: str, group: str) -> set[Place] | None:
-    """Returns the partitions that members of a group have; None while they are dealt out."""
+    """Returns the partitions assigned to members of a group; None during a rebalance."""
     with admin(kafka_bootstrap) as client:
         described = client.describe_groups([group])[group]
     state = described["group_state"]

@@ -1,4 +1,4 @@
-"""Reads the changes that topics have, without a consumer group."""
+"""Reads the changes in topics without a consumer group."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ChangeDecoder:
-    """Decodes the records of a source's topics, from wherever they were read.
+    """Decodes records of a source's topics, however they were read.
 
     Args:
-        kafka: See `changes`; no broker is asked.
+        kafka: See `changes`; no broker is contacted.
         source: See `changes`.
         tables: See `changes`.
         start: Where a reader begins in each partition.
@@ -69,10 +69,10 @@ class ChangeDecoder:
 def read_changes(
     kafka: str | CaptureSpec, *, start: GroupStart = GroupStart.BEGINNING, **options: Any
 ) -> Iterator[Change]:
-    """Yields the changes that the topics have now, without a consumer group.
+    """Yields the changes that are in the topics now, without a consumer group.
 
-    Nothing is committed, and acknowledgements have no effect. Changes of a partition come in their
-    order, partitions one after another.
+    Nothing is committed, and acknowledgements have no effect. Partitions are read one after
+    another, each in its order.
 
     Args:
         kafka: See `changes`.
@@ -102,7 +102,7 @@ def read_changes(
 
 
 class _NoOutcome:
-    """Outcomes of changes that no group reads: none counts."""
+    """The outcome of a change read without a group, which has no effect."""
 
     def ack(self) -> bool:
         """See `Change.ack`."""

@@ -1,4 +1,4 @@
-"""Rows of a table, from the JSON forms in which they travel to exact Python values."""
+"""Decodes rows of a table from JSON to exact Python values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class RowDecoder:
     """Decodes rows by the known schemas of their tables.
 
-    A consumer reads rows of many ages, so a row need not have the table's present columns or types.
-    It has the columns with which it was written. Those that the table has now are decoded by their
-    types. A value of a column that the table does not have, or that had another type then, keeps
-    its JSON form.
+    A consumer reads old rows too, so a row need not have the table's present columns or types. It
+    has the columns with which it was written. Columns that the table still has are decoded by their
+    present types. A value of a column that no longer exists, or had another type, keeps its JSON
+    form.
 
     Threads may share it.
 

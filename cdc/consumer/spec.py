@@ -30,7 +30,7 @@ HANDOVER_S: Final = 5.0
 """How long a partition that moves to another member waits for its changes in progress."""
 
 _GROUP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SESSION_MIN_S: Final = 6.0  # brokers refuse less, unless told otherwise
+_SESSION_MIN_S: Final = 6.0  # brokers refuse less, unless configured otherwise
 _TOPIC_LENGTH_MAX: Final = 249
 
 

@@ -86,7 +86,7 @@ class Partition(Protocol):
     end: int
 
     def at_time(self, time_ms: int) -> int:
-        """Returns the first offset whose record was written then or later; `end` if none was."""
+        """Returns the first offset whose record was written at the time or later, or `end`."""
         ...
 
     def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
@@ -98,9 +98,9 @@ class Partition(Protocol):
         ...
 
     def committed_since(self, offset: int, time_us: int) -> int:
-        """Returns the first offset from another on whose change was committed at a time or later.
+        """Returns the first offset, from a given one, with a change committed then or later.
 
-        `end` if none was.
+        Returns `end` if there is none.
         """
         ...
 

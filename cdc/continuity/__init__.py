@@ -1,10 +1,10 @@
-"""Whether a capture can go on where it stopped, what is missing if not, and its repair.
+"""Decides whether a capture can continue where it stopped, names what is missing, and repairs it.
 
-Debezium 3.7 resumes in silence after its slot was moved forward, whatever its
-`offset.mismatch.strategy`; Postgres 18 passes over a missing publication with a warning; Connect
-starts a connector by itself, a caller that has looked. All of them lose changes. So a connector
-streams only from a slot that was compared with what Kafka has, and what cannot be shown to be whole
-is refused with a code that says what is missing and the one command that repairs it.
+Debezium 3.7 resumes silently after its slot was moved forward, regardless of its
+`offset.mismatch.strategy`; Postgres 18 only warns about a missing publication; Connect starts a
+connector by itself, without any check. Each of them can lose changes. A connector may therefore
+stream only from a slot that was compared with what Kafka has. If completeness cannot be proved, the
+capture is refused with an error code that names what is missing and the command that repairs it.
 """
 
 from cdc.continuity.errors import ContinuityError

@@ -2,16 +2,16 @@
 
 ContinuityError
 ├── SlotDroppedError          HW-C070  the slot is gone
-├── SlotInvalidatedError      HW-C071  the server removed log that the slot should have kept
-├── SlotRecreatedError        HW-C072  the slot was dropped and recreated by someone else
+├── SlotInvalidatedError      HW-C071  the server removed log that the slot should have retained
+├── SlotRecreatedError        HW-C072  the slot was dropped and recreated by another program
 ├── SlotMovedError            HW-C073  the slot was moved past changes that were not captured
-├── OffsetsGoneError          HW-C074  the connector forgot how far it came
-├── TopicsRecreatedError      HW-C075  topics are gone, recreated, or shorter than they were
-├── SourceRestoredError       HW-C076  the source is at an earlier time, or on another history
-├── OtherServerError          HW-C077  this is another database, or it does not know of its capture
+├── OffsetsGoneError          HW-C074  the connector's offsets are lost
+├── TopicsRecreatedError      HW-C075  topics are gone, recreated, or shorter than before
+├── SourceRestoredError       HW-C076  the source is at an earlier time, or on another timeline
+├── OtherServerError          HW-C077  this is another database, or has no record of its capture
 ├── FailoverWithoutSlotError  HW-C078  the source failed over to a standby that had no slot
 ├── BeatMissingError          HW-C079  changes went missing while the connector ran
-└── RepairUnfinishedError     HW-C018  a repair was begun and not ended
+└── RepairUnfinishedError     HW-C018  a repair has begun and not ended
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Loss:
         return {**about, "hint": errors.REPAIR}
 
     def error(self) -> ContinuityError:
-        """Returns it as an error that says what repairs it."""
+        """Returns it as an error whose hint is the repair."""
         return self.kind(self.message, detail=self.detail, hint=errors.REPAIR)
 
 
@@ -111,11 +111,11 @@ def gather(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) ->
     """
     here = server.identify(connection)
     capture = captures.find(connection, spec.name)
-    found = slot.status(connection, spec.slot)  # before the offsets, which it follows
+    found = slot.status(connection, spec.slot)  # read before the offsets, which it follows
     offsets = rest.offsets(spec.connector)
     reached = rest.captured_through(spec.connector)
     written = captures.newest_beat(connection) if capture else 0
-    # after the connector's word and before Kafka's, so that neither can be ahead of it by itself
+    # read after Connect and before Kafka, so that neither can be ahead of it without an error
     left = None
     if capture is not None and here.timeline > capture.timeline:
         left = server.left_timeline(
@@ -174,7 +174,7 @@ def judge(seen: Evidence) -> Loss | None:
 
 
 def noted(known: Capture) -> Loss:
-    """Returns the loss that was noted of a capture."""
+    """Returns the recorded loss of a capture."""
     kind = BY_CODE.get(known.lost or "", errors.BeatMissingError)
     return Loss(kind, known.lost_detail or f"changes of source {known.source} are missing")
 
@@ -289,7 +289,7 @@ def _of_slot(seen: Evidence, known: Capture) -> Iterator[Loss]:
 
 
 def _moved(found: SlotStatus, stands: Lsn, reached: Lsn) -> Loss:
-    # A slot keeps its log from a place before what its reader has; one made later begins after.
+    # A slot retains log from before its reader's position; one that was recreated begins after it.
     begins = found.restart_lsn
     if begins is not None and begins >= reached and not found.decoded_transactions:
         return Loss(
@@ -305,7 +305,7 @@ def _moved(found: SlotStatus, stands: Lsn, reached: Lsn) -> Loss:
 
 
 def _reached(seen: Evidence, known: Capture) -> Lsn | None:
-    """The furthest place up to which Kafka is known to have everything."""
+    """Returns the latest position through which Kafka is known to have everything."""
     places = [place for place in (seen.reached, known.captured_lsn) if place is not None]
     return max(places, default=None)
 

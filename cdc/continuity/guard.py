@@ -1,6 +1,6 @@
 """The guard: permits streaming from an intact slot, and stops a connector that has lost changes.
 
-Connect starts a connector's tasks by itself, whatever happened to the slot meanwhile. Each task
+Connect starts a connector's tasks by itself, regardless of what happened to the slot. Each task
 therefore first queries the source (`headwater.may_stream`), which permits streaming only after the
 guard has compared slot, offsets and topics while no connector read. While a task streams, its slot
 is in use and cannot be changed; heartbeats then show whether changes are lost on the way.

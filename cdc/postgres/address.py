@@ -63,9 +63,9 @@ class DatabaseAddress:
             dsn: How it was opened.
         """
         words, info = _effective(connection), connection.info
-        # psycopg looks names up itself, so what a session says of its address is not what was asked
+        # psycopg resolves names itself, so the session reports an address, not the given name
         number = conninfo_to_dict(dsn).get("hostaddr") or _usual("hostaddr")
-        # a name is needed where the server's certificate is compared with it
+        # the name is needed if the server's certificate is compared with it
         verified = words.get("sslmode", "").startswith("verify")
         return cls(
             info.host if verified or not number else str(number),

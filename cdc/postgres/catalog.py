@@ -43,7 +43,7 @@ SELECT n.nspname AS schema, c.relname AS table, a.attname AS name,
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
    AND c.relkind IN ('r', 'p')
  ORDER BY n.nspname, c.relname, a.attnum
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 # A table without a column to send has nothing to capture.
 _TABLES: Final = f"""
@@ -54,7 +54,7 @@ SELECT n.nspname AS schema, c.relname AS table
    AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
                   AND NOT a.attisdropped AND {row_key.CAPTURED})
  ORDER BY 1, 2
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 # By default, Debezium uses all columns of the primary key's index.
 _BESIDES_PRIMARY: Final = f"""
@@ -65,7 +65,7 @@ SELECT n.nspname, c.relname
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
    AND NOT EXISTS (SELECT FROM pg_index p WHERE p.indrelid = c.oid AND p.indisprimary
                       AND i.is_primary AND p.indnatts = p.indnkeyatts)
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 # A query returns them like other columns; the log does not contain them.
 _NOT_CAPTURED: Final = f"""
@@ -76,7 +76,7 @@ SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
                      AND NOT {row_key.CAPTURED}
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
  GROUP BY 1, 2
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 # Captured ones, which a publication omits by default.
 _GENERATED: Final = f"""
@@ -87,7 +87,7 @@ SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
                      AND a.attgenerated <> '' AND {row_key.CAPTURED}
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
  GROUP BY 1, 2
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 KINDS: Final = {
     "bool": ColumnKind.BOOLEAN,

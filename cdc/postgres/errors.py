@@ -1,8 +1,8 @@
 """Errors of the source database.
 
 PostgresError
-├── HostUnknownError          HW-C010  no such host, or no way to it
-├── PostgresRefusedError      HW-C011  nothing that speaks Postgres listens at the port
+├── HostUnknownError          HW-C010  the host is unknown or unreachable
+├── PostgresRefusedError      HW-C011  no Postgres server listens on the port
 ├── DatabaseMissingError      HW-C012  the server has no such database
 ├── CredentialsError          HW-C013  the server rejects the user or the password
 ├── PostgresUnavailableError  HW-C014  the server cannot answer now
@@ -73,7 +73,7 @@ class SlotError(PostgresError):
 
 
 class SlotExistsError(SlotError):
-    """Another made a replication slot of the name that was to be made."""
+    """Another process created a replication slot of this name."""
 
 
 class SchemaOwnerError(PostgresError):

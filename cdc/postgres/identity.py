@@ -81,7 +81,7 @@ SELECT n.nspname AS root_schema, c.relname AS root_name, c.relkind = 'p' AS part
  WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
    AND c.relkind IN ('r', 'p')
  ORDER BY 1, 2, ln.nspname, l.relname
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 _CHILDREN: Final = """
 SELECT n.nspname, c.relname, array_agg(kn.nspname || '.' || k.relname ORDER BY 1)
@@ -106,7 +106,7 @@ class FaultKind(Enum):
 
     REFUSED = auto()  # Postgres refuses UPDATE and DELETE that worked before
     WRONG = auto()  # changes would be lost, or found under another key
-    LATER = auto()  # the same for partitions that are not there yet
+    LATER = auto()  # the same for future partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def faults(
 
 
 def partitioned(connection: Connection[Any], tables: Iterable[TableName]) -> set[TableName]:
-    """Returns those of the tables that have partitions."""
+    """Returns the tables that have partitions."""
     wanted = list(tables)
     names = [table.schema for table in wanted], [table.name for table in wanted]
     return {TableName(*row) for row in connection.execute(_PARTITIONED, names).fetchall()}

@@ -1,4 +1,4 @@
-"""The schema `headwater` in the source: heartbeat, captures, snapshots, how far each view has come.
+"""The schema `headwater` in the source: heartbeat, captures, snapshots, positions of views.
 
 Each package has migrations for its tables (`cdc/migrations`, `projections/migrations`). They run
 here, or an administrator runs them beforehand for a role that may not create the schema.

@@ -40,7 +40,7 @@ EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
            AND NOT EXISTS (SELECT FROM pg_roles r
                             WHERE r.oid IN (n.nspowner, c.relowner) AND NOT r.rolsuper)
            AND {PLAIN})
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 """Whether a superuser may write to the table of schema changes."""
 
 TAKE: Final = f"""
@@ -74,7 +74,7 @@ BEGIN
     END LOOP;
 END
 $take$;
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 """Statement that an administrator runs first: it transfers the schema and its contents to the
 administrator; the former owner may still read and write its rows."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 _VERSION_MIN: Final = 14
-_EVENT_STORE: Final = "eventstore"  # made by a migration, not by a user
+_EVENT_STORE: Final = "eventstore"  # created by a migration, not by a user
 _KINDS: Final = {
     "v": "a view",
     "m": "a materialized view",
@@ -238,7 +238,7 @@ def _listed(tables: Collection[TableName]) -> str:
 def _published(
     connection: Connection[Any], name: str, tables: Sequence[TableName]
 ) -> Collection[TableName]:
-    """Tables whose statements are refused already, if at all."""
+    """Returns the tables whose UPDATE and DELETE Postgres already refuses, if any is refused."""
     found = publications.find(connection, name)
     if found is None:
         return ()

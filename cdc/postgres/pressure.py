@@ -175,7 +175,7 @@ def look(
 
 
 def sample(connection: Connection[Any]) -> WalSample:
-    """Returns where the log ends now."""
+    """Returns the present end of the log."""
     row = connection.execute(_SAMPLE).fetchone()
     if row is None:
         raise AssertionError("a query without a condition has a row")

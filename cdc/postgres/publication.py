@@ -1,4 +1,4 @@
-"""The publication: which tables' changes leave the source."""
+"""The publication: the tables whose changes leave the source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Publication:
         complete: Whether it publishes inserts, updates, deletes and truncates, with partitions by
             their root.
         tables: Its tables.
-        filtered: Tables of which it publishes only some columns or rows.
+        filtered: Tables with only some of their columns or rows published.
         ours: Whether the session's role created it for a capture: it publishes the heartbeat.
         generated: Whether it publishes stored generated columns, or the server cannot.
     """
@@ -68,9 +68,9 @@ class Publication:
         return [f"publishes only some rows or columns of {table}" for table in partial]
 
     def against(self, wanted: Iterable[TableName]) -> tuple[list[TableName], list[TableName]]:
-        """Returns what it lacks of the tables, and what it has beyond them.
+        """Returns the tables that it lacks, and those that it has in addition.
 
-        What an administrator publishes beyond them for others, with a publication of his, is his.
+        Additional tables in a publication of an administrator's are left alone.
         """
         tables = set(wanted)
         if self.all_tables:
@@ -80,7 +80,7 @@ class Publication:
 
 
 def find(connection: Connection[Any], name: str) -> Publication | None:
-    """Describes a publication; None if there is none of that name."""
+    """Describes a publication; returns None if it does not exist."""
     found = connection.execute(_DESCRIBE, (name,)).fetchone()
     if found is None:
         return None
@@ -95,17 +95,16 @@ def find(connection: Connection[Any], name: str) -> Publication | None:
 
 
 def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> list[str]:
-    """Makes a publication publish these tables, every operation, partitions by their root.
+    """Creates or extends a publication of these tables: every operation, partitions by their root.
 
-    Tables that inherit from one are not published with it. Nothing is taken out of it; see
-    `leave_out`.
+    Tables that inherit from one of them are not included. No table is removed; see `leave_out`.
 
     Returns:
-        What was changed.
+        What was changed, one line each.
 
     Raises:
-        PublicationDriftError: The server refuses, as it does a role that owns not every table; or
-            another made the publication, and it lacks something.
+        PublicationDriftError: The server refuses, for example because the role does not own every
+            table; or another role created the publication, and it is incomplete.
     """
     wanted = sorted(set(tables))
     found = find(connection, name)
@@ -124,10 +123,10 @@ def ensure(connection: Connection[Any], name: str, tables: Iterable[TableName]) 
 
 
 def leave_out(connection: Connection[Any], name: str, tables: list[TableName]) -> list[str]:
-    """Takes tables out of a publication; returns what was changed.
+    """Removes tables from a publication; returns what was changed.
 
     Raises:
-        PublicationDriftError: The server refuses, or another made the publication.
+        PublicationDriftError: The server refuses, or another role created the publication.
     """
     found = find(connection, name)
     if not tables or found is None:
@@ -137,7 +136,7 @@ def leave_out(connection: Connection[Any], name: str, tables: list[TableName]) -
 
 
 def creation(name: str, tables: list[TableName]) -> sql.Composed:
-    """Returns the statement that makes a publication as `ensure` does, on any server."""
+    """Returns the statement that creates a publication as `ensure` does, on any server version."""
     made = _CREATE.format(sql.Identifier(name), _listed(tables), sql.SQL(_OPTIONS))
     text = made.as_string(None).removesuffix(")")
     return sql.SQL("DO {}").format(
@@ -150,7 +149,7 @@ def creation(name: str, tables: list[TableName]) -> sql.Composed:
 
 
 def drop(connection: Connection[Any], name: str) -> bool:
-    """Drops a publication; returns whether it did: one that another made stays."""
+    """Drops a publication that this role created; returns whether it existed."""
     found = find(connection, name)
     if found is None or not found.ours:
         return False
@@ -159,7 +158,7 @@ def drop(connection: Connection[Any], name: str) -> bool:
 
 
 def by_hand(connection: Connection[Any], name: str, tables: Iterable[TableName]) -> str:
-    """Returns what its owner may run so that a publication we did not make can be used."""
+    """Returns the statements by which its owner makes a foreign publication usable."""
     found = find(connection, name)
     if found is None:
         return ""

@@ -1,6 +1,6 @@
-"""Which columns of a table leave the source, and which of them identify a row: as SQL.
+"""SQL conditions: which columns of a table are captured, and which of them identify a row.
 
-The catalog and the function that notes schema changes inside the source ask with the same text.
+The catalog and the function that records schema changes inside the source use the same text.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SELECT (x.indkey::int2[])[0:x.indnkeyatts - 1] AS key, x.indisprimary AS is_prim
             ELSE true END
  ORDER BY x.indisreplident DESC, x.indisprimary DESC, x.indnkeyatts, x.indexrelid
  LIMIT 1
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 """Numbers of the columns that identify a row of the table `c`, a row of `pg_class`; no row without
-a key. An index that may hold NULLs, some rows only, or expressions identifies nothing, and neither
-does a deferrable constraint, which two rows may break until the commit. Columns that an index only
-includes are not part of its key. What a partitioned table says of its own replica identity is not
-used by the server, which asks its partitions: NOTHING there means nothing.
+a key. An index with NULLs, with a condition, or on expressions identifies no row, and neither does
+a deferrable constraint, which two rows may violate until the commit. Included columns of an index
+are not part of its key. The replica identity of a partitioned table has no effect, because the
+server uses that of its partitions: NOTHING is ignored there.
 """

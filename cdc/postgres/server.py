@@ -1,4 +1,4 @@
-"""Which server this is, and on which history: what tells a source from a copy of it."""
+"""The identity of a server and its timeline, by which a source is distinguished from a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SELECT system_identifier, timeline_id, pg_is_in_recovery(),
              ELSE pg_current_wal_insert_lsn() END)::text
   FROM pg_control_system(), pg_control_checkpoint()
 """
-# The control file learns of a new timeline at the first checkpoint; the log's file names know it.
+# The control file has a new timeline only after a checkpoint; names of log files have it at once.
 _TIMELINE: Final = (
     "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
 )
@@ -63,14 +63,14 @@ def left_timeline(dsn: str, *, timeline: int, current: int) -> Lsn | None:
     Args:
         dsn: The server, as a role that may replicate.
         timeline: The earlier timeline.
-        current: The one the server is on.
+        current: The server's present timeline.
     """
     conninfo = make_conninfo(dsn, replication="database")
     try:
         with closing(psycopg.connect(conninfo, autocommit=True)) as connection:
             row = connection.execute(f"TIMELINE_HISTORY {current:d}".encode()).fetchone()
     except psycopg.Error:
-        return None  # what cannot be shown does not count as shown
+        return None  # without proof, the history counts as unknown
     content = row[1] if row else ""
     text = bytes(content).decode("utf-8", "replace") if not isinstance(content, str) else content
     switches = {int(number): Lsn.parse(place) for number, place in _SWITCH.findall(text)}

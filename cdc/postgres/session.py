@@ -1,4 +1,4 @@
-"""Sessions with the source database; what goes wrong on the way there is told apart."""
+"""Sessions with the source database; each cause of a failed connection has its own error."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 10
 _LOG_NAME: Final = "headwater"
 
-# The client library tells the reason in words only; the server's own part is matched by its form
-# (`FATAL: database "x" ...`) as far as it can be, because a server may speak another language.
+# The client library reports the cause only as text. Where possible, the server's part is matched by
+# its form (`FATAL: database "x" ...`), because a server may use another language.
 _REASONS: Final[tuple[tuple[re.Pattern[str], type[PostgresError], str, str], ...]] = (
     (
         re.compile(r'service file|definition of service "'),
@@ -72,8 +72,8 @@ LIVENESS: Final = {
 """Options of every session that detect a vanished server within half a minute; by default, Linux
 waits two hours for a dead machine."""
 
-# And so that the server notices within the same time that this machine has vanished: until then it
-# keeps the locks and the snapshot of the session.
+# The server must detect a vanished client within the same time: until then it keeps the locks and
+# the snapshot of the session.
 _NOTICED: Final = (
     "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
 )
@@ -94,9 +94,9 @@ _SETTINGS: Final = (
     ("extra_float_digits", "1", 0),
     ("bytea_output", "hex", 0),
 )
-"""What a role or a database may set for its sessions, and what would cut ours off or alter what
-they read: name, value, and first version of the server that has it. Time limits of ours are set
-where they are meant."""
+"""Settings that a role or a database may have, and that would end our sessions or change what they
+read: name, our value, and first server version with it. Our own time limits are set where they
+apply."""
 
 _LIMITS: Final = frozenset(
     {"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"}
@@ -106,7 +106,7 @@ _LIMITS: Final = frozenset(
 _OPTION: Final = re.compile(r"-c\s*([A-Za-z_.]+)=((?:\\.|\S)*)")
 
 UNFILTERED: Final = "-c row_security=off"
-"""Option of a session that is refused where a policy would hide rows from it."""
+"""Option of a session that fails, instead of omitting rows, if a row security policy applies."""
 
 
 def connect(
@@ -118,12 +118,12 @@ def connect(
         dsn: `postgresql://…`, or libpq's `key=value` form; never logged. Its time-outs and
             keepalives take precedence.
         autocommit: False for a session with explicit transactions.
-        options: Of the session, in the server's own form (`-c name=value`). They are set once it is
-            open, so that those of the DSN, of its service and of the environment hold as well.
+        options: Options of the session, in the server's form (`-c name=value`). They are set once
+            it is open, so that those of DSN, service and environment apply as well.
         timeout_s: Longest wait for the server to accept the session, seconds.
 
     Raises:
-        PostgresError: The class depends on what is wrong with the address.
+        PostgresError: The connection failed; the class depends on the cause.
     """
     try:
         place = conninfo_to_dict(dsn)
@@ -140,7 +140,7 @@ def connect(
             **_primary_of(place),
         },
         application_name=_LOG_NAME,
-        client_encoding="UTF8",  # a server without an encoding would answer in bytes
+        client_encoding="UTF8",  # without one, texts would arrive as bytes
     )
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
@@ -160,10 +160,10 @@ def connect(
 
 
 def own_settings(server_version: int, said: str = "") -> str:
-    """Returns statements that undo what a role or a database sets for its sessions.
+    """Returns statements that override the settings of a role or a database.
 
     Args:
-        server_version: Of the server, as libpq tells it.
+        server_version: The server's version, as libpq reports it.
         said: Options of the address, which take precedence.
     """
     held = said.lower().replace("-", "_")
@@ -175,9 +175,9 @@ def own_settings(server_version: int, said: str = "") -> str:
 
 
 def own_options(server_version: int) -> str:
-    """Returns the same as options with which a session begins, of the log's reader for one.
+    """Returns the same settings as options of a new session, such as the connector's.
 
-    How values are printed is not among them: the connector's driver and class see to that.
+    Settings for printing values are omitted: the connector's driver and class set them.
     """
     return " ".join(
         f"-c {name}={value}"
@@ -187,7 +187,7 @@ def own_options(server_version: int) -> str:
 
 
 def address(dsn: str) -> str:
-    """Returns `host:port/database` of a DSN: what may be shown of it."""
+    """Returns `host:port/database` of a DSN, the part that may be shown."""
     place = conninfo_to_dict(dsn)
     if place.get("service") and not place.get("host"):
         return f"service {place['service']}"
@@ -196,12 +196,12 @@ def address(dsn: str) -> str:
 
 
 def database_of(dsn: str) -> str:
-    """Returns the name of a DSN's database; the server is asked only if the DSN does not say it.
+    """Returns the name of a DSN's database; connects only if the DSN does not contain it.
 
     Raises:
-        PostgresError: It is asked, and cannot be reached.
+        PostgresError: The server cannot be reached.
     """
-    with suppress(psycopg.ProgrammingError):  # `connect` says what is wrong with it
+    with suppress(psycopg.ProgrammingError):  # `connect` raises the specific error
         if named := conninfo_to_dict(dsn).get("dbname"):
             return str(named)
     with connect(dsn) as connection:

@@ -1,4 +1,4 @@
-"""The replication slot: what keeps the source's log until it has been read."""
+"""The replication slot, which retains the source's log until it has been read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-# As a document, because each version of Postgres has columns that the one before it lacks.
+# Selected as JSON, because newer versions of Postgres have columns that older ones lack.
 _STATUS: Final = """
 SELECT to_jsonb(s), coalesce(r.application_name, ''),
        coalesce(pg_wal_lsn_diff(
@@ -90,7 +90,7 @@ class SlotStatus:
 
 
 def status(connection: Connection[Any], name: str) -> SlotStatus | None:
-    """Describes a slot; None if there is none of that name."""
+    """Describes a slot; returns None if it does not exist."""
     row = connection.execute(_STATUS, (name,)).fetchone()
     if row is None:
         return None
@@ -119,17 +119,17 @@ def status(connection: Connection[Any], name: str) -> SlotStatus | None:
 
 
 def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Lsn:
-    """Makes a slot; returns the position from which it has every change.
+    """Creates a slot; returns the position from which it has every change.
 
-    A server that can hands it on to its standbys (Postgres 17 and later).
+    Servers with Postgres 17 or later copy it to their standbys.
 
     Args:
-        connection: In autocommit.
+        connection: To the source, in autocommit.
         name: The slot's name.
-        deadline_s: Longest wait for transactions that were open before, seconds.
+        deadline_s: Longest wait for transactions that are already open, seconds.
 
     Raises:
-        SlotExistsError: There is one of that name.
+        SlotExistsError: A slot of that name exists.
         SlotError: The transactions did not end in time, or no slot is free.
     """
     handed_on = connection.info.server_version >= _FAILOVER_VERSION
@@ -155,11 +155,11 @@ def make(connection: Connection[Any], name: str, deadline_s: float = 60.0) -> Ls
 
 
 def drop(connection: Connection[Any], name: str, deadline_s: float = 15.0) -> bool:
-    """Drops a slot once its reader has let go; returns whether there was one.
+    """Drops a slot once its reader has disconnected; returns whether it existed.
 
     Raises:
-        SlotError: A connector still reads from it, or it belongs to another database or plugin: the
-            server would drop it nevertheless.
+        SlotError: A connector still reads from it, or it belongs to another database or plugin
+            (the server itself would drop it nevertheless).
     """
     found = status(connection, name)
     if found is not None and not found.decodes(connection.info.dbname):
@@ -196,7 +196,7 @@ def _lsn(text: str | None) -> Lsn | None:
 
 
 def _conflicts(found: Mapping[str, Any]) -> bool:
-    return bool(found.get("conflicting"))  # Postgres 16 says no more
+    return bool(found.get("conflicting"))  # Postgres 16 reports no more
 
 
 def _ms(seconds: float) -> str:

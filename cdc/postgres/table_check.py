@@ -1,4 +1,4 @@
-"""Checks of the tables themselves: what is refused, what is left out, and why."""
+"""Checks of the tables to capture: their row identity, and the parts that are not captured."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checks(
             continue
         if schemas[table].key:
             if table not in found:
-                # the log has a TRUNCATE of the whole, and of a partition alone nothing
+                # the publication logs a TRUNCATE of the whole table, but not of a single partition
                 alone = f"its rows stay in the views until headwater source resnapshot {table}"
                 yield (
                     Check(name, CheckState.OK, f"has a key; {_ALONE}", alone)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _ROW_BYTES: Final = 100
-"""Assumed size of a row of a table that was never analyzed: it only must not be 0."""
+"""Assumed size of a row of a table that was never analyzed; any value but 0 would do."""
 
 _SIZE: Final = """
 WITH wanted AS (
@@ -30,7 +30,7 @@ SELECT coalesce(sum(CASE WHEN reltuples > 0 THEN reltuples
   FROM leaves JOIN pg_class AS c ON c.oid = leaf
 """
 _ROW_BYTES_MIN: Final = 28
-"""Header and pointer: a row of no columns takes that much."""
+"""Size of a row without columns: its header and item pointer."""
 
 _BYTES: Final = """
 SELECT given.schema, given.name, sum(pg_relation_size(leaf.oid))::bigint
@@ -75,7 +75,7 @@ def rows_at_most(
 
     Args:
         connection: To the database.
-        tables: The tables; one that is gone has none.
+        tables: The tables; a missing one has no rows.
     """
     wanted = list(tables)
     given = [table.schema for table in wanted], [table.name for table in wanted]

@@ -1,7 +1,7 @@
-"""Transactions that have written and are still open: a slot keeps the log since the oldest began.
+"""Open transactions that have written: a slot retains the log since the oldest of them began.
 
-Reading a table waits for those that write to it. A forgotten transaction, prepared or idle, blocks
-both, so the error names it.
+A snapshot of a table waits for the transactions that write to it. A forgotten transaction, prepared
+or idle, blocks both, so the error names it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-# Of somebody else's session the server tells the process only, unless the role may know more.
+# For sessions of other roles, the server shows only the process, unless the role may see more.
 _SESSIONS: Final = """
 SELECT a.pid, coalesce(a.application_name, ''), a.xact_start, NULL
   FROM pg_stat_activity AS a WHERE a.pid = ANY(%(pids)s)
@@ -24,8 +24,8 @@ SELECT NULL, 'prepared transaction', prepared, gid
   FROM pg_prepared_xacts WHERE transaction::text = ANY(%(xids)s)
  ORDER BY 3 NULLS LAST, 1
 """
-# Whoever has written holds a lock on its own number; everybody may see that, of all databases,
-# while when a transaction of others began is a secret. Numbers are drawn at the first write.
+# A transaction that has written holds a lock on its number, which every role may see, for all
+# databases; the start time of others' transactions is hidden. The first write assigns the number.
 _WROTE: Final = """
 SELECT transactionid::text, pid FROM pg_locks
  WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
@@ -64,7 +64,7 @@ def described(
 
     Args:
         connection: To the server.
-        transactions: Process by number; a prepared one has none.
+        transactions: Process by transaction number; None for a prepared one.
     """
     pids = sorted({pid for pid in transactions.values() if pid})
     rows = connection.execute(_SESSIONS, {"pids": pids, "xids": list(transactions)}).fetchall()
@@ -72,6 +72,6 @@ def described(
 
 
 def oldest(connection: Connection[Any]) -> OpenTransaction | None:
-    """Returns that of all databases of the server which wrote first; None if there is none."""
+    """Returns the one that wrote first, in any database of the server; None if there is none."""
     found = described(connection, dict(connection.execute(_WROTE).fetchall()))
     return found[0] if found else None

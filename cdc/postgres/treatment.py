@@ -1,7 +1,7 @@
-"""SQL for columns that do not leave the source as they are; the connector does the same in Java.
+"""SQL that hashes and masks columns, as the connector does in Java.
 
-A session that hashes has the salt in a setting of its own (`prepare`), so that it stands in no
-statement: statements may be logged.
+A session that hashes keeps the salt in a session setting (`prepare`), so that no statement contains
+it: statements may be logged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def prepare(connection: Connection[Any], salt: str | None) -> None:
 
 
 def expression(column: str, treatment: Treatment) -> sql.Composable:
-    """Returns an expression for the texts that leave instead of a column's values."""
+    """Returns an SQL expression for the text that is sent instead of a column's value."""
     name = sql.Identifier(column)
     if treatment.mask_length is not None:
         return sql.SQL(_MASK).format(name, sql.Literal("*" * treatment.mask_length))

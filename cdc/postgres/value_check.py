@@ -1,4 +1,4 @@
-"""Checks which values and names of a source cannot be captured exactly, before capture begins."""
+"""Finds values and names of a source that cannot be captured exactly, before capture begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-# The connector refuses such a table when its first change comes, and then all tables stand still.
+# The connector fails at the first change of such a table, and then no table is captured.
 _ALIKE: Final = f"""
 SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
   FROM pg_attribute a
@@ -23,7 +23,7 @@ SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
    AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
  GROUP BY 1, 2, lower(a.attname)
 HAVING count(*) > 1
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 
 def encoding(connection: Connection[Any]) -> Check:
@@ -50,7 +50,7 @@ def names(
     Args:
         connection: To the source database.
         tables: Tables to capture.
-        columns: Tables of which only these columns are captured.
+        columns: Tables with only these columns captured.
     """
     wanted = ([table.schema for table in tables], [table.name for table in tables])
     for schema, name, alike in connection.execute(_ALIKE.encode(), wanted).fetchall():

@@ -1,6 +1,6 @@
 """Schema changes of captured tables, in the order of the log.
 
-`shape` says what a table looks like and how two looks differ; `trigger` lets the source note each
-change in its own transaction; `history` reads what was noted, and looks by itself where the role
-may not make a trigger.
+`shape` describes a table; `difference` compares two shapes; `trigger` lets the source record each
+change in the transaction that makes it; `history` reads the records, and compares tables itself if
+the role may not create a trigger.
 """

@@ -39,7 +39,7 @@ SELECT (SELECT {_WRITTEN_BY} FROM columns AS c),
        (SELECT {_WRITTEN_BY} FROM pg_catalog.pg_inherits AS c),
        (SELECT {_WRITTEN_BY} FROM pg_catalog.pg_namespace AS c
          WHERE c.nspname !~ '^pg_(toast_)?temp_')
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 # ALTER TABLE of a partition locks only it; of a partitioned table, it locks all its partitions.
 _BEING_CHANGED: Final = """
 WITH locked AS (
@@ -68,8 +68,8 @@ def read(connection: Connection[Any], oids: Sequence[int]) -> tuple[object, ...]
 def being_changed(connection: Connection[Any], oids: Sequence[int]) -> frozenset[int]:
     """Returns the tables that the DDL of another session blocks for readers now.
 
-    DDL that commits before this call is seen by whatever asks afterwards; what begins later writes
-    its log later.
+    DDL that committed before this call is visible to every later query, and DDL that begins after
+    it has later log positions.
 
     Args:
         connection: To the source, in autocommit.

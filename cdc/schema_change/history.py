@@ -59,7 +59,7 @@ SELECT known.oid
                       WHERE table_oid = known.oid ORDER BY id DESC LIMIT 1) AS last ON true
  WHERE last.id IS NULL
     OR last.shape IS DISTINCT FROM ({SHAPE.format(oid="known.oid::oid")})
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 _NOTE: Final = """
 INSERT INTO headwater.schema_changes (table_oid, lsn, seen_after, command, shape)
 VALUES (%s, pg_current_wal_insert_lsn(), %s::pg_lsn, %s, %s)
@@ -160,9 +160,9 @@ def _leaving(version: ShapeVersion, rules: ColumnRules | None, salt: str | None)
 
 
 def _suspects(connection: Connection[Any], oids: list[int]) -> frozenset[int]:
-    """Tables that DDL is under way of, or that differ from what was noted of them last.
+    """Returns the tables with running DDL, and those that differ from their last record.
 
-    In this order: DDL that has committed by the first look is seen by the second one.
+    Running DDL is queried first: what has committed by then is visible to the comparison.
     """
     locked = being_changed(connection, oids)
     free = [oid for oid in oids if oid not in locked]
@@ -176,7 +176,7 @@ def _observe(connection: Connection[Any], oid: int, looked_at: Lsn | None) -> bo
     with connection.transaction():
         connection.execute(_SESSION.encode())
         _await_ddl(connection, oid)
-        # some DDL is not blocked by that: a change recorded between two statements is no difference
+        # some DDL is not blocked by that: compare again if a change was recorded in between
         for _ in range(2):
             shape, last = _compared(connection, oid)
             if shape == (last[0] if last else None):

@@ -1,7 +1,7 @@
-"""TableShape: what a captured table looks like from a position of the log on.
+"""TableShape: the columns and key of a captured table from a log position on.
 
-Columns are told apart by the number that Postgres gives each of them for good, so a rename is seen
-as a rename, and a column dropped and added again under its name is seen as another one.
+Columns are identified by the number that Postgres gives each of them permanently. A rename is
+therefore detected as a rename, and a column that was dropped and added again as another column.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc.lsn import Lsn
 
 _TEXT: Final = (25, -1)
-"""Number of the type `text` and no modifier, in every Postgres."""
+"""Oid of the type `text`, the same in every Postgres, and no modifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class ColumnShape:
         number: Its number in the table (`attnum`), which no other column ever gets.
         name: Its name.
         type_name: Postgres' name of its type with modifiers.
-        type_id: Number of its type and its modifier, which stay the same if the type is renamed.
+        type_id: Oid of its type and its modifier, which stay the same if the type is renamed.
         not_null: Whether the source forbids NULL.
-        default: Whether the source fills it in: by a default, an identity, or a domain.
+        default: Whether the source supplies a value: by a default, an identity, or a domain.
         missing: The value of rows older than the column, as text; None if that is NULL, or if
             Postgres wrote a computed value into each of them.
         parts: Labels of the enums in its type, and attributes of the composites, by their numbers;
@@ -60,12 +60,12 @@ class TableShape:
     """A captured table at one moment.
 
     Attributes:
-        oid: The table's own number, which outlives its name.
+        oid: The table's oid, which a rename does not change.
         table: Its name.
         columns: Its captured columns, by number.
         key: Numbers of the columns that identify a row, in their order; empty without a key.
         partitions: Names of the leaf partitions by their oid; empty for an ordinary table.
-        last_number: Greatest number that any column of it ever had, dropped ones included.
+        last_number: Greatest number of a column, including dropped ones.
     """
 
     oid: int
@@ -110,7 +110,7 @@ class TableShape:
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> TableShape:
-        """Reads the form that `trigger.SHAPE` writes."""
+        """Parses the form that `trigger.SHAPE` returns."""
         return cls(
             int(fields["oid"]),
             TableName(fields["schema"], fields["table"]),
@@ -135,7 +135,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapeVersion:
-    """A shape and the log position from which on it holds.
+    """A shape and the log position from which it applies.
 
     Attributes:
         id: Number of the record.

@@ -6,7 +6,7 @@ path; schema-qualified names are rewritten to the copies. The migration runs the
 is rolled back. A second session holds writers' locks on the original tables. A statement that
 reaches an original table is therefore refused, and does not block other sessions.
 
-Effects on rows are not tried: they arrive as changes in the log.
+Effects on rows are not determined: they arrive as changes in the log.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SELECT n.nspname, k.relname, k.relfilenode::bigint, s.shape,
   FROM pg_class k JOIN pg_namespace n ON n.oid = k.relnamespace
  CROSS JOIN LATERAL ({SHAPE.format(oid="k.oid")}) AS s (shape)
  WHERE k.oid = %s
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 _SETTINGS: Final = (
     "SELECT set_config('search_path', %s, true), set_config('headwater.migration', %s, true)"
 )

@@ -52,8 +52,8 @@ SELECT jsonb_build_object(
          WHERE p.isleaf AND p.relid <> c.oid), '[]') END)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = {{oid}}
-"""  # noqa: S608  # put together from constants only
-"""Shape of the table with an oid, as `TableShape.of_json` reads it; no row if there is none."""
+"""  # noqa: S608  # built from constants only
+"""The shape of the table with an oid, as `TableShape.of_json` parses it; no row without a table."""
 
 # A composite type, or a table whose rows are a type that something else uses.
 _IN_COLUMNS: Final = """(c.relkind = 'c' OR EXISTS (
@@ -114,7 +114,7 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RAISE WARNING 'headwater could not note a change of schema: %', sqlerrm;
 END
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 # Dropped and created, never replaced: a replaced function keeps its owner, who may alter it.
 _FUNCTION: Final = f"""
@@ -140,7 +140,7 @@ SELECT count(*) = cardinality(%(names)s::text[]) AND {own_schema_owner.TRUSTED}
   JOIN pg_proc p ON p.oid = e.evtfoid
   JOIN pg_roles r ON r.oid = p.proowner AND r.rolsuper
  WHERE e.evtname = ANY (%(names)s::text[]) AND e.evtenabled IN ('O', 'A') AND p.prosrc = %(body)s
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 # The name does not suffice: a foreign trigger may have the same name.
 _EXISTING: Final = """
 SELECT evtname, evtfoid = to_regprocedure('headwater.note_schema_change()')

@@ -44,7 +44,7 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
         detail = "those of this version write nothing then, and changes are found by looking"
         yield Check(_NAME, CheckState.WARN, message, detail, hint)
         return
-    # those of earlier versions do not see these columns, and would contradict every look
+    # triggers of earlier versions omit these columns: every comparison would differ
     generated = catalog.published_generated_columns(connection, tables)
     state = CheckState.FAIL if generated else CheckState.WARN
     yield Check(_NAME, state, "are those of another version of Headwater", hint=hint)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _POSITION: Final = "SELECT pg_current_wal_insert_lsn()::text"
 # `locks` is materialized: two scans of pg_locks could miss a lock that moves between them.
-# Each partition has a lock of its own. DML takes the first of these modes; TRUNCATE and similar
+# Each partition has its own lock. DML takes the first of these modes; TRUNCATE and similar
 # statements take the others.
 _WRITERS: Final = """
 WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted),

@@ -68,7 +68,7 @@ def report(spec: CaptureSpec) -> list[ReadReport]:
 
 
 def of_tables(connection: Connection[Any], spec: CaptureSpec) -> list[ReadReport]:
-    """Returns the same as `report`, by an existing session."""
+    """Returns the result of `report` through an existing session."""
     if not own_schema.exists(connection):
         return [ReadReport(None, str(table)) for table in spec.tables]
     epoch = reads.epoch_of(connection, spec.name, spec.epoch)

@@ -1,1 +1,1 @@
-"""Upkeep: whether a capture is what it was declared to be, does what it says, and lasts."""
+"""Upkeep: checks that a capture matches its declaration, delivers changes, and can continue."""

@@ -29,7 +29,7 @@ SELECT c.relreplident = 'f',
            AND {row_key.CAPTURED} AND a.attlen = -1 AND a.attstorage <> 'p')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 
 def checks(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Check]:

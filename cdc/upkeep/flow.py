@@ -2,8 +2,8 @@
 
 Every heartbeat writes a row that takes the whole path: through the log, the sender and the
 connector into its topic. An idle source therefore moves too, and a capture that does not move for
-long is stalled, whatever Connect reports for its task. During one big transaction its heartbeats
-wait behind it; arriving records, or a sender that continues to read, distinguish that from a stall.
+long is stalled, even if Connect reports its task as running. Heartbeats wait behind a big
+transaction; arriving records, or a sender that continues to read, distinguish that from a stall.
 """
 
 from __future__ import annotations

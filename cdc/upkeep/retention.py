@@ -42,8 +42,8 @@ class PartitionRetention:
         size_bytes: Size of one copy.
         records: Number of records, including compacted ones.
         bytes_per_second: Write rate.
-        held_s: Age of its oldest record; None if it is empty.
-        keeps_s: How long it keeps a record; None for no limit.
+        held_s: Age of its oldest record, seconds; None if it is empty.
+        keeps_s: How long it keeps a record, seconds; None for no limit.
     """
 
     topic: str
@@ -119,7 +119,7 @@ def keeps_s(configs: Mapping[str, str], bytes_per_second: float) -> float | None
 
 
 def rate(extent: PartitionExtent, grown_bytes: int, window_s: float) -> float:
-    """Returns bytes per second: what was appended just now, or else over all that is held."""
+    """Returns the write rate, bytes per second: the latest, or else the average of its records."""
     if grown_bytes > 0 and window_s > 0:
         return grown_bytes / window_s
     if extent.oldest_at_s is None or extent.newest_at_s is None:
@@ -147,7 +147,7 @@ def kept(
     )
 
 
-def reader(  # noqa: PLR0913, PLR0917  # the parts of one line
+def reader(  # noqa: PLR0913, PLR0917  # the fields of one result
     name: str,
     found: PartitionRetention,
     extent: PartitionExtent,
@@ -159,11 +159,11 @@ def reader(  # noqa: PLR0913, PLR0917  # the parts of one line
 
     Args:
         name: Consumer group or query.
-        found: The partition, as it keeps.
-        extent: The partition, as it is.
-        wanted: Offset that the reader wants next.
-        wanted_at_s: When the record there was sent; None if there is none yet.
-        now_s: Seconds since 1970.
+        found: The retention of the partition.
+        extent: The extent of the partition.
+        wanted: Offset of the reader's next record.
+        wanted_at_s: When that record was sent; None if there is none yet.
+        now_s: The time, seconds since 1970.
     """
     left_s: float | None = None
     state = ReaderState.OK

@@ -29,7 +29,7 @@ class StallWatch:
     Args:
         name: The connector, for logs and errors.
         look: Samples the capture; the argument states whether to sample Kafka, too.
-        restart: Restarts the connector with its tasks, whatever state they report.
+        restart: Restarts the connector with its tasks, regardless of the state that they report.
         limit_s: Time without movement after which it is stalled.
         clock: A monotonic clock, seconds.
     """

@@ -60,7 +60,7 @@ BEGIN
     END IF;
 END
 $former$;
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 
 
 def current(dsn: str) -> str | None:

@@ -1,7 +1,7 @@
 """One short conversation with the brokers.
 
-kafka's library is loaded when a conversation begins: the command line shows its help, and the event
-store works, where it is not installed.
+kafka's library is loaded when a conversation begins, so the command line's help and the event store
+work without it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def consumer(bootstrap: str) -> Iterator[Any]:
 
 @contextmanager
 def named(bootstrap: str) -> Iterator[None]:
-    """Tells what passes, such as an unreachable broker, apart from what else may go wrong."""
+    """Raises `BrokerUnreachableError` for temporary errors; other errors pass unchanged."""
     from kafka.errors import RetriableError  # noqa: PLC0415
 
     try:

@@ -1,8 +1,8 @@
-"""Kafka's consumer, that waits for no broker longer than for an answer.
+"""Kafka's consumer with a limit for every wait for a broker.
 
-The library's own (3.0.12) waits for ever where a broker vanishes after it was reached: for the list
-of topics, and for the offset at which a partition begins. Loaded when a consumer is opened: see
-`admin`.
+The library's consumer (3.0.12) waits for ever for the list of topics, and for the first offset of a
+partition, if a broker disappears after it was reached. This module is loaded when a consumer is
+opened; see `admin`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kafka import KafkaConsumer
 from kafka.errors import KafkaTimeoutError
 
 ANSWER_S: Final = 30.0
-"""As long as the library waits for the answer to a request."""
+"""Longest wait for an answer: the library's limit for a request."""
 
 
 class BoundedConsumer(KafkaConsumer):  # type: ignore[misc]  # it has no types
-    """Raises `KafkaTimeoutError` where the library's own consumer waits for ever."""
+    """Raises `KafkaTimeoutError` where the library's consumer would wait for ever."""
 
     def position(self, partition: Any, timeout_ms: int | None = None) -> int:
         """Returns the offset of the next record of a partition."""

@@ -1,7 +1,7 @@
-"""Ask a broker whether it is there, in Kafka's own protocol.
+"""Probes whether a broker answers, in Kafka's protocol.
 
-Written out by hand because a client library first retries, backs off and starts a thread; a
-probe wants one question and one answer.
+Implemented here because a client library retries, backs off and starts a thread; a probe needs one
+request and one response.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FRAME_BYTES_MAX: Final = 1_000_000
 
 
 def broker_answers(bootstrap: str, timeout_s: float) -> bool:
-    """Whether one of the brokers answers a metadata request and knows a live broker.
+    """Returns whether a broker answers a metadata request and reports a live broker.
 
     Speaks plain text only; a listener with TLS or SASL does not answer it.
 
@@ -30,7 +30,7 @@ def broker_answers(bootstrap: str, timeout_s: float) -> bool:
 
 def _answers(address: str, timeout_s: float) -> bool:
     host, _, port = address.rpartition(":")
-    # Version 1: an empty list of topics asks for none, so the answer stays small.
+    # Version 1: an empty list of topics requests no topic, so the response stays small.
     head = struct.pack(">hhih", _METADATA, _VERSION, 1, len(_CLIENT))
     request = head + _CLIENT + struct.pack(">i", 0)
     try:

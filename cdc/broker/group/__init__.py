@@ -1,9 +1,9 @@
-"""Consumer groups: one member, its lag, a position searched for, and a small key-value topic.
+"""Consumer groups: a member, its lag, position search, and a small key-value topic.
 
-Purpose: what Kafka's client does for `cdc.consumer`, and what it must not do.
-Entry points: `member.GroupMember`, `lag` (how far a group is behind), `position_search` (by time,
-or by which change comes next), `key_value_topic` (what a group must not forget).
-Invariants: an offset is committed only for what is done. A partition that was taken away is
-written to no more.
+Purpose: the parts of Kafka's client that `cdc.consumer` uses.
+Entry points: `member.GroupMember`, `lag` (lag of a group), `position_search` (by time, or by the
+next change), `key_value_topic` (durable state of a group).
+Invariants: an offset is committed only after all earlier records are done. Nothing is written for a
+partition that was revoked.
 Tests: tests/unit/cdc, tests/integration/cdc.
 """

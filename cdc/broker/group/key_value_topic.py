@@ -1,7 +1,7 @@
-"""A compacted topic of one partition in which a group keeps what it must not forget.
+"""A compacted topic of one partition that stores a group's durable state.
 
-A caller that reads it to the end knows the last value of every key. A record without a value
-forgets its key.
+A caller that reads it to the end has the last value of every key. A record without a value deletes
+its key.
 """
 
 from __future__ import annotations

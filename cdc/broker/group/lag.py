@@ -21,7 +21,7 @@ class Backlog:
     """The records of one partition that a group has not read yet.
 
     Attributes:
-        committed: Offset of the next record to it; None if it has committed nothing.
+        committed: Offset of its next record; None if it has committed nothing.
         begin: First offset of the topic.
         end: Offset after the last record.
         committed_at_us: Commit time at the source of the first change that the group has not read,
@@ -35,7 +35,7 @@ class Backlog:
 
 
 def backlogs(bootstrap: str, group: str, topics: Iterable[str]) -> dict[Place, Backlog]:
-    """Returns what a group has not had of each partition of topics.
+    """Returns what a group has not read yet of each partition of topics.
 
     Raises:
         BrokerUnreachableError: No broker answers.

@@ -1,8 +1,8 @@
 """One member of a consumer group: what Kafka's client does for it, and what it must not do.
 
-Kafka's client never moves by itself here: no automatic commit, and no `auto_offset_reset`, which
-would jump over records in silence. Partitions come and go one by one (the cooperative protocol), so
-a member that joins does not stop the others' partitions that stay where they are.
+The client never commits automatically, and has no `auto_offset_reset`, which would skip records
+silently. Partitions are assigned and revoked one by one (the cooperative protocol), so a member
+that joins does not interrupt partitions that stay with other members.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ FETCH_BYTES: Final = 8 * 1024 * 1024
 """Most bytes of one response, unless a single record is larger."""
 
 _PARTITION_BYTES: Final = 256 * 1024
-# A poll takes all that was fetched. Were a partition paused with a part of an answer left over, the
-# client (3.0.12) would forget to go on with it, and never fetch from that partition again.
+# A poll returns everything that was fetched: if a partition is paused while a part of a response is
+# left over, the client (3.0.12) never fetches from that partition again.
 _POLL_RECORDS: Final = 2**31
 _REBALANCE_S: Final = 60.0
 _ANSWER_MS: Final = 10_000
-# The client (3.0.12) joins anew if the answer to its last attempt came between two polls, and with
-# it all others have to: short polls would never come to an end of that.
+# The client (3.0.12) joins again if the response to its last attempt arrived between two polls, and
+# then all other members must join again, too. With short polls, that would never end.
 _JOIN_S: Final = 1.0
-_SLICE_S: Final = 0.05  # of a wait in kafka's own thread, which also sends the heartbeats
+_SLICE_S: Final = 0.05  # slice of a wait in kafka's thread, which also sends heartbeats
 _METADATA_BYTES_MAX: Final = 1_000
 
 _log = structlog.get_logger(__name__)
 
 
 class PartitionOwner(Protocol):
-    """Owns the records of assigned partitions; called from the client's own thread."""
+    """Owns the records of assigned partitions; called from the client's thread."""
 
     def assigned(self, places: set[Place]) -> None:
         """Reports newly assigned partitions."""
@@ -55,7 +55,7 @@ class PartitionOwner(Protocol):
         ...
 
     def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
-        """Waits until no handler processes their records; returns whether that is so."""
+        """Waits until no handler processes their records; returns False on timeout."""
         ...
 
     def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
@@ -180,14 +180,14 @@ class GroupMember:
         if state != MemberState.STABLE:
             timeout_s = max(timeout_s, _JOIN_S)
         if state == MemberState.REBALANCING:
-            # The client (3.0.12) joins for topics that changed until it has dealt them out. Has a
-            # poll ended just then, it forgets that join: no heartbeat, no commit, for ever.
+            # After a change of topics, the client (3.0.12) joins until partitions are assigned. If
+            # a poll ends meanwhile, it forgets that join, and never sends a heartbeat or commit.
             self._client._coordinator.request_rejoin()  # noqa: SLF001
         with self._translated():
             try:
                 records = self._client.poll(timeout_ms=max(1, int(timeout_s * 1000)))
             except errors.NoOffsetForPartitionError:
-                return PollResult()  # of partitions that are new here: they are placed next
+                return PollResult()  # newly assigned partitions get their offsets next
             except errors.OffsetOutOfRangeError as error:
                 wanted: dict[Place, int] = dict(error.args[0]) if error.args else {}
                 return PollResult(out_of_range=wanted)

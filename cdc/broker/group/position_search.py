@@ -1,4 +1,4 @@
-"""Looking for a place in a partition: by time, or by asking which change comes next."""
+"""Finds an offset in a partition: by time, or by the next change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RECORDS: Final = 500
 
 
 class SearchedPartition:
-    """A partition as it was when the search began.
+    """A partition with the offsets that it had when the search began.
 
     Attributes:
         begin: Offset of its first record.
@@ -37,26 +37,26 @@ class SearchedPartition:
         self.end: int = client.end_offsets([self._place])[self._place]
 
     def at_time(self, time_ms: int) -> int:
-        """Returns the first offset whose record was written then or later; `end` if none was."""
+        """Returns the first offset whose record was written at the time or later, or `end`."""
         found = self._client.offsets_for_times({self._place: time_ms}).get(self._place)
         return self.end if found is None else min(found.offset, self.end)
 
     def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
-        """Returns the first streamed change from an offset on and before another."""
+        """Returns the first streamed change in a range of offsets, with its offset."""
         for place, change in self.changes(offset, before):
-            if change.transaction_id is not None:  # what was read has none
+            if change.transaction_id is not None:  # snapshot rows have none
                 return place, change
         return None
 
     def committed_since(self, offset: int, time_us: int) -> int:
-        """Returns the first offset from another on whose change was committed then or later."""
+        """Returns the first offset, from a given one, with a change committed then or later."""
         for place, change in self.changes(offset, self.end):
             if change.committed_at_us >= time_us:
                 return place
         return self.end
 
     def changes(self, offset: int, before: int) -> Iterator[tuple[int, ChangeEvent]]:
-        """Yields the changes from an offset on and before another; what is none is left out."""
+        """Yields the changes in a range of offsets; other records are omitted."""
         for record in self._records(offset, before):
             if record.value is not None:
                 try:
@@ -81,7 +81,7 @@ class SearchedPartition:
 
 @contextmanager
 def searching(bootstrap: str) -> Iterator[Any]:
-    """Opens a client that looks at partitions one after another; see `SearchedPartition`.
+    """Opens a client that searches partitions one after another; see `SearchedPartition`.
 
     Raises:
         BrokerUnreachableError: No broker answers.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 RECORD_BYTES_MAX: Final = 48 * 1024 * 1024
-"""Largest record that is sent; topics are made to take as much."""
+"""Largest record that is sent; topics are created with this limit."""
 
 _BATCH_BYTES: Final = 1024 * 1024
 _UNDER_WAY_MAX: Final = 3
@@ -236,7 +236,7 @@ def producer(bootstrap: str) -> Iterator[Producer]:
 
     with named(bootstrap):
         client = KafkaNetClient(bootstrap_servers=bootstrap.split(","), client_id="headwater")
-        # a topic that is missing is never made by a question about it, with whatever settings
+        # a metadata request must not create a missing topic with the broker's default settings
         client.cluster.config["allow_auto_create_topics"] = False
         try:
             try:

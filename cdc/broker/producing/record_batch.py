@@ -1,7 +1,7 @@
 """Record batches, built in bulk: Kafka's format 2, packed with lz4.
 
-The library builds a batch record by record, through a dozen calls each; rows that are read come by
-the hundred thousand and differ in key and value only, so what they share is written down once.
+The library builds a batch with a dozen calls for each record. A snapshot has hundreds of thousands
+of records that differ only in key and value, so here their common bytes are built once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MORE: Final = 0x80
 
 
 def varint(number: int) -> bytes:
-    """Returns Kafka's form of a number: zigzag, seven bits in a byte, the lowest first."""
+    """Encodes a number as Kafka does: zigzag, seven bits in a byte, the lowest first."""
     left = number << 1 if number >= 0 else (-number << 1) - 1
     out = bytearray()
     while left >= _MORE:
@@ -56,7 +56,7 @@ class RecordBatch:
         self.size_bytes = 0
 
     def add(self, key: bytes | None, value: bytes) -> None:
-        """Takes a record."""
+        """Adds a record."""
         parts = self._parts
         if key is None:
             key, key_length = b"", _NO_KEY
@@ -65,7 +65,7 @@ class RecordBatch:
         value_length = _length(len(value))
         number = _length(self.count)
         headers = self._headers
-        # two bytes: no attributes, no time of its own
+        # two bytes: no attributes, no timestamp delta
         size = (
             2 + len(number) + len(key_length) + len(key) + len(value_length) + len(value)
         ) + len(headers)
@@ -74,7 +74,7 @@ class RecordBatch:
         self.size_bytes += size
 
     def take(self) -> bytes:
-        """Returns the batch as it travels, and begins an empty one.
+        """Returns the encoded batch, and begins an empty one.
 
         At least one record must have been added.
         """

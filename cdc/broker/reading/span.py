@@ -1,4 +1,4 @@
-"""Spans: the records of partitions before some offsets."""
+"""Spans: the records of partitions before given offsets."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SILENT_S: Final = 60.0
 def up_to(
     client: Any, ends: Mapping[Any, int], topic: str, records_max: int | None = None
 ) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Yields lists of records with their partition, until a client has reached some offsets.
+    """Yields lists of records with their partition, until a client has reached given offsets.
 
     The last list may extend beyond them.
 
     Args:
-        client: Kafka's consumer, which stands where it is to begin.
-        ends: Offset of each partition that it has to come to.
+        client: Kafka's consumer, positioned at the first offset to read.
+        ends: Offset of each partition at which to stop.
         topic: Their topic, for error messages.
-        records_max: Records that come at a time; None as many as the client takes.
+        records_max: Most records of one list; None for the client's limit.
 
     Raises:
-        BrokerUnreachableError: Nothing came for a minute.
+        BrokerUnreachableError: No record arrived for a minute.
     """
     left = _left(client, ends)
     deadline = time.monotonic() + SILENT_S

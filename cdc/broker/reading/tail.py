@@ -1,4 +1,4 @@
-"""A look at the changes that pass through topics; bulk data goes through Spark instead."""
+"""Follows the changes in topics as they arrive; bulk data goes through Spark instead."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _POLL_MS: Final = 200
 def follow(
     bootstrap: str, topics: Sequence[str], deadline_s: float, *, from_start: bool = True
 ) -> Iterator[ChangeEvent]:
-    """Yields changes as they arrive, tombstones left out; ends when the time is over.
+    """Yields changes as they arrive, without tombstones; ends after a time.
 
-    Changes of one partition come in its order; between partitions there is none.
+    Changes of one partition are in its order; there is no order between partitions.
 
     Args:
         bootstrap: Kafka's address.
         topics: Change topics; they must exist.
         deadline_s: How long to listen, seconds.
-        from_start: False to see only what comes from now on.
+        from_start: False to yield only changes that arrive from now on.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -52,7 +52,7 @@ def follow(
 
 
 def first_change(bootstrap: str, topics: Sequence[str], deadline_s: float) -> ChangeEvent | None:
-    """Returns the first change that the topics hold or receive; None if none comes in time."""
+    """Returns the first change that the topics have or receive; None if none arrives in time."""
     return next(follow(bootstrap, topics, deadline_s), None)
 
 

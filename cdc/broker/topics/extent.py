@@ -43,7 +43,7 @@ class PartitionExtent:
 
 
 def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, PartitionExtent]:
-    """Describes every partition of those of the topics that exist.
+    """Describes every partition of the topics; missing topics are omitted.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -62,7 +62,7 @@ def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, PartitionExten
 
 
 def bounds(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]]:
-    """Returns the first offset and the one after the last, of every partition that there is.
+    """Returns first offset and end offset of every partition; missing topics are omitted.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -75,18 +75,18 @@ def bounds(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]
 
 
 def sizes_bytes(bootstrap: str, topics: Iterable[str]) -> dict[Place, int]:
-    """Returns the bytes of one copy of every partition."""
+    """Returns the size of one copy of every partition, bytes."""
     wanted = sorted(topics)
     found: dict[Place, int] = {}
     with admin(bootstrap) as client:
         for (_, topic, partition), size in copies_bytes(client, wanted).items():
-            # copies differ only while one of them follows
+            # sizes differ only while a replica catches up
             found[topic, partition] = max(found.get((topic, partition), 0), size)
     return found
 
 
 def copies_bytes(client: Any, topics: Sequence[str]) -> dict[Copy, int]:
-    """Returns the bytes of every copy of every partition.
+    """Returns the size of every copy of every partition, bytes.
 
     Args:
         client: An admin client.
@@ -108,7 +108,7 @@ def copies_bytes(client: Any, topics: Sequence[str]) -> dict[Copy, int]:
 def times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
     """Returns when the record at or after each offset was sent, seconds since 1970.
 
-    A place where there is no such record is left out.
+    Partitions without such a record are omitted.
     """
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
@@ -139,7 +139,7 @@ def groups(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[Place, int]]
 
 
 def _times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
-    """Reads one record of each place; with a consumer of its own, so that nothing is left over."""
+    """Reads one record of each partition, with a new consumer that has fetched no other records."""
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
     if not offsets:

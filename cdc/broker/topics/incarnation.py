@@ -1,4 +1,4 @@
-"""Topics as they are now: which incarnation of a name, and how long its log is."""
+"""The present incarnation of topics: ids and end offsets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Incarnation:
     """A topic.
 
     Attributes:
-        id: Kafka's own, which a topic recreated under the same name does not share.
-        ends: Next offset of each partition, by its number.
+        id: Kafka's id; a topic recreated under the same name has another one.
+        ends: End offset of each partition, by its number.
     """
 
     id: str
@@ -26,7 +26,7 @@ class Incarnation:
 
 
 def look(bootstrap: str, names: Iterable[str]) -> dict[str, Incarnation]:
-    """Returns those of the topics that exist.
+    """Describes the topics; missing ones are omitted.
 
     Raises:
         BrokerUnreachableError: No broker answers.

@@ -1,4 +1,4 @@
-"""How far topics reach."""
+"""End offsets of topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[tuple[str, int], 
 
 
 def partitions(client: Any, topics: Iterable[str]) -> list[Any]:
-    """Returns the partitions of topics, as kafka's consumer names them."""
+    """Returns the partitions of topics as `TopicPartition`s of kafka's consumer."""
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
     places = []

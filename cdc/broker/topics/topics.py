@@ -30,14 +30,14 @@ class TopicSpec:
 
 
 def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
-    """Makes the topics that are missing; those that exist stay as they are.
+    """Creates the missing topics; existing ones stay unchanged.
 
     Returns:
-        What was changed.
+        What was changed, one line each.
 
     Raises:
         BrokerUnreachableError: No broker answers.
-        TopicRefusedError: A topic cannot be made.
+        TopicRefusedError: A topic cannot be created.
     """
     wanted = {topic.name: topic for topic in topics}
     with admin(bootstrap) as client:
@@ -49,7 +49,7 @@ def ensure(bootstrap: str, topics: Iterable[TopicSpec]) -> list[str]:
 
 
 def find(bootstrap: str, names: Iterable[str]) -> dict[str, TopicSpec]:
-    """Describes the existing topics: partitions, and properties that are not defaults.
+    """Describes the topics that exist: partitions, and properties with other than default values.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -67,7 +67,7 @@ def find(bootstrap: str, names: Iterable[str]) -> dict[str, TopicSpec]:
 
 
 def alter(bootstrap: str, name: str, configs: Mapping[str, str | None]) -> None:
-    """Sets properties of a topic; None gives one back to the broker. All others stay.
+    """Sets properties of a topic; None resets one to the broker's default. Others stay unchanged.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -100,7 +100,7 @@ def names(bootstrap: str) -> frozenset[str]:
 
 
 def identities(bootstrap: str, names: Iterable[str]) -> dict[str, str]:
-    """Returns what tells each of the topics that exist from others that had its name before.
+    """Returns the id of each topic; a recreated topic has another. Missing topics are omitted.
 
     Raises:
         BrokerUnreachableError: No broker answers.
@@ -111,7 +111,7 @@ def identities(bootstrap: str, names: Iterable[str]) -> dict[str, str]:
 
 
 def delete(bootstrap: str, names: Iterable[str]) -> list[str]:
-    """Deletes those of the topics that exist; returns their names."""
+    """Deletes the topics that exist; returns their names."""
     with admin(bootstrap) as client:
         there = sorted(_partition_counts(client, list(names)))
         if there:

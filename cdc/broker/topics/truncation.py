@@ -1,7 +1,7 @@
 """Truncation: deletes the records before an offset, also from the brokers' disks.
 
-A broker removes whole pieces of a partition, and never the one that it writes to. So a partition
-first has to begin a new piece, which it does with the next record; then all before it can go.
+A broker deletes whole segments of a partition, and never the active one. So the partition must
+first begin a new segment, which it does at the next record; the earlier ones can then be deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_S: Final = 0.1
 
 
 def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
-    """Has the partitions of a topic begin a new piece with what comes next, as long as it runs.
+    """Lets the partitions of a topic begin a new segment at the next record, within the block.
 
     A process that is killed meanwhile leaves short segments; the next `headwater up` restores them.
 
@@ -39,9 +39,9 @@ def short_pieces(bootstrap: str, topic: str) -> AbstractContextManager[None]:
 
 
 def files_go_at_once(bootstrap: str, topic: str) -> AbstractContextManager[None]:
-    """Has brokers remove files of a topic without the usual delay, as long as it runs.
+    """Lets brokers delete files of a topic without the usual delay, within the block.
 
-    A process that is killed meanwhile leaves it so; the next `headwater up` restores it.
+    A process that is killed meanwhile leaves that setting; the next `headwater up` restores it.
     """
     return _altered(bootstrap, topic, _AT_ONCE)
 
@@ -66,7 +66,7 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
 
     Raises:
         BrokerUnreachableError: No broker answers.
-        TopicRefusedError: The topic may not be cut: it keeps the latest record of every key.
+        TopicRefusedError: A topic is compacted, so it must not be truncated.
     """
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
     from kafka.errors import KafkaError  # noqa: PLC0415
@@ -89,19 +89,19 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
 def removal(
     bootstrap: str, places: Collection[Place]
 ) -> Iterator[Callable[[float], frozenset[Place]]]:
-    """Watches the files of partitions that are cut off within the block.
+    """Watches the files of partitions that are truncated within the block.
 
-    A copy of a partition grows with each record and shrinks only when its broker removes files. So
-    a copy has removed files once it is smaller than at the look before, however much is written
-    to it meanwhile. A copy that no broker reports has not: its broker may be away.
+    A copy of a partition grows with each record and shrinks only when its broker deletes files. A
+    copy that is smaller than at the previous sample has therefore deleted files, even if records
+    were added meanwhile. A copy that no broker reports counts as unchanged: its broker may be down.
 
     Args:
         bootstrap: Kafka's address.
         places: The partitions.
 
     Yields:
-        Waits for the copies to shrink, at most for so many seconds; returns the partitions with a
-        copy that has not.
+        A function that waits for the copies to shrink, up to a number of seconds, and returns the
+        partitions with a copy that has not shrunk.
 
     Raises:
         BrokerUnreachableError: No broker answers.
