@@ -1,9 +1,9 @@
 """Delivery: applies records of change topics to the views of one store.
 
-A record that cannot be read or applied is quarantined with its cause, and so is every later one of
-its key; all others are applied. The caller receives quarantined records and stores them before the
-batch counts as done. A record that is older than the store's row counts as applied, whether or not
-it could have been.
+A record that cannot be read or applied is quarantined with its cause, and so is every later record
+of its key; all others are applied. The caller receives quarantined records and stores them before
+the batch counts as done. A record that is older than the store's row counts as applied, even if it
+could not have been applied.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class _Reader:
 
     @property
     def reducer(self) -> TopicReducer:
-        """Made when the first record comes: of many topics most are idle."""
+        """The reducer, created at the first record because most topics are idle."""
         if self.made is None:
             self.made = reducer(self.plans, self.topic)
         return self.made
 
 
 class TaskApplier(TaskOutcome):
-    """Takes records into views; one for each task of a batch.
+    """Applies records to views; one for each task of a batch.
 
     Args:
         plans: The views of the store.
         sink: Opens the store when it is needed.
         held: Quarantined records, by view.
-        changes_per_write: Changes of a topic after which they are written.
-        overlapped: Whether what comes next is read while that is being written.
+        changes_per_write: Number of changes of a topic that are written at once.
+        overlapped: Whether further records are read while changes are being written.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TaskApplier(TaskOutcome):
         self._readers = _readers(plans)
         super().__init__(plans, sink, held or {})
         self._limit = changes_per_write
-        # one thread: writes keep their order, and the sink its one caller at a time
+        # a single thread: writes stay in order, and a sink has one caller at a time
         self._pool = ThreadPoolExecutor(1, "delivery") if overlapped else None
         self._under_way: Future[None] | None = None
 
@@ -89,12 +89,12 @@ class TaskApplier(TaskOutcome):
                 self._flush(reader)
 
     def pass_over(self, topic: str, record: Record) -> None:
-        """Takes note of a record that no one can read and that nothing waits for any more."""
+        """Records that an unreadable record, superseded by a later change, was at this position."""
         for reader in self._readers.get(topic, ()):
             reader.reducer.pass_over(record)
 
     def finish(self) -> None:
-        """Writes what is left; afterwards `counts` and `waiting` are complete.
+        """Writes the remaining changes; afterwards `counts` and `waiting` are complete.
 
         Raises:
             SinkError: The store refuses everything or cannot be reached.
@@ -106,7 +106,7 @@ class TaskApplier(TaskOutcome):
         self._settle()
 
     def close(self) -> None:
-        """Waits for a write that is under way, whatever comes of it."""
+        """Waits for a write in progress, regardless of its result."""
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -129,7 +129,7 @@ class TaskApplier(TaskOutcome):
 
 
 def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
-    """Returns a reducer of a topic for views that read it alike."""
+    """Returns a reducer of a topic for views that read it in the same way."""
     plan = plans[0]
     kind = TopicReducer if plan.history is None else EveryChangeReducer
     return kind(
@@ -143,7 +143,7 @@ def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
 
 
 def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
-    """Who reads each topic: mirrors of its table, and views of the events in it."""
+    """Returns the readers of each topic: mirrors of its table, and views of its events."""
     groups: dict[str, list[list[ViewPlan]]] = defaultdict(list)
     for plan in plans:
         for topic in plan.topics:
@@ -159,7 +159,7 @@ def _readers(plans: Iterable[ViewPlan]) -> dict[str, list[_Reader]]:
 
 
 def _alike(one: ViewPlan, other: ViewPlan, topic: str) -> bool:
-    """Whether two views read the records of a topic in the same way."""
+    """Returns whether two views read the records of a topic in the same way."""
     return (
         (one.events is None) == (other.events is None)
         and (one.history is None) == (other.history is None)

@@ -1,4 +1,4 @@
-"""Document form of a view's rows: what caches and search engines keep, and under which name."""
+"""Document form of a view's rows and keys, as caches and search engines store them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = ":"
 NULL_TEXT = r"\N"
-"""Text of NULL in a key; no value has it."""
+"""Text of NULL in a key; no value has this text."""
 
 _PLAIN = (ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID)
 _JSON_KINDS = (ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.FLOAT)
@@ -37,9 +37,9 @@ _ESCAPES = str.maketrans({"\\": "\\\\", SEPARATOR: "\\" + SEPARATOR})
 def key_text(parts: Sequence[object]) -> str:
     r"""Returns the text of a key.
 
-    A key of one column is its value's text as it is; only texts of backslashes and an `N`, which
-    could be taken for NULL, have one backslash more. The parts of a longer key are joined by `:`
-    with `:` and `\` escaped by `\`, so two keys never share a text.
+    The text of a key of one column is that of its value; only a text of backslashes and an `N`,
+    which could be mistaken for NULL, gets another backslash. The parts of a longer key are joined
+    by `:`, with `:` and `\` escaped by `\`, so two keys never share a text.
 
     Args:
         parts: The key columns' values in their document form.
@@ -50,7 +50,7 @@ def key_text(parts: Sequence[object]) -> str:
 
 
 def text_alone(text: str) -> str:
-    """Returns the text of a key of one column from that of its value."""
+    """Returns the text of a key of one column, given the text of its value."""
     return "\\" + text if text[:1] == "\\" and _LIKE_NULL.fullmatch(text) else text
 
 
@@ -62,7 +62,7 @@ def key_part(part: object) -> str:
 
 
 def key_values(text: str, columns: Sequence[Column]) -> tuple[Json, ...]:
-    """Returns the values, in document form, that `key_text` has made a text of."""
+    """Returns the values of a key, in document form, from a text that `key_text` returned."""
     plain = len(columns) == 1
     parts = [text] if plain else _PARTS.findall(text + SEPARATOR)
     return tuple(
@@ -78,20 +78,20 @@ def _value_alone(text: str) -> str:
 
 
 def decoded_key(values: Sequence[Json], columns: Sequence[Column]) -> tuple[object, ...]:
-    """Returns the exact values of a key whose values are in document form.
+    """Decodes the values of a key from document form.
 
     Raises:
-        ValueDecodeError: A value is none that a store can hold.
+        ValueDecodeError: A value cannot be stored, so it cannot be in a key.
     """
     return tuple(
-        # a float travels as its text
+        # records have a float as text
         decode(column, str(value) if column.kind is ColumnKind.FLOAT else value)
         for column, value in zip(columns, values, strict=True)
     )
 
 
 def source_key(values: Sequence[Json], columns: Sequence[Column]) -> tuple[str, ...]:
-    """Returns the values of a key, given in document form, as texts that Postgres reads."""
+    """Converts the values of a key from document form to texts that Postgres parses."""
     return tuple(
         "\\x" + base64.b64decode(str(value)).hex()
         if column.kind is ColumnKind.BYTES
@@ -120,13 +120,13 @@ class DocumentForm:
     def name_of(self, key: tuple[object, ...]) -> str:
         """Returns the text of a key."""
         if self._plain or self.plan.append_only:
-            # as the rest of this would come to, several times as fast
+            # the same result as below, several times as fast
             return text_alone(str(key[0]))
         parts = self._encode_key(dict(zip(self.plan.keys, key, strict=True)))
         return key_text(list(parts.values()))
 
     def missing_values(self, change: RowChange) -> NoStoredRowError:
-        """Returns the error for a change whose unchanged values no row has."""
+        """Returns the error for a change whose unchanged values are in no stored row."""
         return missing_values(self.plan.schema, change.kept)
 
     def fields(self, row: Mapping[str, object]) -> dict[str, Json]:

@@ -24,9 +24,9 @@ class EveryChangeReducer(TopicReducer):
     A truncate is a change of the key `()`. Rows of a snapshot have the time of the snapshot. A
     change that is in a batch twice is returned twice: a history detects that.
 
-    Kept values are not filled in. The preceding change in a batch need not be the preceding one in
-    the log, for example when records are retried after later ones were applied. The history handles
-    that, too.
+    Kept values are not filled in, because the preceding change in a batch need not be the preceding
+    one in the log, for example when records are retried after later ones were applied. The history
+    fills them in.
     """
 
     _every = True
@@ -51,7 +51,7 @@ class EveryChangeReducer(TopicReducer):
 
     def _items(self) -> list[tuple[bytes | str, RawChange]]:
         raws = [*self._passed, *self._newest.values()]
-        # a row that a read has sent twice has one place in the log: the first of the topic counts
+        # a row that a snapshot sent twice has one log position: the first record counts
         raws.sort(key=lambda raw: (raw.own.partition, raw.own.offset))
         return [(raw.key or b"", raw) for raw in raws]
 

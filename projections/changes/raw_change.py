@@ -1,10 +1,10 @@
-"""RawChange: a change whose values are still as they travel, and how two of one key make one.
+"""RawChange: a change with encoded values, and how two changes of one key are combined.
 
-A large value that an update leaves as it was is not logged again. It is in the row as it was
-before, and that is the newest change before it *in the log*: one of the same batch, or what the
-store has. A row that was read beside the log is given to the store first, which knows whether it
-has something newer. What came under another key has its values in the row of its old key. After a
-gap in the log (another epoch) or a delete there is no such row, and the values are missing.
+Postgres does not log a large value again that an update did not change. The value is in the former
+row, which is the preceding change *in the log*: a change of the same batch, or the store's row. A
+snapshot row is not part of that order, so it is written to the store first, which knows whether it
+has a newer row. If an update changed the key, the values are in the row of the old key. After a gap
+in the log (another epoch) or a delete there is no such row, and the values are missing.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 _WITNESS: Final = ""
 
 
-# one is made of every record, and none is part of a cycle
+# created for every record, and never part of a cycle
 class RawChange(msgspec.Struct, frozen=True, gc=False):
-    """A change whose values are still as they travel.
+    """A change whose values are still encoded.
 
     Attributes:
         version: Its position in the log.
-        row: Its values; None of a delete.
-        key: The record's key; None of a table without one.
-        committed_at_us: 0 of a row that was read.
-        kept: Columns that it leaves as they were.
-        record: What it was read from.
-        taken: By column, the record of a value that it took from a change before it; under no
-            name, the record that tells why its own key's row does not have the kept values.
-        base: Key of the stored row that has the kept values, if it is not this change's own.
+        row: Its values; None for a delete.
+        key: The record's key; None for a table without a key.
+        committed_at_us: Commit time, microseconds since 1970, UTC; 0 for a snapshot row.
+        kept: Columns that it did not change, whose values it lacks.
+        record: Its record.
+        taken: The records of values taken from preceding changes, by column; under the empty name,
+            the record that shows why the row of its key does not have the kept values.
+        base: Key of the stored row with the kept values, if it is another key.
         moved_at: Version with which the row left that key.
-        lost: Whether no row has them.
-        below: An older whole row, which the store has to be given first.
-        gone: Of a delete, the change that it came upon in this batch.
-        cut: Whether a record of the key came after it that could not be read.
+        lost: Whether no row has the kept values.
+        below: An older whole row, which must be written to the store first.
+        gone: For a delete, the deleted change of this batch.
+        cut: Whether an unreadable record of the key follows it.
         inserted: See `RowChange.inserted`.
-        begun: The record of its key's newest insert or delete, if it is asked for and not its own.
+        begun: The record of its key's newest insert or delete, if requested and not its own.
     """
 
     version: int
@@ -69,9 +69,9 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Every record that is needed to read this change again; its own comes last.
+        """Every record that is needed to read this change again; its own is the last.
 
-        That of a delete may be a row's that moved: the values are those it had last.
+        For a delete, this includes the deleted change, whose values a moved row may need.
         """
         found = {*(self.taken or {}).values()}
         if self.below is not None:
@@ -84,18 +84,18 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
 
 
 def newer_after(older: RawChange, newer: RawChange) -> RawChange:
-    """Returns the newer of two changes of a key that came in this order."""
+    """Combines two changes of a key that arrived in log order; returns the newer one."""
     if newer.row is None:
         return replace(newer, gone=older) if older.row is not None else newer
     if not newer.kept or newer.lost or newer.base is not None:
         return newer
     if _may_lend(older, newer) and not older.committed_at_us:
-        return replace(newer, below=older)  # the store may have something newer
+        return replace(newer, below=older)  # the store may have a newer row
     return filled(older, newer)
 
 
 def newer_before(older: RawChange, newer: RawChange) -> RawChange:
-    """Returns the newer of two changes of a key, the older of which came late."""
+    """Combines two changes of a key, if the older one arrived later; returns the newer one."""
     if older.row is None or older.kept or newer.lost or newer.base is not None:
         return newer
     if newer.below is not None and newer.below.version >= older.version:
@@ -104,20 +104,20 @@ def newer_before(older: RawChange, newer: RawChange) -> RawChange:
 
 
 def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) -> RawChange:
-    """Returns a change with as many of its kept values as the one right before it in the log has.
+    """Fills in the kept values of a change that the preceding change in the log has.
 
     Args:
-        older: The change before it.
+        older: The preceding change.
         newer: The change.
-        moved_from: The key that the row left with it.
+        moved_from: The row's old key, if the change moved it to another key.
     """
     before = older.taken or {}
-    # without this record no one could tell later that the row of the key is not the right one
+    # this record later shows that the row of the key is not the one with the kept values
     witness = {_WITNESS: before.get(_WITNESS, older.record)}
     if older.row is None or not _may_lend(older, newer):
         return replace(newer, lost=True, taken=witness)
     if moved_from is not None and not older.committed_at_us:
-        # read at a moment that no one knows: perhaps the row that came after under the old key
+        # read at an unknown moment: it may be a later row with the old key
         return replace(newer, lost=True)
     kept = tuple(name for name in newer.kept if name in older.kept)
     values = {name: older.row[name] for name in newer.kept if name not in kept}
@@ -138,6 +138,6 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
 
 
 def _may_lend(older: RawChange, newer: RawChange) -> bool:
-    """Whether what a row has is what a later change has kept."""
+    """Returns whether a row has the values that a later change has kept."""
     same_epoch = epoch_of(older.version) == epoch_of(newer.version)
     return older.row is not None and same_epoch and not older.cut

@@ -1,4 +1,4 @@
-"""Record: one Kafka record of a change topic, and why it may not become a change."""
+"""Record: one Kafka record of a change topic, and RecordFailure: why it is not a change."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from foundation.errors import PlatformError
 
 OLD_KEY_HEADER: Final = "__debezium.oldkey"
-"""Kafka header in which the connector names the old key of a row that comes under a new one."""
+"""Kafka header with the old key of a row whose key was changed."""
 
 
 class Record(NamedTuple):
-    """One Kafka record, as far as a view needs it.
+    """The parts of a Kafka record that views need.
 
     Attributes:
         key: Its key.
-        value: Its value; None of a tombstone.
-        epoch: What its header `headwater.epoch` says.
-        partition: Where it lies.
-        offset: Where it lies.
-        old_key: Of a row that came under another key, that key.
-        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 if unknown, as of one
-            that has waited in quarantine.
+        value: Its value; None for a tombstone.
+        epoch: Value of its header `headwater.epoch`.
+        partition: Its partition.
+        offset: Its offset.
+        old_key: The row's old key, if the change gave it another one.
+        sent_at_us: Its time at the broker, microseconds since 1970, UTC; 0 if unknown, as for a
+            record that was quarantined.
     """
 
     key: bytes | None
@@ -43,11 +43,11 @@ class Record(NamedTuple):
 
 
 class RecordFailure(NamedTuple):
-    """Records that did not become a change of a view.
+    """Records that could not be converted to a change of a view.
 
     Attributes:
-        records: The record that failed, and those that it builds on.
-        error: Why.
+        records: The record that failed, and those whose values it needs; the failed one is last.
+        error: Why it failed.
         version: Its position in the log; None if that cannot be read.
         key: Values of the row's key; None if they cannot be read.
         kind: The type of an added event.
@@ -61,7 +61,7 @@ class RecordFailure(NamedTuple):
 
 
 def canonical(key: bytes | None) -> bytes | None:
-    """Returns a key as the connector writes it; None if it is no JSON object."""
+    """Returns a key in the connector's form; None if it is not a JSON object."""
     try:
         fields = None if key is None else orjson.loads(key)
     except orjson.JSONDecodeError:
@@ -70,10 +70,10 @@ def canonical(key: bytes | None) -> bytes | None:
 
 
 def key_text(topic: str, record: Record) -> str:
-    """Returns the text under which changes of one key wait for each other.
+    """Returns the text by which changes of one key are quarantined together.
 
-    That of a key is its JSON object. What is no such object goes by its bytes, and a record
-    without a key by its place, so that it waits alone.
+    For a key, that is its JSON object; for bytes that are not JSON, the bytes; for a record without
+    a key, its topic, partition and offset, so that it waits alone.
     """
     found = canonical(record.key)
     if found is not None:
@@ -88,7 +88,7 @@ def stated_epoch(text: str | None) -> int:
     """Returns the epoch that a record's header states.
 
     Raises:
-        EnvelopeError: It states none.
+        EnvelopeError: The header is missing or not a number.
     """
     if text is None:
         raise EnvelopeError(f"record lacks the header {EPOCH_HEADER}")

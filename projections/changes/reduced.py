@@ -1,4 +1,4 @@
-"""Reduced: the result of a batch of records, and what one record says of itself."""
+"""Reduced: the changes of a batch of records, and RecordHeader: the position of one record."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SET_APART: Final = (
     TruncateError,
     NoStoredRowError,
 )
-"""Errors of one record, which hold up its key only; every other error stops the batch."""
+"""Errors of one record, which block only its key; every other error stops the batch."""
 
 
 class RecordHeader(NamedTuple):
-    """What one record says, as far as its key and place go.
+    """The key and position of one record.
 
     Attributes:
-        lsn: Its position.
-        streamed: Whether it comes from the log; otherwise it was read from the table.
+        lsn: Its LSN; 0 if a snapshot of the table replaces it.
+        streamed: Whether it is from the log; otherwise it is a snapshot row.
         whole: Whether it needs no other change of its key.
-        version: Its position in the log; 0 if a read of the table takes its place.
-        key: Values of its key; None without one.
+        version: Its version, of epoch and LSN; 0 if a snapshot of the table replaces it.
+        key: Values of its key; None for a record without a key.
     """
 
     lsn: int
@@ -52,18 +52,18 @@ class RecordHeader(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """What a batch of records comes to.
+    """The result of a batch of records.
 
     Attributes:
         changes: The newest change of each key; for histories, every change.
-        below: Older whole rows that the store has to be given before `changes`.
+        below: Older whole rows that must be written to the store before `changes`.
         failures: Records that could not be read, or whose kept values no row has.
-        records: Records taken: those below, and one for each of `failures` that was not read.
-        accepted: Those that count.
-        filtered: Those that do not: tombstones, and changes of events passed over.
-        kinds: Of a table of events, how many of those accepted add an event, by type.
+        records: Number of records: accepted ones, filtered ones and unreadable ones.
+        accepted: Number of records that count as changes.
+        filtered: Number of other records: tombstones, and changes of events that do not count.
+        kinds: For a table of events, the number of accepted records that add an event, by type.
         truncated: Version of the newest truncate among them; 0 if there is none.
-        raws: What each of `changes` was made from.
+        raws: The raw change of each of `changes`.
         begun: Where requested, the first commits of keys without a change that counts. See
             `RowChange.begun`.
     """
@@ -80,17 +80,17 @@ class Reduced(NamedTuple):
     begun: Sequence[RowChange] = ()
 
     def sources(self) -> dict[tuple[tuple[object, ...], int], RawChange]:
-        """Returns what each change was made from, by its key and version."""
+        """Returns the raw changes by key and version."""
         found = {}
         for change, raw in zip(self.changes, self.raws, strict=True):
             found[change.key, change.version] = raw
-            if raw.below is not None:  # it goes with the change that needs it
+            if raw.below is not None:  # it belongs to the change that needs it
                 found.setdefault((change.key, raw.below.version), raw)
         return found
 
 
 def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError:
-    """Returns the error for a change whose unchanged values no row has."""
+    """Returns the error for a change whose unchanged values are in no stored row."""
     return NoStoredRowError(
         f"no stored row of {schema.table} has the unchanged values of a change",
         detail="columns " + ", ".join(kept),

@@ -1,9 +1,9 @@
-"""Records of one change topic, read and reduced in bulk.
+"""Parses the records of one change topic in bulk, and reduces them to one change of each key.
 
-`ChangeEvent.parse` defines the meaning of a record; this module computes the same, several times as
-fast, by reading only what a mirror needs and decoding only the change of each key that survives the
-batch. It passes any unknown form to `ChangeEvent.parse`, which names the fault. A record that
-cannot be read is quarantined with its cause; all others are applied.
+`ChangeEvent.parse` defines the meaning of a record. This module computes the same several times as
+fast, because it parses only what a mirror needs, and decodes only the last change of each key in
+the batch. It passes unknown forms to `ChangeEvent.parse`, whose error names the fault. A record
+that cannot be read is quarantined with its cause; all others are applied.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import Facts
 
 
-class _Truncated(Exception):  # noqa: N818  # no error: how a record says that it is no row's
+class _Truncated(Exception):  # noqa: N818  # no error: signals a record without a row
     def __init__(self, version: int, at_us: int) -> None:
         self.version = version
         self.at_us = at_us
@@ -64,19 +64,19 @@ class TopicReducer:
 
     Args:
         schema: The table as its catalog describes it, with the columns that are read.
-        facts: Of a table of events, which of its records count; None if all do.
-        shapes: How the table came by its columns: records of other shapes are carried over, and one
-            that no shape explains is quarantined. Without it, it stops the batch.
-        left_out: Names of columns that the table has beside those of `schema`; their values are
-            not looked at.
-        left_to_read: Records of older versions do not count: a read of the table follows.
-        begun: Whether it is asked when rows began; then the inserts and deletes of their keys are
-            told with them, also those that do not count otherwise.
+        facts: For a table of events, which of its records count; None if all do.
+        shapes: The table's recorded shapes: records of an earlier shape are converted, and a record
+            that fits no shape is quarantined. Without shapes, such a record stops the batch.
+        left_out: Names of further columns of the table, whose values are ignored.
+        left_to_read: Records of older versions do not count, because a snapshot of the table
+            follows.
+        begun: Whether views show when rows were inserted; then inserts and deletes of their keys
+            are returned too, even if they do not count otherwise.
     """
 
     _every: ClassVar = False
 
-    def __init__(  # noqa: PLR0913  # what may be asked of a topic, most of it seldom
+    def __init__(  # noqa: PLR0913  # options of a topic, most of them rare
         self,
         schema: TableSchema,
         facts: Facts | None = None,
@@ -120,10 +120,10 @@ class TopicReducer:
 
     # one loop: a call for each record would cost as much as reading it
     def add(self, records: Iterable[Record | tuple[Any, ...]]) -> None:  # noqa: C901
-        """Takes records in the order of their topic; tombstones are skipped.
+        """Adds records in the order of their topic; tombstones are skipped.
 
         Raises:
-            SchemaMismatchError: A record has a column more or less than the table had.
+            SchemaMismatchError: A record lacks a column of the table, or has an additional one.
         """
         newest, passed = self._newest, self._passed if self._every else None
         for record in records:
@@ -165,15 +165,15 @@ class TopicReducer:
                 newest[identity] = self._before(raw, seen)
 
     def _after(self, older: RawChange, newer: RawChange) -> RawChange:
-        """Returns the newer of two changes of a key that came in this order."""
+        """See `newer_after`."""
         return newer_after(older, newer)
 
     def _before(self, older: RawChange, newer: RawChange) -> RawChange:
-        """Returns the newer of two changes of a key, the older of which came late."""
+        """See `newer_before`."""
         return newer_before(older, newer)
 
     def pass_over(self, record: Record) -> None:
-        """Notes that an unreadable record of a key is at this position."""
+        """Records that an unreadable record of a key is at this position."""
         if record.key is not None:
             self._cut(record.key)
 
@@ -191,7 +191,7 @@ class TopicReducer:
         if read is None and record.value is not None and self._fitting is not None:
             return RecordHeader(
                 0, streamed=False, whole=False
-            )  # a read of the table takes its place
+            )  # a snapshot of the table replaces it
         if read is None:
             raise EnvelopeError("the record is not a change of a row")
         raw = read[0]
@@ -209,7 +209,7 @@ class TopicReducer:
         for (identity, raw), row in zip(items, self._rows(items), strict=False):
             begun = self._begun.pop(identity, None) if self._begun else None
             if begun is not None and begun.record is not raw.record:
-                raw = replace(raw, begun=begun.record)  # noqa: PLW2901  # its records are both
+                raw = replace(raw, begun=begun.record)  # noqa: PLW2901  # it has both records
             try:
                 if row is None or raw.kept or raw.key is None:
                     change = self._change(identity, raw, row)
@@ -241,18 +241,18 @@ class TopicReducer:
         return done
 
     def _only_begun(self) -> Iterator[RowChange]:
-        """What is left: keys of which nothing else is known."""
+        """Yields the inserts and deletes of keys without any other change."""
         for key, begun in self._begun.items():
             try:
                 values = self._key(key)
             except self._set_apart:
-                continue  # a row of the table as it is now has no such key
+                continue  # no row of the present table can have this key
             yield RowChange(values, 0, None, 0, begun=begun.version, begun_at_us=begun.at_us)
 
     def _note_begun(
         self, record: Any, operation: str, version: int, key: bytes | None, at_us: int
     ) -> None:
-        """Notes an insert or a delete; the newest of a key determines when its row began."""
+        """Records an insert or a delete; the newest of a key determines when its row began."""
         if key is None or operation not in ("c", "d") or version < self._truncated:
             return
         seen = self._begun.get(key)
@@ -260,16 +260,16 @@ class TopicReducer:
             self._begun[key] = _Begun(version, at_us if operation == "c" else 0, record)
 
     def _items(self) -> Collection[tuple[bytes | str, RawChange]]:
-        """What the records come to, by what tells it from other rows."""
+        """Returns the changes by the identity of their rows."""
         return self._newest.items()
 
     def _rows(
         self, items: Collection[tuple[bytes | str, RawChange]]
     ) -> Iterator[dict[str, object] | None]:
-        """The values of changes in their order, decoded together.
+        """Yields the decoded rows of changes, in order.
 
-        It is None of a delete; and of all, if the values of any do not fit: then each is decoded by
-        itself.
+        A delete has None. If a value does not fit its column, all rows are None: the caller then
+        decodes each row separately.
         """
         try:
             rows = self._decode_rows([raw.row for _, raw in items if raw.row is not None])
@@ -299,7 +299,7 @@ class TopicReducer:
             key = self._key(raw.key)
         return RowChange(key, raw.version, row, raw.committed_at_us, raw.kept, base, raw.moved_at)
 
-    # every way out is one less step for each record
+    # each early return saves a step for each record
     def _read(  # noqa: PLR0911
         self, record: Any, key: bytes | None, value: bytes, epoch: int
     ) -> tuple[RawChange, int] | None:
@@ -356,13 +356,13 @@ class TopicReducer:
         if kept and operation == "c":
             return self._moved(raw)
         if kept and raw.key in self._cuts and raw.key not in self._newest:
-            return replace(raw, lost=True)  # the store's row is that of before the cut
+            return replace(raw, lost=True)  # the store's row is older than the unreadable record
         return raw
 
     def _fitted(
         self, raw: RawChange, row: Mapping[str, Any], operation: str
     ) -> Mapping[str, Any] | None:
-        """A row of another shape in the plan's columns; None if that is left to a read."""
+        """Converts a row of another shape to the plan's columns; None if a snapshot replaces it."""
         if self._fitting is None:
             found = self._read_of(row)
             self._decode_row(found)  # raises, and names the columns
@@ -384,10 +384,10 @@ class TopicReducer:
         return {name: value for name, value in row.items() if name not in self._left_out}
 
     def _moved(self, raw: RawChange) -> RawChange:
-        """Handles a row that changed its key: its kept values are in the row of its old key.
+        """Handles a row whose key changed: its kept values are in the row of its old key.
 
-        The delete of the old key is written right before it. Otherwise the topic has several
-        partitions, and it is unknown which changes of the old row have been read.
+        The delete of the old key must be the record right before it. If it is not, the topic has
+        several partitions, and it is unknown which changes of the old row have been read.
         """
         old_key = canonical(raw.record[5])
         left = None if old_key is None else self._newest.get(old_key)
@@ -433,7 +433,7 @@ class TopicReducer:
         return None if upsert is None else (upsert, order)
 
     def _cut(self, key: bytes | None) -> None:
-        """No one knows what of a key's row has changed after what is known of it."""
+        """Records that a later, unreadable record may have changed a key's row."""
         if key is None:
             return
         self._cuts.add(key)
@@ -488,10 +488,10 @@ def _passed_over(facts: Facts, operation: str, kind: str | None) -> bool:
         return True
     if operation == "d" and not facts.deletes:
         return True
-    # no type at all is for others to find out
+    # a record without a type is checked elsewhere
     return kind is not None and kind not in facts.types
 
 
 def _row_id(version: int, order: int) -> str:
-    # of fixed width, so that text order is log order and files of old rows are skipped by it
+    # fixed width, so that text order is log order and files of old rows can be skipped
     return f"{epoch_of(version):03d}-{lsn_of(version):016x}-{order:08x}"

@@ -1,4 +1,4 @@
-"""Rows of a view in their document form, some thousand at a time, and no dict for each of them."""
+"""Rows of a view in document form, some thousand at a time, without a dict for each row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowPart(NamedTuple):
 
     Attributes:
         names: Columns that the view shows.
-        rows: For each row the values of these columns, in their document form.
+        rows: The values of these columns for each row, in document form.
     """
 
     names: tuple[str, ...]
@@ -38,7 +38,7 @@ class RowPart(NamedTuple):
             (name,) = key
             values = list(map(itemgetter(self.names.index(name)), self.rows))
             kinds = set(map(type, values))
-            if kinds == {int}:  # as most keys are, and a call for each is what takes long
+            if kinds == {int}:  # like most keys; a call for each would be slow
                 return list(map(str, values))
             if kinds == {str}:
                 return list(map(text_alone, values))
@@ -53,9 +53,9 @@ def shown(plan: ViewPlan) -> tuple[str, ...]:
 
 
 def parts(plan: ViewPlan, documents: Iterable[Mapping[str, object]]) -> Iterator[RowPart]:
-    """Yields documents of a view as parts.
+    """Yields documents of a view in parts.
 
-    A row as old as a column without a default need not show it.
+    A document may lack a column that was added, without a default, after its row was written.
     """
     names, left = shown(plan), iter(documents)
     while some := list(islice(left, ROWS_AT_ONCE)):

@@ -14,37 +14,37 @@ if TYPE_CHECKING:
 
     from projections.errors import SinkError, WaitsBehindError
 
-_ALIGNMENT: Final = 8  # of every record in Postgres' log
+_ALIGNMENT: Final = 8  # alignment of records in Postgres' log
 _LENT: Final = 1
 
 
-# made for every record: a frozen dataclass takes ten times as long, and the collector has to look
-# at each although none is ever part of a cycle
+# created for every record: a frozen dataclass takes ten times as long, and the garbage collector
+# would visit each one although none is ever part of a cycle
 class RowChange(msgspec.Struct, frozen=True, gc=False):
     """The newest known state of one key.
 
     Attributes:
-        key: Values of the view's key columns, in the plan's order; `()` of a truncate, which only
-            a history is given as a change.
+        key: Values of the view's key columns, in the plan's order; `()` for a truncate, which is a
+            change only for histories.
         version: `ChangePosition.version` of the change.
         row: Decoded values by column; None after a delete.
-        committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for rows that a
-            snapshot read, whose commit time is unknown.
-        kept: Columns that the change leaves as they were; in `row` they are None and mean nothing.
+        committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for snapshot
+            rows, whose commit time is unknown.
+        kept: Columns that the change did not modify; in `row` they are None, which has no meaning.
             Their values are in the stored row of the key, if that is of the same epoch.
-        base: Key of the stored row that has them instead, if the row came under another key; that
-            row must have come from the log, not have been read from the table.
+        base: Key of the stored row with the kept values, if the row had another key before; that
+            row must be from the log, not from a snapshot.
         moved_at: Version with which the row left that key: a stored row that is not older is
-            another one.
-        read_at_us: Of a row that was read, when; for histories only.
-        sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 if unknown, or
-            no view asks.
-        inserted: Whether the row came to be by it, or was there before; None where the log does not
-            say, as of a row that was read. For histories only.
-        begun: Version of the newest insert or delete of its key among the records that it was made
-            from; 0 of none, or if no view asks. A change of version 0 without a row says that
-            alone, of a row whose own changes are left to a read.
-        begun_at_us: When that was committed, if it was an insert, microseconds since 1970, UTC.
+            another row.
+        read_at_us: Time of a snapshot row, microseconds since 1970, UTC; for histories only.
+        sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 if unknown or
+            not requested by a view.
+        inserted: Whether the change inserted the row; None if the log does not show it, as for a
+            snapshot row. For histories only.
+        begun: Version of the newest insert or delete of its key among its records; 0 if there is
+            none, or if no view requests it. A change of version 0 without a row has only this
+            information: a snapshot replaces the row's changes.
+        begun_at_us: Commit time of that insert, microseconds since 1970, UTC; 0 for a delete.
     """
 
     key: tuple[object, ...]
@@ -65,8 +65,8 @@ class ReadSpan(NamedTuple):
     """Version and time of a whole-table snapshot; microseconds since 1970, UTC.
 
     Attributes:
-        version: Version of the rows that it has read, as `ChangePosition.of_read` makes it.
-        at_us: When its position was taken.
+        version: Version of its rows; see `ChangePosition.of_read`.
+        at_us: When its position was determined.
         until_us: When every row had been read.
     """
 
@@ -78,13 +78,13 @@ class ReadSpan(NamedTuple):
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
     """Returns whether a stored row has the values that a change keeps.
 
-    After a gap in the log (another epoch) a stored row may lack changes. A row of a snapshot was
-    read at an unknown moment: for changes of its own key that does no harm, as later ones follow,
-    but under its old key there may be another row by now.
+    After a gap in the log (another epoch) a stored row may lack changes. A snapshot row was read at
+    an unknown moment. For a change of the same key that is harmless, because later changes follow;
+    but if the row moved to another key, the old key may have another row by now.
 
     Args:
         change: A change with kept values.
-        stored_version: Version of the row that should have them.
+        stored_version: Version of the row that should have the kept values.
         since: Rows of older versions lack columns of their table; see `ViewPlan`.
     """
     if stored_version < since or epoch_of(stored_version) != epoch_of(change.version):
@@ -95,30 +95,30 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
 def completed_version(change: RowChange, stored_version: int) -> int:
     """Returns the version of a change whose kept values came from a stored row.
 
-    If that row was read from the table, so were the values, and the row may supply them to no other
-    key. Its version shows that: it is after the change's own and before that of any later change.
+    If that was a snapshot row, the completed row must not supply its values to another key. Its
+    version shows that: it is after the change's version and before that of any later change.
     """
     return change.version | _LENT if read(stored_version) else change.version
 
 
 def read(version: int) -> bool:
-    """Tells whether a row, or some of its values, were read: no record of the log lies there."""
+    """Returns whether a row has values from a snapshot: no log record has such a version."""
     return bool(version & _ALIGNMENT - 1)
 
 
 def whole_row_read(version: int) -> bool:
-    """Tells whether all of a row was read, at some moment from the position that it stands for."""
+    """Returns whether all values of a row are from a snapshot."""
     return read(version) and version & _ALIGNMENT - 1 != _LENT
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A change that a store refused, while it applied the others.
+    """A change that a store refused while it applied the others.
 
     Attributes:
         change: The change.
-        error: Why: the store cannot hold it, or has no row with its unchanged values; or an earlier
-            change of its key was refused.
+        error: The cause: the store cannot hold it, has no row with its unchanged values, or refused
+            an earlier change of its key.
     """
 
     change: RowChange
@@ -127,13 +127,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of the changes given to a sink.
+    """The outcome of the changes written to a sink.
 
     Attributes:
         upserted: Rows inserted or replaced.
         deleted: Deletes recorded, whether or not a row existed.
-        stale: Changes not newer than what the store had.
-        refused: Changes that could not be written; the key is as it was.
+        stale: Changes that are not newer than the store's version of their key.
+        refused: Changes that could not be written; their keys are unchanged.
         size_bytes: Bytes sent to the store.
     """
 

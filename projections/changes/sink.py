@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class StoredKey(NamedTuple):
-    """What a store has of a key.
+    """The content of a store for a key.
 
     Attributes:
-        version: As `Sink.versions` tells it.
-        documents: Its row in document form; none where there is none, and more than one only if
-            the store is damaged.
+        version: The result of `Sink.versions`.
+        documents: Its row in document form; empty without a row, more than one only if the store is
+            damaged.
     """
 
     version: int
@@ -30,33 +30,33 @@ class Sink(Protocol):
 
     Guarantees of every implementation:
 
-    Order: each key holds the change with the greatest version ever given, whatever the order in
-    which changes, batches and writers arrive. A change with kept values is the exception: it must
-    come after the change that has them, as it does in every topic. One that comes without is
-    refused; nothing is made up.
+    Order: each key has the change with the greatest version ever written, regardless of the order
+    in which changes, batches and writers arrive. The exception is a change with kept values: it
+    must follow the change that has them, as it does in every topic. Otherwise it is refused, and no
+    value is invented.
 
     Refusals: a change that the store cannot hold, or whose kept values no row has, is reported in
-    `Applied.refused` and leaves its key as it was. All others are written.
+    `Applied.refused`, and its key is unchanged. All others are written.
 
-    Duplicates: a change that is not newer than what the key holds changes nothing, so giving a
-    batch again, whole or in part, has no effect.
+    Duplicates: a change that is not newer than its key's version has no effect, so a batch may be
+    written again, whole or in part.
 
-    Deletes: a delete is remembered with its version, also for a key that was never seen, and
-    outlives a restart of store and writer; an older change does not bring the row back.
+    Deletes: a delete is stored with its version, also for an unknown key, and survives restarts of
+    store and writer; an older change does not restore the row.
 
-    Sweeps: once `sweep` has returned, no row of the view is older than the version it was given,
-    and none ever comes back, whatever older changes arrive later and through which instance. So
-    the memories of older deletes may go as well. Rows of that version or newer stay.
+    Sweeps: once `sweep` has returned, no row of the view is older than the given version, and none
+    ever returns, regardless of the older changes that arrive later through any instance. Stored
+    deletes of older versions may therefore be removed. Rows of that version or newer stay.
 
-    Durability: when `apply` returns, every change is in the store as safely as the store keeps
-    anything it acknowledged. When it raises, any part of the batch may have been written.
+    Durability: when `apply` returns, every change is as durable as any write that the store has
+    acknowledged. When it raises, any part of the batch may have been written.
 
-    Threads: one caller at a time per instance; several instances may write the same view, except
-    where an implementation says that it takes a lock.
+    Threads: one caller at a time per instance; several instances may write the same view, unless an
+    implementation states that it takes a lock.
     """
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Makes the view's place in the store unless it is there; what it has stays.
+        """Creates the view's index, table or namespace if it is missing; existing content stays.
 
         Raises:
             SinkError: The store refuses or cannot be reached.
@@ -72,10 +72,10 @@ class Sink(Protocol):
         ...
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
-        """Returns for each change up to which version its key needs no more changes.
+        """Returns, for each change, the version through which its key needs no more changes.
 
-        That is the version of the stored row or delete, or what `sweep` was given last; 0 of a key
-        that was never seen, or that the store cannot hold.
+        That is the version of the stored row or delete, or that of the last `sweep`; 0 for a key
+        that the store never had or cannot hold.
 
         Raises:
             SinkError: The store cannot be read.
@@ -83,9 +83,9 @@ class Sink(Protocol):
         ...
 
     def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
-        """Returns what each of some keys has now; of a view whose rows have keys.
+        """Returns the present content of keys; only for views whose rows have keys.
 
-        A row and its version are of one moment.
+        A row and its version are read at one moment.
 
         Raises:
             SinkError: The store cannot be read.
@@ -93,23 +93,23 @@ class Sink(Protocol):
         ...
 
     def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
-        """Removes every row older than a version; returns how many there were.
+        """Removes every row older than a version; returns the number of removed rows.
 
-        It may be repeated, also after an interruption. A history ends states and removes none, each
-        by the first read that does not have it.
+        It may be repeated, also after an interruption. A history removes no states but ends them:
+        each at the first snapshot that does not have the row.
 
         Args:
             plan: The view.
-            below_version: The version: that of the rows of its newest whole-table snapshot.
+            below_version: Version of the rows of its newest whole-table snapshot.
             reads: Every whole-table snapshot of its table; for histories only.
 
         Raises:
-            SinkError: The store refuses or cannot be reached; the call has to be repeated.
+            SinkError: The store refuses or cannot be reached; the call must be repeated.
         """
         ...
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
-        """Reads every live row in its document form, in no order.
+        """Reads every present row in document form, in no order.
 
         Raises:
             SinkError: The store cannot be read.
@@ -117,7 +117,7 @@ class Sink(Protocol):
         ...
 
     def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
-        """Reads the same as `documents`, some thousand rows at a time, without what a view hides.
+        """Reads the rows of `documents`, some thousand at a time, with only the shown columns.
 
         Raises:
             SinkError: The store cannot be read.
@@ -125,7 +125,7 @@ class Sink(Protocol):
         ...
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
-        """Reads every live row with its version, in no order; not of a history.
+        """Reads every present row with its version, in no order; not for histories.
 
         Raises:
             SinkError: The store cannot be read.
@@ -133,5 +133,5 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Lets go of connections; the instance is of no use afterwards."""
+        """Closes connections; the instance cannot be used afterwards."""
         ...

@@ -1,10 +1,10 @@
 """Sweeps: removal of rows that a whole-table snapshot did not find.
 
-Such a row was deleted while nothing was captured: its delete is in no topic. The read sent every
-existing row with one position. Once a view has applied all of the read, every row with an older
-version was therefore gone by then. A view of several tables may be swept up to the oldest of their
-newest reads: every row of each table has been sent with that version or a newer one. Until then the
-view has surplus rows, and claims no position.
+Such a row was deleted while nothing was captured, so no topic has its delete. The snapshot sends
+every existing row with one position. Once a view has applied the whole snapshot, every row with an
+older version no longer exists in the source. A view of several tables is swept up to the oldest of
+their newest snapshots, because every row of each table was sent with that version or a newer one.
+Until then the view has surplus rows, and reports no position.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ SET removed = headwater.sweeps.removed + excluded.removed, swept_at = clock_time
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is to be removed from a view, and when.
+    """A pending removal of rows from a view.
 
     Attributes:
-        below_version: Rows of older versions are gone at the source.
-        ends: Offsets below which everything must have been applied.
+        below_version: Rows of older versions no longer exist in the source.
+        ends: Offsets below which everything must have been applied first.
     """
 
     below_version: int
     ends: Mapping[tuple[str, int], int]
 
     def covered_by(self, applied: Offsets) -> bool:
-        """Tells whether a store that has all below some offsets may be swept."""
+        """Returns whether a store that has every record below these offsets may be swept."""
         return all(not end or applied.get(place, 0) >= end for place, end in self.ends.items())
 
 
@@ -68,11 +68,11 @@ def applied(committed: Offsets, waiting: Offsets) -> Offsets:
 
 
 def due(plan: ViewPlan, whole: Mapping[str, WholeRead]) -> Sweep | None:
-    """Returns what the newest snapshots of whole tables allow to be swept; None without them.
+    """Returns the sweep that the newest whole-table snapshots permit; None without them.
 
     Args:
         plan: The view.
-        whole: The newest whole-table snapshot that is done, by topic.
+        whole: The newest completed whole-table snapshot, by topic.
     """
     topics = _topics(plan)
     below_version = _below_version(topics, whole)
@@ -103,18 +103,18 @@ def pending(
     whole: Mapping[str, WholeRead],
     done: Mapping[tuple[str, Store], int],
 ) -> Sweep | None:
-    """Returns what a view has still to get rid of in a store; None if there is nothing.
+    """Returns the pending sweep of a view in a store; None if there is none.
 
     Args:
         plan: The view.
         store: The store.
-        whole: The newest whole-table snapshot that is done, by topic.
+        whole: The newest completed whole-table snapshot, by topic.
         done: The version up to which each view was swept, by view and store.
     """
-    # where rows of a new shape wait, what a read has sent is not in the view
+    # while rows of a new shape are quarantined, the view lacks rows of the snapshot
     below_version = None if plan.behind else _below_version(_topics(plan), whole)
     if below_version is None or done.get((plan.name, store), 0) >= below_version:
-        return None  # nearly always: asked for each view and store, several times a second
+        return None  # nearly always; called several times a second for each view and store
     return due(plan, whole)
 
 
@@ -141,5 +141,5 @@ def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:
 def note(
     connection: psycopg.Connection[Any], view: str, store: Store, sweep: Sweep, removed: int
 ) -> None:
-    """Notes that a view was swept, for good."""
+    """Records permanently that a view was swept."""
     connection.execute(_NOTE, (view, store, sweep.below_version, removed))

@@ -1,4 +1,4 @@
-"""TaskOutcome: what the views of one task have written so far, and which records wait."""
+"""TaskOutcome: what the views of one task have written so far, and the records to quarantine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnappliedRecord:
-    """A record that waits.
+    """A record to be quarantined.
 
     Attributes:
-        view: The view it waits for.
-        key: The key text under which its changes wait for each other.
+        view: The view that cannot apply it.
+        key: Text of its key, by which changes are quarantined together; see `key_text`.
         topic: Its topic; the record has partition and offset.
         record: The record.
         version: Its position in the log; None if it cannot be read.
-        error: Why it waits.
+        error: Why it is quarantined.
     """
 
     view: str
@@ -62,8 +62,8 @@ class ViewCount:
 
     Attributes:
         records: Records of its topics.
-        applied: Those that the store has applied, or has something newer for.
-        quarantined: Those that wait.
+        applied: Those that the store has applied, or for whose keys it has a newer version.
+        quarantined: Those that are quarantined.
         filtered: Those that the view does not need: tombstones, events of other types.
         changes: The store's counts of the resulting changes.
         lags_us: Time from commit to store, microseconds, of each change.
@@ -80,11 +80,11 @@ class ViewCount:
 
 
 class TaskOutcome:
-    """What the deliveries of one task share.
+    """The shared state of one task's deliveries.
 
     Attributes:
         counts: The outcome of the records, by view.
-        waiting: Records that wait: the caller stores them before the batch counts as done.
+        waiting: Records to quarantine: the caller stores them before the batch counts as done.
         truncated: Versions up to which views were truncated, by view.
         halted: The view that has to be paused; None if there is none.
 
@@ -121,7 +121,7 @@ class TaskOutcome:
         return self._sink()
 
     def quarantine(self, waiting: Sequence[UnappliedRecord]) -> None:
-        """Adds records that wait, so that later ones of their keys wait behind them."""
+        """Adds records to quarantine, so that later ones of their keys wait behind them."""
         self.waiting += waiting
         for each in waiting:
             self._apart[each.view].add(each.key)

@@ -1,4 +1,4 @@
-"""ViewDelivery: one view's part of a write, from reduced records to what the store has taken."""
+"""ViewDelivery: one view's part of a write, from reduced records to the store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ViewDelivery:
         self._behind: list[RecordFailure] = []
 
     def run(self) -> None:
-        """Writes the changes, counts them, and sets apart what has to wait.
+        """Writes the changes, counts them, and quarantines those that must wait.
 
         Raises:
             SinkError: The store refuses everything or cannot be reached.
@@ -64,13 +64,13 @@ class ViewDelivery:
             if part:
                 applied += sink.apply(plan, part)
         if plan.inserted_at and reduced.begun:
-            sink.apply(plan, reduced.begun)  # of records that count as filtered
+            sink.apply(plan, reduced.begun)  # their records count as filtered
         for refused in applied.refused:
             self._fail(refused.change, refused.error)
         self._count(self._to_quarantine(sink), applied, ready)
 
     def _mine(self, kind: str | None) -> bool:
-        """Whether an event of a type belongs to the view; without a type it may."""
+        """Returns whether the view may have an event of this type; always, without a type."""
         return self._names is None or kind is None or kind in self._names
 
     def _of_view(self) -> list[RowChange]:
@@ -89,14 +89,14 @@ class ViewDelivery:
         return readable
 
     def _timed(self) -> list[RowChange]:
-        """The changes with those of their times that the view asks for."""
+        """Returns the changes with the times that the view shows."""
         changes, asked = self._reduced.changes, {which for _, which in self._plan.times}
         if ChangeTime.BROKER in asked:
             sent = (raw.own.sent_at_us for raw in self._reduced.raws)
             pairs = zip(changes, sent, strict=True)
             changes = [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
         if ChangeTime.COMMIT in asked and self._topic.endswith(str(ARCHIVED_EVENTS)):
-            # that is when the event was moved, not when it came to be
+            # this is the time when the event was archived, not when it was appended
             changes = [structs.replace(change, committed_at_us=0) for change in changes]
         return changes
 
@@ -118,7 +118,7 @@ class ViewDelivery:
             row = change.row
             if row is not None and change.kept:
                 if not inspection.columns.isdisjoint(change.kept):
-                    # what decides is not known: the row is read, as for any value that is lacking
+                    # the deciding value is missing: the row is read again, as for any such value
                     self._fail(change, missing_values(self._plan.schema, change.kept))
                     continue
                 row = {name: value for name, value in row.items() if name not in change.kept}
@@ -139,10 +139,10 @@ class ViewDelivery:
                     hint="correct the row; or change the expectation, and retry",
                 ),
             )
-            # right before it, so that the row itself can still come when it is tried again
+            # one less, so that the row itself can still be applied by a retry
             version -= 1
         if self._plan.append_only:
-            return []  # there was no row of that key before
+            return []  # this key had no row before
         return [
             RowChange(
                 change.key,
@@ -174,7 +174,7 @@ class ViewDelivery:
         )
 
     def _ready(self, changes: list[RowChange]) -> list[RowChange]:
-        """Leaves out changes that have to wait; nearly always there are none."""
+        """Leaves out changes that must be quarantined; nearly always there are none."""
         held, unread = self._task.held(self._plan), self._unread()
         keys = held.keys | unread.keys() if unread else held.keys
         if not keys and not held.given_up:
@@ -204,7 +204,7 @@ class ViewDelivery:
     def _unfounded(
         self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
     ) -> bool:
-        """Whether the row with a change's kept values is quarantined itself, or was discarded."""
+        """Returns whether the row with a change's kept values is quarantined or was discarded."""
         base_key = key if base is None else (canonical(base) or base).decode()
         if base is not None and base_key in keys:
             return True
@@ -217,7 +217,7 @@ class ViewDelivery:
 
     @cached_property
     def _sources(self) -> Mapping[tuple[tuple[object, ...], int], Any]:
-        # only what has to wait is asked for
+        # needed only for changes that must be quarantined
         return self._reduced.sources()
 
     def _fail(self, change: RowChange, error: PlatformError) -> None:

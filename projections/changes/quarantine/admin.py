@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from projections.changes.quarantine.table import Connection
 
-# A key of one column may be named by its value alone.
+# A key of one column may be given as its value alone.
 _PICKED: Final = """
     source = %(source)s AND state IN ('waiting', 'retry')
 AND (%(view)s::text IS NULL OR view = %(view)s) AND (%(store)s::text IS NULL OR store = %(store)s)
@@ -51,7 +51,7 @@ UPDATE headwater.quarantine SET state = 'retry'
    AND (view, store, key) IN (SELECT view, store, key FROM headwater.quarantine WHERE {_PICKED})
 RETURNING view, store, key
 """  # noqa: S608
-# What only lacks a value is given up where nothing else has failed.
+# A record that only lacks a value is discarded if no other record of its key has failed.
 _DROP: Final = f"""
 WITH picked AS (SELECT DISTINCT view, store, key FROM headwater.quarantine WHERE {_PICKED}),
 failing AS (
@@ -90,18 +90,18 @@ SELECT view, store, key, bool_or(state = 'retry') FROM headwater.quarantine
 
 _T = TypeVar("_T")
 Place = tuple[str, str, str]
-"""View, store and key of what waits together."""
+"""View, store and key of records that wait together."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySelection:
-    """Which keys are meant; None means all.
+    """A selection of keys; None selects all.
 
     Attributes:
-        view: Of one view.
-        store: In one store.
-        key: Of one key: as it is listed, or a key of one column by its value.
-        cause: With a record that waits because of the error of this code.
+        view: Keys of this view.
+        store: Keys in this store.
+        key: This key: as listed, or as its value for a key of one column.
+        cause: Keys with a record that is quarantined with this error code.
     """
 
     view: str | None = None
@@ -111,26 +111,26 @@ class KeySelection:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing narrows it."""
+        """Whether it selects all keys."""
         return self == KeySelection()
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedKey:
-    """A key of a view that waits in a store.
+    """A quarantined key of a view in a store.
 
     Attributes:
         view: The view.
         store: The store.
         key: The key.
-        retrying: Whether the job is to retry it.
-        records: How many of its records wait.
-        code: Cause of the first that failed.
-        message: What is wrong with it.
-        detail: What was seen.
-        attempts: How often it was tried.
-        first_seen_at: Since when the key waits.
-        last_seen_at: When the newest of them came.
+        retrying: Whether the job will retry it.
+        records: Number of its quarantined records.
+        code: Error code of the first record that failed.
+        message: Message of that error.
+        detail: Detail of that error.
+        attempts: Number of attempts.
+        first_seen_at: When the key was quarantined.
+        last_seen_at: When the newest of its records arrived.
     """
 
     view: str
@@ -148,7 +148,7 @@ class QuarantinedKey:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """A record that waits, with its place, its cause and its content."""
+    """A quarantined record, with its topic and offset, its cause and its content."""
 
     view: str
     store: str
@@ -180,7 +180,7 @@ def records(connection: Connection, source: str, picked: KeySelection) -> list[Q
 
 
 def retry(connection: Connection, source: str, picked: KeySelection) -> set[Place]:
-    """Has the job try keys again; returns which."""
+    """Requests that the job retries keys; returns them."""
     with translated_errors():
         return set(connection.execute(_RETRY.encode(), _asked(source, picked)).fetchall())
 
@@ -188,7 +188,7 @@ def retry(connection: Connection, source: str, picked: KeySelection) -> set[Plac
 def still_waiting(
     connection: Connection, source: str, places: set[Place]
 ) -> tuple[set[Place], set[Place]]:
-    """Returns which of some keys the job has not tried yet, and which it has tried in vain."""
+    """Returns the keys that the job has not retried yet, and those whose retry has failed."""
     columns = [list(column) for column in zip(*sorted(places), strict=True)] or [[], [], []]
     with translated_errors():
         rows = connection.execute(_RETRYING, (source, *columns)).fetchall()
@@ -197,10 +197,10 @@ def still_waiting(
 
 
 def drop(connection: Connection, source: str, picked: KeySelection) -> tuple[int, int]:
-    """Discards the failed records; the later ones of their keys are applied.
+    """Discards the failed records; later ones of their keys are applied.
 
     Returns:
-        How many were discarded, and how many are to be applied.
+        Number of discarded records, and of records to be applied.
     """
     with translated_errors():
         rows = connection.execute(_DROP.encode(), _asked(source, picked)).fetchall()
@@ -209,7 +209,7 @@ def drop(connection: Connection, source: str, picked: KeySelection) -> tuple[int
 
 
 def counts(connection: Connection, source: str) -> dict[tuple[str, str], tuple[int, int]]:
-    """Returns by view and store how many records wait, and how many keys for a value only."""
+    """Counts quarantined records, and keys that lack a value, by view and store."""
     try:
         rows = connection.execute(_COUNTS, (UNRESOLVED, source)).fetchall()
     except errors.UndefinedTable:

@@ -1,7 +1,7 @@
-"""Reads that the job requests: of rows that lack a value, or may have lost a change.
+"""Requests to read rows again that lack a value, or may have lost a change.
 
-An unreadable record may have been any change of its key. If its retry fails, the row is read: its
-present state then replaces the record too.
+An unreadable record may have been any change of its key. If its retry fails, the row is read again,
+and its present state also replaces the record.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 KEYS_MAX: Final = 1_000
-"""Keys of one read; more are asked for in the next round."""
+"""Most keys of one request; others follow in the next round."""
 
-# What has arrived with it may have its row already: it is given a moment to be tried again.
+# A record that has arrived since may contain the row, so a retry comes first.
 _LACKING: Final = """
 SELECT DISTINCT view, key FROM headwater.quarantine
  WHERE source = %s AND state = 'waiting' AND key LIKE '{%%' AND view = ANY(%s)
@@ -44,9 +44,9 @@ _EPOCH: Final = "SELECT epoch FROM headwater.captures WHERE source = %s"
 
 
 def ask(connection: Connection, spec: JobSpec) -> None:
-    """Asks for reads of rows, by key.
+    """Requests reads of rows by key.
 
-    A read of the whole table that is under way is waited for first: it may bring them.
+    If a snapshot of the whole table is running, its rows are awaited first.
     """
     with translated_errors():
         plans = {plan.name: plan for plan in spec.plans if _may_be_read(plan)}
@@ -72,7 +72,7 @@ def ask(connection: Connection, spec: JobSpec) -> None:
 
 
 def _may_be_read(plan: ViewPlan) -> bool:
-    # rows of a table without a key cannot be named; events are read by no one but their store
+    # rows without a key cannot be requested, and events are read only by the event store
     return plan.events is None and not plan.append_only
 
 
@@ -82,14 +82,14 @@ def _keys(plan: ViewPlan, texts: list[str]) -> tuple[reads.Key, ...]:
 
 
 def key_values(schema: TableSchema, text: str) -> reads.Key | None:
-    """Returns the values of a key as the text that Postgres reads, in the key's order.
+    """Returns the values of a key as texts that Postgres parses, in the key's order.
 
     Args:
         schema: The table.
         text: The key as records have it, a JSON object.
 
     Returns:
-        None if it is no key of that table: anybody may send a record.
+        The values; None if it is not a key of the table, because a foreign producer sent it.
     """
     fields = list(orjson.loads(text).values())
     columns = [schema.by_name[name] for name in schema.key]

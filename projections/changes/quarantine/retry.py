@@ -1,4 +1,4 @@
-"""Retries of quarantined records: as in a batch, for the keys that are due."""
+"""Retries quarantined records like a batch, for the keys that are due."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def retry_keys(
 ) -> list[RetryResult]:
     """Applies the quarantined records of some keys of a view; returns a verdict on each record.
 
-    A key is tried as a whole: the newest of its changes counts, made whole by those before it. A
-    record that still cannot be read keeps the others waiting, unless one of them came after it and
-    needs nothing of it: a change that follows it in its partition, or a row that was read from the
-    table later than the record was seen.
+    All records of a key are retried together: the newest change counts, completed by those before
+    it. A record that still cannot be read blocks the others, unless a later one does not depend on
+    it: a change that follows it in its partition, or a row read from the table after the record was
+    first seen.
 
     Args:
         plan: The view.
@@ -55,7 +55,7 @@ def retry_keys(
         for of_key in by_key.values()
         for verdict in _read(reducers, of_key, every=plan.history is not None)
     }
-    # rows move from key to key, so that what one of them has depends on the order of all
+    # rows can move between keys, so a key's row depends on the order of the records of all keys
     waiting = [case for case in cases if id(case) not in decided or decided[id(case)].superseded]
     lending = _lending(plan, reducers, waiting, decided.keys(), sink, given_up)
     verdicts = _apply(plan, lending, decided.keys(), sink, given_up)
@@ -65,7 +65,7 @@ def retry_keys(
     return [*decided.values(), *verdicts, *(RetryResult(c) for c in waiting if id(c) not in kept)]
 
 
-def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of it
+def _lending(  # noqa: PLR0913, PLR0917  # the records and what is known of them
     plan: ViewPlan,
     reducers: Mapping[str, TopicReducer],
     cases: Sequence[RetriedRecord],
@@ -75,7 +75,7 @@ def _lending(  # noqa: PLR0913, PLR0917  # what is tried, and what is known of i
 ) -> list[RetriedRecord]:
     """Leaves out records kept to supply values, if their keys have something newer by now."""
     if plan.append_only or plan.events is not None or plan.history is not None:
-        return list(cases)  # none is kept for what another has
+        return list(cases)  # none of their records supplies values to another
     lenders = {
         id(case): reading
         for case in cases
@@ -150,7 +150,7 @@ def _apply(
 def _read(
     reducers: Mapping[str, TopicReducer], cases: Iterable[RetriedRecord], *, every: bool
 ) -> list[RetryResult]:
-    """Returns what of a key is decided without the store."""
+    """Returns the verdicts on a key's records that do not depend on the store."""
     readings: dict[int, RecordHeader] = {}
     unread: list[tuple[RetriedRecord, PlatformError]] = []
     cases = list(cases)
@@ -163,7 +163,7 @@ def _read(
     whole = [(case, reading) for case, reading in whole if reading.whole]
     verdicts = []
     for case, cause in unread:
-        # a history cannot do without what came between
+        # a history needs every change
         if not every and any(_after(later, reading, case) for later, reading in whole):
             verdicts.append(RetryResult(case, superseded=True))
         else:

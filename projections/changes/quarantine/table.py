@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 UNRESOLVED: Final = NoStoredRowError.code
-"""Cause of a change that lacks a value; it waits for a row, not for a person."""
+"""Cause of a change that lacks a value; it waits for the row, not for an operator."""
 
 BEHIND: Final = WaitsBehindError.code
 UNEXPECTED: Final = RowUnexpectedError.code
-"""Cause of a row that its view does not want as it is; it waits until it is another."""
+"""Cause of a row that does not meet an expectation of its view; it waits for a correction."""
 
 KEYS_AT_ONCE: Final = 1_000
 UNFOLLOWED_MAX: Final = 1_000
-"""Changes of rows without a key that a view may have waiting: none of them can be applied later."""
+"""Most quarantined changes of rows without a key in a view: none of them can be applied later."""
 
 BYTES_AT_ONCE: Final = 32 << 20
-"""Bounds of what is tried together: it has to fit the driver's memory beside its batches."""
+"""Most bytes that are retried at once: they must fit in the driver's memory beside its batches."""
 
 _HELD: Final = """
 SELECT view, key, bool_or(state <> 'dropped'), bool_or(state = 'dropped'),
@@ -62,7 +62,7 @@ SELECT view, key, bool_or(state <> 'dropped'), bool_or(state = 'dropped'),
  WHERE source = %s AND store = %s AND state <> 'superseded'
  GROUP BY view, key
 """
-# Its place can have another record by now: the topic was made anew.
+# Its offset can have another record if the topic was recreated.
 _CLEAR: Final = """
 DELETE FROM headwater.quarantine
  WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
@@ -78,7 +78,7 @@ VALUES (%(view)s, %(store)s, %(topic)s, %(partition)s, %(offset)s, %(source)s, %
 ON CONFLICT (view, store, topic, partition, record_offset)
 DO UPDATE SET last_seen_at = clock_timestamp()
 """
-# What waits for a value may have it now; behind something that is gone nothing has to wait.
+# A record that lacks a value may have it now, and records behind a settled one can continue.
 _WAKE: Final = """
 UPDATE headwater.quarantine AS q SET state = 'retry'
  WHERE source = %(source)s AND store = %(store)s AND view = %(view)s AND key = ANY(%(keys)s)
@@ -92,7 +92,7 @@ _OBSOLETE: Final = """
 UPDATE headwater.quarantine SET state = 'retry'
  WHERE source = %s AND store = %s AND view = %s AND state = 'waiting' AND version < %s
 """
-# A view of a table without a key cannot follow them, and a read of the whole table does.
+# A view of a table without a key cannot apply them; a snapshot of the whole table replaces them.
 _MARK_REREAD: Final = """
 UPDATE headwater.quarantine
    SET state = 'superseded', record_key = NULL, record_value = NULL, old_key = NULL,
@@ -167,7 +167,7 @@ class RetriedRecord:
 
     Attributes:
         view: Its view.
-        key: The key text under which its changes wait for each other.
+        key: Text of its key; see `UnappliedRecord`.
         topic: Its topic.
         record: The record.
         version: Its position in the log; None if it could not be read.
@@ -184,13 +184,13 @@ class RetriedRecord:
 
 @dataclass(frozen=True, slots=True)
 class RetryResult:
-    """What came of trying a record again.
+    """The result of a record's retry.
 
     Attributes:
         case: The record.
-        error: Why it failed; None if it is applied, or is needed no more.
-        superseded: Whether it still cannot be read, but a later change took its place.
-        version: Its position in the log, if that could be read by now.
+        error: Why it failed; None if it is applied or no longer needed.
+        superseded: Whether it still cannot be read, but a later change has replaced it.
+        version: Its position in the log; None if that cannot be read.
     """
 
     case: RetriedRecord
@@ -201,7 +201,7 @@ class RetryResult:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Turns the driver's errors into ours; never shows a value.
+    """Translates the driver's errors into ours, without any value.
 
     Raises:
         QuarantineDownError: The database does not answer, or refuses.
@@ -233,10 +233,16 @@ def write(
     waiting: Sequence[UnappliedRecord],
     swept: Mapping[str, int],
 ) -> None:
-    """Stores quarantined records, and by view what it has swept; see `put` and `obsolete`.
+    """Stores quarantined records, and retries those that a sweep made obsolete.
+
+    Args:
+        address: The quarantine.
+        store: The store.
+        waiting: Records to quarantine; see `put`.
+        swept: Version up to which each view was swept; see `obsolete`.
 
     Raises:
-        QuarantineFullError: More would wait of one view than may wait.
+        QuarantineFullError: A view would have more quarantined records than permitted.
         QuarantineDownError: It cannot be written.
     """
     with connect(address) as connection:
@@ -267,10 +273,10 @@ def put(
     waiting: Sequence[UnappliedRecord],
     rows_max: int,
 ) -> None:
-    """Stores quarantined records; does nothing if they are stored.
+    """Stores quarantined records; those already stored only get a new time.
 
     Raises:
-        QuarantineFullError: More would wait of one view than may wait.
+        QuarantineFullError: A view would have more quarantined records than permitted.
         QuarantineDownError: It cannot be written.
     """
     places = [{"store": store, "source": source, **_fields(each)} for each in waiting]
@@ -319,7 +325,7 @@ def _full(
 
 
 def obsolete(connection: Connection, source: str, store: Store, below: Mapping[str, int]) -> None:
-    """Has what a view has swept looked at again: nothing older than that is needed any more."""
+    """Retries the records below the version of a view's sweep, which are no longer needed."""
     with translated_errors():
         for view, version in below.items():
             unfollowed = source, store, view, KeylessChangeError.code, version
@@ -328,14 +334,14 @@ def obsolete(connection: Connection, source: str, store: Store, below: Mapping[s
 
 
 def retry_reshaped(connection: Connection, source: str, views: Iterable[str]) -> None:
-    """Has records retry whose columns views did not expect: they may have others by now."""
+    """Retries records with unexpected columns, because the views may have these columns by now."""
     codes = [UnknownShapeError.code, SchemaMismatchError.code]
     with translated_errors():
         connection.execute(_RETRY_RESHAPED, (source, sorted(views), codes))
 
 
 def due_stores(connection: Connection, source: str) -> list[str]:
-    """Returns the stores in which something is to be retried."""
+    """Returns the stores with records to retry."""
     with translated_errors():
         return [store for (store,) in connection.execute(_DUE_STORES, (source,)).fetchall()]
 
@@ -343,7 +349,7 @@ def due_stores(connection: Connection, source: str) -> list[str]:
 def due(
     connection: Connection, source: str, store: Store, views: Iterable[str]
 ) -> list[RetriedRecord]:
-    """Returns all that waits of some keys that are to be retried, in the order of the log."""
+    """Returns all quarantined records of some keys to be retried, in the order of the log."""
     bounds = {"keys": KEYS_AT_ONCE, "bytes": BYTES_AT_ONCE}
     place = {"source": source, "store": store, "views": sorted(views)}
     with translated_errors():
@@ -357,7 +363,7 @@ def due(
 
 
 def settle(connection: Connection, store: Store, verdicts: Iterable[RetryResult]) -> None:
-    """Notes what came of trying records again."""
+    """Records the results of retries."""
     done, superseded, failed = [], [], []
     for verdict in verdicts:
         place = {
@@ -431,24 +437,24 @@ def erase(
         through: The version.
 
     Returns:
-        How many records were removed.
+        Number of removed records.
 
     Raises:
         QuarantineDownError: The database does not answer.
     """
     with translated_errors():
         removed = connection.execute(_ERASE, (source, topic, sorted(keys), through)).rowcount
-        connection.execute(_VACUUM)  # else they are in the table's file until it is reused
+        connection.execute(_VACUUM)  # the table's file keeps dead rows until then
     return removed
 
 
 def halt(address: LedgerAddress, view: str, error: ProjectionError) -> None:
-    """Has a view paused until `headwater view resume`; the job binds its views without it.
+    """Pauses a view until `headwater view resume`; the job binds its views without it.
 
-    That is committed before the batch fails, so a job that is killed meanwhile finds it.
+    This is committed before the batch fails, so that it survives a kill of the job.
 
     Raises:
-        QuarantineDownError: It cannot be noted.
+        QuarantineDownError: It cannot be recorded.
     """
     with connect(address) as connection, translated_errors():
         view_schemas.pause(connection, address.source, view, Fault.of(error))

@@ -1,4 +1,4 @@
-"""What the job's driver knows of one store's quarantine, and the lock under which it is tended."""
+"""StoreGuard: the driver's copy of one store's quarantined keys, and the lock of its writes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from projections.planning.job_config import LedgerAddress
 
 _PAUSE_S: Final = 5.0
-"""Between two tries to reach a database that does not answer."""
+"""Pause between two attempts to reach a database that does not answer."""
 
 
 class StoreGuard:
     """Knows the quarantined keys, and admits one batch or retry of the store at a time.
 
     Only the job adds to the quarantine. While the database is down, the last known keys therefore
-    suffice for batches that quarantine nothing: at worst a key that was given up stays blocked.
+    suffice for batches that quarantine nothing: at worst a discarded key stays blocked.
 
     Args:
-        address: Where the quarantine is.
+        address: The quarantine.
         store: The store.
     """
 
@@ -52,17 +52,17 @@ class StoreGuard:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Waits until nothing else is written to the store, and keeps all others out meanwhile.
+        """Waits for other writes to the store, and excludes them within the block.
 
         Raises:
-            WriterFencedError: Another driver has adopted.
+            WriterFencedError: Another driver has adopted the home.
         """
         with self._lock, self._turn(), writing(self._driver_token):
             yield
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Keeps readers where they are meanwhile; without the database no one can move them."""
+        """Excludes cutovers meanwhile; without the database no process can begin one."""
         with ExitStack() as turn:
             if self._connection is not None or time.monotonic() >= self._away_until:
                 try:
@@ -77,7 +77,7 @@ class StoreGuard:
         """Returns the quarantined records, by view.
 
         Raises:
-            QuarantineDownError: It cannot be read, and nothing certain is known.
+            QuarantineDownError: It cannot be read, and was never read before.
         """
         if self._known is not None and time.monotonic() < self._again_at:
             return self._known
@@ -92,7 +92,7 @@ class StoreGuard:
         return self._known
 
     def changed(self) -> None:
-        """Notes that more may wait than is known."""
+        """Records that there may be quarantined records that are not known yet."""
         self._known = None
 
     def _connected(self) -> Connection:
@@ -101,7 +101,7 @@ class StoreGuard:
         return self._connection
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
