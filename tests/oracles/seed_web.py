@@ -300,7 +300,7 @@ class Web:
         assert version is not None
         self._published.complete(version, self.deriver.derived(version))
         assert {} == self.deriver.faults
-        names = [keeper.view.name for keeper in self.deriver.keepers]
+        names = [maintainer.view.name for maintainer in self.deriver.maintainers]
         views = {name: self._read(name) for name in names}
         return Stage({name: list(rows.values()) for name, rows in self.rows.items()}, views)
 

@@ -98,7 +98,7 @@ class DerivedMaintainer:
         identities = {_view(place): columns for place, columns in self.identities.items()}
         return replace(found, near=columns_in_order(known.anchors, found.by, identities))
 
-    def keep(  # noqa: PLR0913  # what one boundary is to one view
+    def maintain(  # noqa: PLR0913  # the parts of one boundary
         self,
         version: PublishedVersion,
         known: Mapping[str, TableVersion],

@@ -95,9 +95,9 @@ class DerivedReplay:
             ViewHaltedError: A row does not meet an expectation.
         """
         for view in views:
-            keeper = DerivedMaintainer(self._root, view, self._versions)
+            maintainer = DerivedMaintainer(self._root, view, self._versions)
             try:
-                made = keeper.keep(self._boundary, self._known, None, self._places)
+                made = maintainer.maintain(self._boundary, self._known, None, self._places)
             except (PySparkException, Py4JJavaError) as error:
                 fault = query_fault(view.name, error)
                 why = _WHY.get(fault.code, ViewQueryError)

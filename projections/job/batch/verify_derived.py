@@ -67,9 +67,9 @@ def verify_derived(
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
-        keeper = DerivedMaintainer(tables, view, versions)
+        maintainer = DerivedMaintainer(tables, view, versions)
         try:
-            return derived_report(keeper, latest, places, spec.config.source, others)
+            return derived_report(maintainer, latest, places, spec.config.source, others)
         except FunctionLostError as error:
             if uncompared is None:
                 raise
@@ -81,7 +81,7 @@ def verify_derived(
 
 
 def derived_report(
-    keeper: DerivedMaintainer,
+    maintainer: DerivedMaintainer,
     latest: PublishedVersion,
     places: Mapping[str, str],
     source: str,
@@ -90,7 +90,7 @@ def derived_report(
     """Compares one derived view with its query; see `verify_derived`.
 
     Args:
-        keeper: The view's maintainer.
+        maintainer: The view's maintainer.
         latest: The published version.
         places: Where views are read; see `Published.current`.
         source: Name of the source.
@@ -100,34 +100,34 @@ def derived_report(
         The report; None if the view is not published.
     """
     known = {**latest.views, **others.tables}
-    _require_unique(keeper, known, {**places, **others.places})
-    own = latest.views.get(keeper.view.name)
-    return None if own is None else _report(keeper, own, source)
+    _require_unique(maintainer, known, {**places, **others.places})
+    own = latest.views.get(maintainer.view.name)
+    return None if own is None else _report(maintainer, own, source)
 
 
 def _require_unique(
-    keeper: DerivedMaintainer, known: Mapping[str, TableVersion], places: Mapping[str, str]
+    maintainer: DerivedMaintainer, known: Mapping[str, TableVersion], places: Mapping[str, str]
 ) -> None:
     """Checks the keys of a view that is behind its inputs."""
-    view, own = keeper.view, known.get(keeper.view.name)
+    view, own = maintainer.view, known.get(maintainer.view.name)
     read = [places.get(name, name) for name in view.inputs]
     if not known.keys() >= set(read):
         return
     newest = {place: known[place].version for place in read}
     if own is None or own.made_from != newest:
-        require_unique(keeper.expected(keeper.result(newest)), view.keys, view.name)
+        require_unique(maintainer.expected(maintainer.result(newest)), view.keys, view.name)
 
 
-def _report(keeper: DerivedMaintainer, table: TableVersion, source: str) -> ViewReport:
-    view = keeper.view
-    computed = keeper.result(table.made_from)
-    result = keeper.expected(computed)
+def _report(maintainer: DerivedMaintainer, table: TableVersion, source: str) -> ViewReport:
+    view = maintainer.view
+    computed = maintainer.result(table.made_from)
+    result = maintainer.expected(computed)
     withheld = 0 if result is computed else computed.count() - result.count()
-    stored = keeper.versions.rows(view.name, table.version)
+    stored = maintainer.versions.rows(view.name, table.version)
     counts = counted(result, stored, view.keys)
     bad = counts.missing or counts.extra or counts.different
     found = wrong(result, stored, view.keys, counts, _NAMED) if bad else []
-    text = _texts(keeper, table, source)
+    text = _texts(maintainer, table, source)
     findings = tuple(KeyFinding(text(each.key), each.verdict, 0, each.columns) for each in found)
     columns = {name for each in findings[:EXAMPLES] for name in each.columns}
     return ViewReport(
@@ -148,12 +148,12 @@ def _report(keeper: DerivedMaintainer, table: TableVersion, source: str) -> View
 
 
 def _texts(
-    keeper: DerivedMaintainer, table: TableVersion, source: str
+    maintainer: DerivedMaintainer, table: TableVersion, source: str
 ) -> Callable[[tuple[object, ...]], str]:
     """Returns what makes the text of a key, as search and cache have it."""
-    place = DeltaTable(str(keeper.tables / keeper.view.name), version=table.version)
+    place = DeltaTable(str(maintainer.tables / maintainer.view.name), version=table.version)
     try:
-        plan = derived_plan(keeper.view, source, pa.schema(place.schema().to_arrow()))
+        plan = derived_plan(maintainer.view, source, pa.schema(place.schema().to_arrow()))
     except PlanError:  # of a key that only a table can hold
         return lambda key: ", ".join(map(str, key))
     return DocumentForm(plan).name_of

@@ -102,7 +102,9 @@ class DerivedChecksTask(BackgroundTask):
         if latest is None:
             return CheckAnswer(compared=True)
         # of its own, by Delta's own reader: what is verified was made from what the other one reads
-        keeper = DerivedMaintainer(tables, view, TableVersions(self._session, tables, files_max=0))
+        maintainer = DerivedMaintainer(
+            tables, view, TableVersions(self._session, tables, files_max=0)
+        )
         others = published_views(tables, self._spec.cross_reads.read)
-        report = derived_report(keeper, latest, places, self._spec.config.source, others)
+        report = derived_report(maintainer, latest, places, self._spec.config.source, others)
         return CheckAnswer(compared=True, report=report)

@@ -94,7 +94,7 @@ class DerivedTablesTask(BackgroundTask):
         self._spec = spec
         self._versions = TableVersions(session, tables)
         self._versions_of_few = TableVersions(batches, tables)
-        self.keepers = [self._keeper(view) for view in spec.derived]
+        self.maintainers = [self._maintainer(view) for view in spec.derived]
         self._store_lock = DerivedStoreLock(spec.config.source_dsn, spec.config.source, Store.TABLE)
         self._joining: dict[str, DerivedView] = {}
         self._made: Mapping[str, TableVersion] = {}
@@ -165,7 +165,7 @@ class DerivedTablesTask(BackgroundTask):
     @property
     def views(self) -> list[DerivedView]:
         """What is kept, under its places."""
-        return [keeper.view for keeper in self.keepers]
+        return [maintainer.view for maintainer in self.maintainers]
 
     def reached(self) -> dict[tuple[str, Store], Lsn]:
         """Returns where each view is in each store."""
@@ -202,14 +202,21 @@ class DerivedTablesTask(BackgroundTask):
         known |= others.tables
         kept: dict[str, Future[TableVersion | None]] = {}
         identities = self._identities()
-        for keeper in self.keepers:
-            keeper.identities = identities
+        for maintainer in self.maintainers:
+            maintainer.identities = identities
             # those that it waits for are in the pool already, so they come to their end
-            read = (places.get(name, name) for name in keeper.view.inputs)
+            read = (places.get(name, name) for name in maintainer.view.inputs)
             inputs = {place: kept[place] for place in read if place in kept}
-            own = views.get(keeper.view.name)
-            kept[keeper.view.name] = self._pool.submit(
-                self._kept, keeper, version, {**known}, inputs, own, places, others.sources
+            own = views.get(maintainer.view.name)
+            kept[maintainer.view.name] = self._pool.submit(
+                self._maintained,
+                maintainer,
+                version,
+                {**known},
+                inputs,
+                own,
+                places,
+                others.sources,
             )
         wait(kept.values())
         found = {name: future.result() for name, future in kept.items()}
@@ -224,7 +231,7 @@ class DerivedTablesTask(BackgroundTask):
         }
         return mirrored | {view.name: view.keys for view in self.views}
 
-    def _keeper(self, view: DerivedView) -> DerivedMaintainer:
+    def _maintainer(self, view: DerivedView) -> DerivedMaintainer:
         tables, driver_token = self._spec.config.addresses.tables, self._spec.driver_token
         return DerivedMaintainer(
             tables, view, self._versions, self._versions_of_few, driver_token=driver_token
@@ -243,11 +250,11 @@ class DerivedTablesTask(BackgroundTask):
         self._joining = {each.view.name: each.view for each in kept if each.joining}
         if [each.view for each in kept] == self.views:
             return
-        known = {keeper.view.name: keeper for keeper in self.keepers}
-        self.keepers = [
+        known = {maintainer.view.name: maintainer for maintainer in self.maintainers}
+        self.maintainers = [
             before
             if (before := known.get(each.view.name)) and before.view == each.view
-            else self._keeper(each.view)
+            else self._maintainer(each.view)
             for each in kept
         ]
         for name in known.keys() - {view.name for view in self.views}:
@@ -285,9 +292,9 @@ class DerivedTablesTask(BackgroundTask):
             self._renewals.done(renewal, Store.TABLE, number_of(version))
             _log.info("a view was made whole as it was asked", view=renewal.view)
 
-    def _kept(  # noqa: PLR0913, PLR0917  # what one boundary is to one view
+    def _maintained(  # noqa: PLR0913, PLR0917  # the parts of one boundary
         self,
-        keeper: DerivedMaintainer,
+        maintainer: DerivedMaintainer,
         version: PublishedVersion,
         known: dict[str, TableVersion],
         inputs: Mapping[str, Future[TableVersion | None]],
@@ -296,7 +303,7 @@ class DerivedTablesTask(BackgroundTask):
         others: Mapping[str, str],
     ) -> TableVersion | None:
         """Brings a view to a boundary; it stays where it was if it cannot be kept."""
-        name = keeper.view.name
+        name = maintainer.view.name
         for each, future in inputs.items():
             made = future.result()
             if made is not None:
@@ -304,9 +311,9 @@ class DerivedTablesTask(BackgroundTask):
         began = time.monotonic()
         renewal = self._renewals.due(name, Store.TABLE, number_of(version))
         try:
-            self._require_declared(keeper.view)
+            self._require_declared(maintainer.view)
             whole = renewal is not None
-            made = keeper.keep(version, known, own, places, whole=whole, others=others)
+            made = maintainer.maintain(version, known, own, places, whole=whole, others=others)
             self.faults.pop(name, None)
             if renewal is not None and made is not None:
                 self._renewed.append(renewal)
@@ -345,19 +352,21 @@ class DerivedTablesTask(BackgroundTask):
     def _publish_explanations(self) -> None:
         """Says how each view is kept; read by `headwater view explain` and `status`."""
         said = {
-            keeper.view.name: {
-                "seconds": round(self.seconds.get(keeper.view.name, 0.0), 3),
-                "error": asdict(fault) if (fault := self.faults.get(keeper.view.name)) else None,
-                **(asdict(keeper.explanation) if keeper.explanation else {}),
-                "failed": dict(keeper.failed),
-                "reached": self._vectors(keeper.view.name),
+            maintainer.view.name: {
+                "seconds": round(self.seconds.get(maintainer.view.name, 0.0), 3),
+                "error": asdict(fault)
+                if (fault := self.faults.get(maintainer.view.name))
+                else None,
+                **(asdict(maintainer.explanation) if maintainer.explanation else {}),
+                "failed": dict(maintainer.failed),
+                "reached": self._vectors(maintainer.view.name),
                 "stores": {
                     str(store): found
                     for store, follower in self._followers.items()
-                    if (found := follower.told(keeper.view.name)) is not None
+                    if (found := follower.told(maintainer.view.name)) is not None
                 },
             }
-            for keeper in self.keepers
+            for maintainer in self.maintainers
         }
         text = orjson.dumps(said)
         if text == self._said:

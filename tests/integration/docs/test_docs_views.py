@@ -172,8 +172,8 @@ class Shop:
             print(tuple(map(_shown, row.values())))  # noqa: T201
 
     def kept(self, name: str) -> str:
-        (keeper,) = (each for each in self.deriver.keepers if each.view.name == name)
-        said = keeper.explanation
+        (maintainer,) = (each for each in self.deriver.maintainers if each.view.name == name)
+        said = maintainer.explanation
         assert said is not None
         return f"{said.strategy} by {', '.join(said.by)}"
 

@@ -89,7 +89,8 @@ class Web:
         self._published.complete(version, self._deriver.derived(version))
         assert {} == self._deriver.faults
         kept = {
-            keeper.explanation and keeper.explanation.strategy for keeper in self._deriver.keepers
+            maintainer.explanation and maintainer.explanation.strategy
+            for maintainer in self._deriver.maintainers
         }
         assert {"keyed"} == kept
         rows = sql.run("SELECT * FROM searches_ever_per_day", self.tables).to_pylist()

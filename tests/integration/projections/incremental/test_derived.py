@@ -302,8 +302,8 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(
     spec = job(folder)
     shop = Shop(spec.config.addresses.tables, Random(11))  # noqa: S311
     deriver = DerivedTablesTask(spark, session_of_batches(spark), spec)
-    for keeper in deriver.keepers:
-        keeper.onward_rows_min = 0
+    for maintainer in deriver.maintainers:
+        maintainer.onward_rows_min = 0
     for number in range(8):
         if number in {2, 6, 7}:  # the job ends after it has written, before it says so
             shop.change()
@@ -324,7 +324,7 @@ def test_views_made_from_others_equal_their_queries_at_every_boundary(
     withheld = {report.view: report.withheld for report in reports if report.withheld}
     ids = spark.sql("SELECT id FROM orders WHERE coalesce(total, 0) <= 4").count()
     assert withheld.get("large", 0) == ids
-    failed = {keeper.view.name: keeper.failed for keeper in deriver.keepers}
+    failed = {maintainer.view.name: maintainer.failed for maintainer in deriver.maintainers}
     assert failed["large"]["large"] > 0
     assert failed["several"]["several"] > 0
     assert failed["small"]["small"] == 0

@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 
 from projections.definition.views import DerivedView
-from projections.incremental.spark import maintainer
 from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.pruned_inputs import PrunedInputs
 from projections.incremental.spark.table_reader import TableVersions
@@ -120,18 +119,18 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
 
     monkeypatch.setattr(PrunedInputs, "of", counted)
     own: dict[str, TableVersion | None] = dict.fromkeys(view.name for view in VIEWS)
-    keepers = [DerivedMaintainer(tmp_path, view, versions) for view in VIEWS]
+    maintainers = [DerivedMaintainer(tmp_path, view, versions) for view in VIEWS]
     for boundary in range(1, 6):
         known = {name: TableVersion(at, 1, boundary) for name, at in web.versions.items()}
-        for keeper in keepers:
-            keeper.identities = dict.fromkeys(SCHEMAS, ("id",))
-            name = keeper.view.name
+        for maintainer in maintainers:
+            maintainer.identities = dict.fromkeys(SCHEMAS, ("id",))
+            name = maintainer.view.name
             version = PublishedVersion(boundary, 1, boundary, 0, known, complete=False)
             with monkeypatch.context() as patched:
                 if boundary == BREAKS:  # as it does where the feed reaches not so far
                     patched.setattr(maintainer, "gathered", broken)
-                own[name] = keeper.keep(version, known, own[name])
-            whole = keeper.result({each: at.version for each, at in known.items()})
+                own[name] = maintainer.maintain(version, known, own[name])
+            whole = maintainer.result({each: at.version for each, at in known.items()})
             kept = spark.read.format("delta").load(str(tmp_path / name)).drop("_version")
             assert rows(whole) == rows(kept.select(whole.columns))
         web.add(NOON + dt.timedelta(days=DAYS + boundary), 2)
@@ -143,9 +142,9 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
     if files_max == 1:
         near, whole_files = map(sum, zip(*seen, strict=True))
         assert near < whole_files / 2
-    said = {keeper.view.name: keeper.explanation for keeper in keepers}
+    said = {maintainer.view.name: maintainer.explanation for maintainer in maintainers}
     assert said["pairs"] is not None
     assert {"searches.at", "clicks.at", "clicks.search"} <= set(said["pairs"].near)
-    keepers[0].identities = {"searches": ("id", "at")}  # which no key of the view has
-    assert keepers[0].explanation is not None
-    assert () == keepers[0].explanation.near
+    maintainers[0].identities = {"searches": ("id", "at")}  # which no key of the view has
+    assert maintainers[0].explanation is not None
+    assert () == maintainers[0].explanation.near

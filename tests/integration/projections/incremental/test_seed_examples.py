@@ -400,7 +400,7 @@ def test_a_timeline_is_kept_under_changes_of_posts_and_of_follows(stages: list[S
 def test_each_of_the_examples_with_groups_is_kept_by_its_keys(
     web: Web, stages: list[Stage]
 ) -> None:
-    said = {keeper.view.name: keeper.explanation for keeper in web.deriver.keepers}
+    said = {maintainer.view.name: maintainer.explanation for maintainer in web.deriver.maintainers}
 
     assert len(said) > 20
     by_chance_there = {name for stage in stages[2:] for name, rows in stage.views.items() if rows}

@@ -234,7 +234,7 @@ def test_a_view_is_kept_alike_by_whoever_reads_few_rows_and_many(
         "SELECT name, count(*) AS n FROM things GROUP BY 1",
     )
     few, many = TableVersions(session_of_batches(spark), tmp_path), TableVersions(spark, tmp_path)
-    keeper = DerivedMaintainer(tmp_path, view, many, few)
+    derived = DerivedMaintainer(tmp_path, view, many, few)
     own = None
 
     for part, rows_few in enumerate((1_000, 1_000, 1, 1, 1_000)):
@@ -243,7 +243,7 @@ def test_a_view_is_kept_alike_by_whoever_reads_few_rows_and_many(
         table.merge()
         at = TableVersion(table.version, 1, part + 1)
         boundary = PublishedVersion(part + 1, 1, part + 1, 0, {"things": at}, complete=False)
-        own = keeper.keep(boundary, {"things": at}, own)
+        own = derived.maintain(boundary, {"things": at}, own)
 
         assert own is not None
         wanted = many.rows("things", table.version).groupBy("name").count()

@@ -139,9 +139,9 @@ class Web:
         assert version is not None
         self._published.complete(version, self.deriver.derived(version))
         assert {} == self.deriver.faults
-        for keeper in self.deriver.keepers:
-            assert keeper.explanation is not None
-            assert "keyed" == keeper.explanation.strategy
+        for maintainer in self.deriver.maintainers:
+            assert maintainer.explanation is not None
+            assert "keyed" == maintainer.explanation.strategy
         return {name: self._read(name) for name in ("by_all", "as_known")}
 
     def _read(self, view: str) -> list[dict[str, Any]]:
