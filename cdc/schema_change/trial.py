@@ -98,7 +98,7 @@ class MigrationError(CdcError):
 
 
 @dataclass(frozen=True, slots=True)
-class TriedTable:
+class MigratedTable:
     """A captured table that a migration changes.
 
     Attributes:
@@ -119,7 +119,7 @@ def try_migration(
     tables: Iterable[TableName],
     migration: str,
     rules: Mapping[TableName, ColumnRules] | None = None,
-) -> dict[TableName, TriedTable]:
+) -> dict[TableName, MigratedTable]:
     """Tries a migration, and rolls it back.
 
     Args:
@@ -143,10 +143,10 @@ def try_migration(
                 before = {table: copies.state(table) for table in tables if table in wanted}
                 copies.run(migration)
                 found = {
-                    table: copies.tried(table, state, rules or {})
+                    table: copies.migrated(table, state, rules or {})
                     for table, state in before.items()
                 }
-        return {table: tried for table, tried in found.items() if tried is not None}
+        return {table: migrated for table, migrated in found.items() if migrated is not None}
 
 
 def _wanted(connection: Connection, tables: set[TableName], migration: str) -> dict[TableName, int]:
@@ -259,13 +259,13 @@ class _Copies:
             raise MigrationError(f"table {table} could not be copied")
         return found
 
-    def tried(
+    def migrated(
         self, table: TableName, before: _State, rules: Mapping[TableName, ColumnRules]
-    ) -> TriedTable | None:
+    ) -> MigratedTable | None:
         """Returns the effect on a table; None if it is unchanged."""
         own, after = self._state(self._oids[table]), self._state(before.oid)
         if own is None or after is None:
-            return TriedTable(self._oids[table], None, rewritten=False, schema=None)
+            return MigratedTable(self._oids[table], None, rewritten=False, schema=None)
         place = {place: schema for schema, place in self._places.items()}
         name = TableName(place.get(after.table.schema, after.table.schema), after.table.name)
         shape, rewritten = _mapped(own, before, after, name), after.file != before.file
@@ -278,7 +278,7 @@ class _Copies:
         schema = replace(described, table=name)
         if table in rules:
             schema = rules[table].applied(schema)
-        return TriedTable(own.oid, shape, rewritten, schema)
+        return MigratedTable(own.oid, shape, rewritten, schema)
 
     def _state(self, oid: int) -> _State | None:
         row = self._connection.execute(_STATE.encode(), (oid,)).fetchone()

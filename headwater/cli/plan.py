@@ -64,7 +64,7 @@ def plan(
     view would pause.
     """
     if migration is not None:
-        _foresee(options.platform(), migration, as_json=as_json)
+        _migration_effects(options.platform(), migration, as_json=as_json)
         return
     done = for_each(
         options.platforms(),
@@ -131,9 +131,9 @@ def _hint(each: Difference | Check, source: str | None) -> str | None:
     return each.hint and completed(each.hint, source)
 
 
-def _foresee(platform: Platform, migration: Path, *, as_json: bool) -> None:
+def _migration_effects(platform: Platform, migration: Path, *, as_json: bool) -> None:
     text = sys.stdin.read() if str(migration) == "-" else _text(migration)
-    effects = platform.foresee(text)
+    effects = platform.migration_effects(text)
     if as_json:
         print_json({"effects": [asdict(effect) for effect in effects]})
     else:

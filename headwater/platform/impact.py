@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from cdc.column_rule import Hiding
-    from cdc.schema_change.trial import TriedTable
+    from cdc.schema_change.trial import MigratedTable
     from cdc.table import TableName
     from headwater.project.project import Project
     from headwater.runtime import Endpoints
     from projections.common.fault import Fault
     from projections.definition.views import DerivedView, View
-    from projections.planning.impact import Foreseen
+    from projections.planning.impact import SchemaImpact
 
 _DOES: Final = {
     SchemaOutcome.FOLLOWED: "follows",
@@ -109,15 +109,15 @@ class Impact:
         events = (view for view in self._views if isinstance(view, EventsView))
         return [*map(_difference, self._effects()), *_unread_events(self.dsn, events)]
 
-    def _effects(self, tried: Mapping[TableName, TriedTable] | None = None) -> list[Effect]:
+    def _effects(self, migrated: Mapping[TableName, MigratedTable] | None = None) -> list[Effect]:
         with session.connect(self.dsn) as connection:
             source = self.project.source.name
             kept = registry.kept(connection, source, self._views)
             shown = [each.view for each in kept if each.shown]
-            found = impact.foresee(connection, source, shown, tried, hiding=self.hiding)
-        return [*_of_tables(found), *self._of_others(found, to_come=tried is not None)]
+            found = impact.predict(connection, source, shown, migrated, hiding=self.hiding)
+        return [*_of_tables(found), *self._of_others(found, to_come=migrated is not None)]
 
-    def _of_others(self, found: Foreseen, *, to_come: bool) -> Iterator[Effect]:
+    def _of_others(self, found: SchemaImpact, *, to_come: bool) -> Iterator[Effect]:
         """What becomes of derived views; of what has happened, a job knows it."""
         derived = self.project.declarations.derived | (self.project.readers if to_come else {})
         known = None if to_come else self.failing
@@ -163,7 +163,7 @@ class Impact:
         return list(self.project.declarations.views.values())
 
 
-def _of_tables(found: Foreseen) -> Iterator[Effect]:
+def _of_tables(found: SchemaImpact) -> Iterator[Effect]:
     for each in found.views:
         reads = "; the table is read again" if each.reads else ""
         does = _DOES[each.outcome] + reads

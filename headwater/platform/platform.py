@@ -207,7 +207,7 @@ class Platform:
         """Returns by view and store what the job has yet to fill for the first time."""
         return self.views.building() if self.job_runs() else []
 
-    def foresee(self, migration: str) -> list[Effect]:
+    def migration_effects(self, migration: str) -> list[Effect]:
         """Returns what becomes of the views by a migration; changes nothing.
 
         Args:

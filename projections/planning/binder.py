@@ -50,7 +50,7 @@ class Binder:
         views: Its views.
         decides: Whether to decide on changes of tables and to store the decisions.
         hiding: Rules for excluded, hashed and masked columns of the source.
-        foreseen: Tables to use instead of the catalog's; None for a dropped one.
+        predicted: Tables to use instead of the catalog's; None for a dropped one.
     """
 
     def __init__(  # noqa: PLR0913  # what it sees, and by what it decides
@@ -61,7 +61,7 @@ class Binder:
         *,
         decides: bool,
         hiding: Hiding,
-        foreseen: Mapping[TableName, TableSchema | None] | None = None,
+        predicted: Mapping[TableName, TableSchema | None] | None = None,
     ) -> None:
         tables = {table for view in views for table in tables_of(view)}
         self._connection = connection
@@ -69,7 +69,7 @@ class Binder:
         self._decides = decides
         self._histories = histories.of_tables(connection, tables, hiding.rules, hiding.salt)
         self._schemas = catalog.describe(connection, tables, hiding.rules)
-        for table, schema in (foreseen or {}).items():
+        for table, schema in (predicted or {}).items():
             self._schemas.pop(table, None)
             if schema is not None:
                 self._schemas[schema.table] = schema

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cdc.column_rule import Hiding
     from cdc.schema_change.shape import TableHistory
-    from cdc.schema_change.trial import TriedTable
+    from cdc.schema_change.trial import MigratedTable
     from cdc.table import TableName
     from projections.definition.views import View
     from projections.planning.view_plan import ViewPlan
@@ -74,7 +74,7 @@ class ViewImpact:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class SchemaImpact:
     """The effects on views.
 
     Attributes:
@@ -86,40 +86,40 @@ class Foreseen:
     plans: tuple[ViewPlan, ...]
 
 
-def foresee(
+def predict(
     connection: Connection,
     source: str,
     views: Sequence[View],
-    tried: Mapping[TableName, TriedTable] | None = None,
+    migrated: Mapping[TableName, MigratedTable] | None = None,
     *,
     hiding: Hiding = NOTHING_HIDDEN,
-) -> Foreseen:
+) -> SchemaImpact:
     """Returns how views would react to changes of their tables; stores nothing.
 
     Args:
         connection: To the source, in autocommit.
         source: Its name.
         views: The views.
-        tried: Effect of a migration on tables; None for the changes so far, including those that
+        migrated: Effect of a migration on tables; None for the changes so far, including those that
             the job has not seen.
         hiding: Rules for excluded, hashed and masked columns of the source.
     """
     if not view_schemas.ready(connection):
-        return Foreseen((), ())
+        return SchemaImpact((), ())
     tables = [view.table for view in views if isinstance(view, MirrorView)]
     with alone(connection, source, decides=True), connection.transaction(force_rollback=True):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        if tried is None:
+        if migrated is None:
             histories.observe(connection, tables)
             for name in _SETTINGS:
                 connection.execute(f"SET LOCAL {name} TO DEFAULT".encode())
-        for table in (tried or {}).values():
+        for table in (migrated or {}).values():
             shape = None if table.shape is None else Jsonb(dict(table.shape))
             connection.execute(_NOTE, (table.oid, table.rewritten, shape))
-        foreseen = {name: table.schema for name, table in (tried or {}).items()}
+        predicted = {name: table.schema for name, table in (migrated or {}).items()}
         known = histories.of_tables(connection, tables, hiding.rules, hiding.salt)
         binder = Binder(
-            connection, source, list(views), decides=True, hiding=hiding, foreseen=foreseen
+            connection, source, list(views), decides=True, hiding=hiding, predicted=predicted
         )
         before = view_schemas.read(connection, source)
         bound = [_bound(binder, view) for view in views]
@@ -129,7 +129,7 @@ def foresee(
         for view, each in zip(views, bound, strict=True)
     )
     plans = (each for each in bound if not isinstance(each, Fault | PausedView))
-    return Foreseen(tuple(filter(None, told)), tuple(plans))
+    return SchemaImpact(tuple(filter(None, told)), tuple(plans))
 
 
 def _bound(binder: Binder, view: View) -> ViewPlan | PausedView | Fault:

@@ -12,7 +12,7 @@ from cdc.column_rule import ColumnRules
 from cdc.postgres import catalog, own_schema
 from cdc.schema_change import history, trigger
 from cdc.schema_change.shape import TableShape
-from cdc.schema_change.trial import MigrationError, TriedTable, try_migration
+from cdc.schema_change.trial import MigratedTable, MigrationError, try_migration
 from cdc.table import TableName
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def shape_of(source: psycopg.Connection[Any], table: TableName) -> TableShape | 
     return latest.shape
 
 
-def found(tried: TriedTable) -> TableShape | None:
-    return None if tried.shape is None else TableShape.of_json(tried.shape)
+def found(migrated: MigratedTable) -> TableShape | None:
+    return None if migrated.shape is None else TableShape.of_json(migrated.shape)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_try_tells_what_the_migration_makes(
     rows = source.execute("SELECT * FROM orders ORDER BY id").fetchall()
     notes = source.execute("SELECT coalesce(max(id), 0) FROM headwater.schema_changes").fetchone()
 
-    tried = try_migration(database, TABLES, migration)
+    migrated = try_migration(database, TABLES, migration)
 
     assert before == {table: shape_of(source, table) for table in TABLES}
     assert rows == source.execute("SELECT * FROM orders ORDER BY id").fetchall()
@@ -117,8 +117,8 @@ def test_a_try_tells_what_the_migration_makes(
             notes,
         ).fetchall()
     )
-    assert told == {each.oid: each.rewritten for each in tried.values()}
-    for table, each in tried.items():
+    assert told == {each.oid: each.rewritten for each in migrated.values()}
+    for table, each in migrated.items():
         now = shape_of(source, table)
         assert found(each) == now, table
         if now is not None:
@@ -132,9 +132,9 @@ def test_a_rule_for_columns_holds_for_what_is_tried(
 ) -> None:
     rules = {ORDERS: ColumnRules(exclude=["note"])}
     migration = "ALTER TABLE orders ADD x int"
-    tried = try_migration(database, TABLES, migration, rules)[ORDERS]
-    assert tried.schema is not None
-    assert {"note", "x"} & tried.schema.by_name.keys() == {"x"}
+    migrated = try_migration(database, TABLES, migration, rules)[ORDERS]
+    assert migrated.schema is not None
+    assert {"note", "x"} & migrated.schema.by_name.keys() == {"x"}
     assert shape_of(source, ORDERS) is not None
 
 
@@ -168,9 +168,9 @@ def test_whoever_writes_does_not_wait_and_is_not_waited_for(
 ) -> None:
     with psycopg.connect(database) as writer:
         writer.execute("UPDATE orders SET total = total + 1")  # and does not commit
-        tried = try_migration(database, TABLES, "ALTER TABLE orders ADD x int DEFAULT random()")
-        assert {ORDERS} == tried.keys()
-        assert tried[ORDERS].rewritten
+        migrated = try_migration(database, TABLES, "ALTER TABLE orders ADD x int DEFAULT random()")
+        assert {ORDERS} == migrated.keys()
+        assert migrated[ORDERS].rewritten
         writer.execute("ALTER TABLE orders ADD y int")
         with pytest.raises(MigrationError, match=r"orders is being altered now"):
             try_migration(database, TABLES, "ALTER TABLE orders ADD x int")

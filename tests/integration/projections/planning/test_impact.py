@@ -16,7 +16,7 @@ from projections.definition.views import HistoryColumns, MirrorView, SchemaPolic
 from projections.errors import PlanError, ViewPausedError
 from projections.planning import view_schemas
 from projections.planning.binding import bind
-from projections.planning.impact import Foreseen, foresee
+from projections.planning.impact import SchemaImpact, predict
 from projections.planning.schema_policy import SchemaOutcome
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def kept(source: psycopg.Connection[Any]) -> tuple[Any, ...]:
     return shapes, view_schemas.outcomes(source), len(reads.of_source(source, "shop", 1))
 
 
-def told(found: Foreseen) -> dict[str, tuple[SchemaOutcome, bool]]:
+def told(found: SchemaImpact) -> dict[str, tuple[SchemaOutcome, bool]]:
     return {each.view: (each.outcome, each.reads) for each in found.views}
 
 
@@ -74,8 +74,8 @@ def test_what_a_migration_would_do_is_what_it_does(
         "ALTER TABLE orders ALTER note TYPE int USING note::int; ALTER TABLE items ADD n int"
     )
     before = kept(source)
-    tried = try_migration(database, TABLES, migration)
-    found = foresee(source, "shop", VIEWS, tried)
+    migrated = try_migration(database, TABLES, migration)
+    found = predict(source, "shop", VIEWS, migrated)
 
     assert before == kept(source)
     assert {
@@ -93,7 +93,7 @@ def test_what_a_migration_would_do_is_what_it_does(
     assert ViewPausedError.code == orders.fault.code
 
     source.execute(migration.encode())
-    looked = foresee(source, "shop", VIEWS)
+    looked = predict(source, "shop", VIEWS)
     assert before[0] == view_schemas.read(source, "shop")
     assert found.views == looked.views
     bound = bind(source, "shop", VIEWS, decides=True)
@@ -107,10 +107,10 @@ def test_what_a_migration_would_do_is_what_it_does(
 def test_a_view_that_stands_still_is_told_until_it_goes_on(
     source: psycopg.Connection[Any],
 ) -> None:
-    assert ((), VIEWS) == (foresee(source, "shop", VIEWS).views, VIEWS)
+    assert ((), VIEWS) == (predict(source, "shop", VIEWS).views, VIEWS)
     source.execute("ALTER TABLE orders RENAME TO purchases")
     bind(source, "shop", VIEWS[:1], decides=True)
-    (one,) = foresee(source, "shop", VIEWS[:1]).views
+    (one,) = predict(source, "shop", VIEWS[:1]).views
     assert ("orders", SchemaOutcome.PAUSED, ()) == (one.view, one.outcome, one.changes)
     assert one.fault is not None
     assert "declare the table by its new name" in (one.fault.hint or "")
@@ -122,7 +122,7 @@ def test_what_the_source_does_not_note_by_itself_is_seen(
     source.execute("ALTER EVENT TRIGGER headwater_ddl DISABLE")
     source.execute("ALTER TABLE items ADD n int")
     notes = source.execute("SELECT max(id) FROM headwater.schema_changes").fetchone()
-    assert {"items": (SchemaOutcome.FOLLOWED, True)} == told(foresee(source, "shop", VIEWS))
+    assert {"items": (SchemaOutcome.FOLLOWED, True)} == told(predict(source, "shop", VIEWS))
     assert notes == source.execute("SELECT max(id) FROM headwater.schema_changes").fetchone()
 
 
@@ -132,11 +132,11 @@ def test_a_new_view_that_would_not_fit_is_told_beside_all_others(
     unfit = mirror("unfit", history=HistoryColumns(tracked=("status",)))
     with pytest.raises(PlanError):
         bind(source, "shop", [unfit])
-    tried = try_migration(database, TABLES, "DROP TABLE items")
-    found = foresee(source, "shop", (unfit, *VIEWS), tried)
+    migrated = try_migration(database, TABLES, "DROP TABLE items")
+    found = predict(source, "shop", (unfit, *VIEWS), migrated)
     assert {"unfit": (SchemaOutcome.PAUSED, False), "items": (SchemaOutcome.PAUSED, False)} == told(
         found
     )
     assert {plan.name for plan in found.plans} == {view.name for view in VIEWS} - {"items"}
-    tried = try_migration(database, TABLES, "ALTER TABLE orders ADD status text")
-    assert "unfit" not in told(foresee(source, "shop", (unfit, *VIEWS), tried))
+    migrated = try_migration(database, TABLES, "ALTER TABLE orders ADD status text")
+    assert "unfit" not in told(predict(source, "shop", (unfit, *VIEWS), migrated))

@@ -13,7 +13,7 @@ from headwater.reading import sql
 from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.errors import VersionBehindError
 from projections.planning import binding
-from projections.planning.impact import foresee
+from projections.planning.impact import predict
 from projections.planning.schema_policy import SchemaOutcome
 from projections.stores.valkey.reader import CacheReader
 from projections.versions import cutover, rebuild, registry
@@ -94,9 +94,9 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
         assert [] == job.catch_up()
 
         # what will become of the views is known before
-        tried = try_migration(database, [PEOPLE, OTHERS], MIGRATION)
-        foreseen = foresee(connection, spec.config.source, views, tried)
-        stands = {each.view: each.outcome for each in foreseen.views}
+        migrated = try_migration(database, [PEOPLE, OTHERS], MIGRATION)
+        predicted = predict(connection, spec.config.source, views, migrated)
+        stands = {each.view: each.outcome for each in predicted.views}
         assert {people.name: SchemaOutcome.PAUSED, past.name: SchemaOutcome.PAUSED} == stands
 
         connection.execute(f"BEGIN; {MIGRATION} COMMIT".encode())
