@@ -28,12 +28,12 @@ from cdc.postgres.errors import PreflightError
 from cdc.postgres.slot import SlotStatus
 from cdc.schema_change import trigger
 from cdc.snapshot import reads
-from cdc.upkeep import capture_sample, reconcile, traces
+from cdc.upkeep import capture_sample, reconcile, remnants
 from cdc.upkeep.difference import Difference
 from cdc.upkeep.flow import Flow, FlowState
 from cdc.upkeep.plan import checks, plan, plan_at_source, plan_first
 from cdc.upkeep.reconcile import topic_specs
-from cdc.upkeep.traces import RemnantKind
+from cdc.upkeep.remnants import RemnantKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -256,10 +256,10 @@ def remove(spec: CaptureSpec, *, with_topics: bool = False) -> list[str]:
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
         if remove_connector(connection, rest, spec):
             gone.append(f"connector {spec.connector}")
-        for trace in traces.find(connection, spec.name):
-            if trace.removable and trace.part in _OF_STREAM:
-                traces.drop(connection, spec.name, trace)
-                gone.append(f"{trace.part} {trace.name}")
+        for remnant in remnants.find(connection, spec.name):
+            if remnant.removable and remnant.part in _OF_STREAM:
+                remnants.drop(connection, spec.name, remnant)
+                gone.append(f"{remnant.part} {remnant.name}")
         if own_schema.exists(connection):
             reads.forget(connection, spec.name)
             captures.forget(connection, spec.name)
@@ -312,8 +312,8 @@ def _repair(
     # the slot is recreated, regardless of its present state
     _require(check for check in checks(connection, spec) if check.name not in _SLOT_CHECKS)
 
-    def reconciled(anew: CaptureSpec) -> list[str]:
-        return reconcile.applied(reconcile.steps(connection, rest, anew))
+    def reconciled(repaired: CaptureSpec) -> list[str]:
+        return reconcile.applied(reconcile.steps(connection, rest, repaired))
 
     done = []
     for step in continuity.repair(connection, rest, spec, reconcile=reconciled):

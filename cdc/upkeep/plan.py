@@ -35,16 +35,16 @@ def plan(spec: CaptureSpec) -> list[Difference]:
     """
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
         refused = _refused(connection, spec)
-        anew = continuity.raised_by_hand(connection, rest, spec)
+        recreate = continuity.raised_by_hand(connection, rest, spec)
         begun = []
-        if anew:
+        if recreate:
             begun = [_epoch(captures.epoch_of(connection, spec.name), spec)]
         else:
             spec = continuity.as_captured(connection, rest, spec)
             refused += _gaps(connection, spec, lambda: continuity.find_loss(connection, rest, spec))
         found = [
             d
-            for step in reconcile.steps(connection, rest, spec, anew=anew)
+            for step in reconcile.steps(connection, rest, spec, recreate=recreate)
             for d in step.differences
         ]
         found = [*begun, *found, *reconcile.unread(connection, spec)]
@@ -82,16 +82,16 @@ def plan_at_source(spec: CaptureSpec) -> list[Difference]:
     with session.connect(spec.dsn) as connection:
         refused = _refused(connection, spec)
         captured = captures.epoch_of(connection, spec.name)
-        anew = 0 < captured < spec.epoch
-        begun = [_epoch(captured, spec)] if anew else []
-        if not anew:
+        recreate = 0 < captured < spec.epoch
+        begun = [_epoch(captured, spec)] if recreate else []
+        if not recreate:
             spec = replace(spec, epoch=max(spec.epoch, captured))
             refused += _gaps(
                 connection, spec, lambda: continuity.find_loss_at_source(connection, spec)
             )
         found = [
             difference
-            for step in reconcile.at_source(connection, spec, anew=anew)
+            for step in reconcile.at_source(connection, spec, recreate=recreate)
             for difference in step.differences
         ]
         found = [*begun, *found, *reconcile.unread(connection, spec)]

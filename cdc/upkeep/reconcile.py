@@ -57,7 +57,7 @@ class ReconcileStep:
 
 
 def steps(
-    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool = False
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, recreate: bool = False
 ) -> list[ReconcileStep]:
     """Returns the necessary steps, in order; empty if everything is as declared.
 
@@ -65,27 +65,27 @@ def steps(
         connection: To the source database, as the role that sets up the capture.
         rest: The Connect worker.
         spec: The declared capture.
-        anew: Assume that connector, publication and slot are removed first.
+        recreate: Assume that connector, publication and slot are removed first.
     """
     spec = continuity.as_captured(connection, rest, spec)
     return [
-        *at_source(connection, spec, anew=anew),
+        *at_source(connection, spec, recreate=recreate),
         *_topics(spec),
         *_secrets(connection, rest, spec),
-        *_connector(connection, rest, spec, anew=anew),
+        *_connector(connection, rest, spec, recreate=recreate),
     ]
 
 
 def at_source(
-    connection: Connection[Any], spec: CaptureSpec, *, anew: bool = False
+    connection: Connection[Any], spec: CaptureSpec, *, recreate: bool = False
 ) -> list[ReconcileStep]:
     """Returns the steps in the source database, which precede all others."""
     return [
         *_schema(connection),
         *_topic_names(connection, spec),
-        *_publication(connection, spec, anew=anew),
+        *_publication(connection, spec, recreate=recreate),
         *_shapes(connection, spec),
-        *_slot(connection, spec, anew=anew),
+        *_slot(connection, spec, recreate=recreate),
     ]
 
 
@@ -160,10 +160,10 @@ def _topic_names(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Rec
 
 
 def _publication(
-    connection: Connection[Any], spec: CaptureSpec, *, anew: bool
+    connection: Connection[Any], spec: CaptureSpec, *, recreate: bool
 ) -> Iterator[ReconcileStep]:
     name = spec.publication
-    found = None if anew else publication.find(connection, name)
+    found = None if recreate else publication.find(connection, name)
     if found is None:
         made = Difference(
             Part.PUBLICATION, name, "", None, f"created for {len(spec.captured)} tables"
@@ -217,9 +217,11 @@ def _shapes(connection: Connection[Any], spec: CaptureSpec) -> Iterator[Reconcil
         yield ReconcileStep(tuple(differences), do)
 
 
-def _slot(connection: Connection[Any], spec: CaptureSpec, *, anew: bool) -> Iterator[ReconcileStep]:
+def _slot(
+    connection: Connection[Any], spec: CaptureSpec, *, recreate: bool
+) -> Iterator[ReconcileStep]:
     # a lost slot of an existing capture is not recreated here: that needs a repair
-    if anew or captures.find(connection, spec.name) is None:
+    if recreate or captures.find(connection, spec.name) is None:
         made = Difference(Part.SLOT, spec.slot, "", None, "made")
         yield ReconcileStep((made,), lambda: continuity.begin(connection, spec))
 
@@ -282,10 +284,10 @@ def _secrets(
 
 
 def _connector(
-    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, anew: bool
+    connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec, *, recreate: bool
 ) -> Iterator[ReconcileStep]:
     wanted = _config(connection, spec)
-    found = None if anew else rest.config(spec.connector)
+    found = None if recreate else rest.config(spec.connector)
     if found is None:
         differences = [Difference(Part.CONNECTOR, spec.connector, "", None, "registered")]
         verb = "registered"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.upkeep.retention import ReaderState, lasts_s
-from cdc.upkeep.tail import WINDOW_S, look
+from cdc.upkeep.topic_watch import WINDOW_S, look
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json, SourceOptions
 from headwater.cli.output import print_error, print_json, print_rows, stderr, stdout
 from projections.common.spark_checkpoint import positions
 
 if TYPE_CHECKING:
-    from cdc.upkeep.tail import TopicWatch
+    from cdc.upkeep.topic_watch import TopicWatch
 
 _HOUR_S = 3600
 _MIB = 1024 * 1024
@@ -43,10 +43,10 @@ def retention(
     With both a rate and a disk size, only computes. Exits 3 if a reader has less than a quarter of
     the retention left, or has lost records.
     """
-    tail = None
+    topics = None
     if bytes_per_second is None or disk_bytes is None:
-        tail = _look(options, window_s)
-    rate = bytes_per_second or (tail.bytes_per_second if tail else 0.0)
+        topics = _look(options, window_s)
+    rate = bytes_per_second or (topics.bytes_per_second if topics else 0.0)
     seconds = lasts_s(disk_bytes, rate) if disk_bytes else None
     if as_json:
         print_json(
@@ -54,13 +54,13 @@ def retention(
                 "bytes_per_second": rate,
                 "disk_bytes": disk_bytes,
                 "lasts_hours": _hours(seconds),
-                "topics": [asdict(kept) for kept in tail.kept] if tail else [],
-                "readers": [asdict(reader) for reader in tail.readers] if tail else [],
+                "topics": [asdict(kept) for kept in topics.kept] if topics else [],
+                "readers": [asdict(reader) for reader in topics.readers] if topics else [],
             }
         )
     else:
-        _print(tail, rate, disk_bytes, seconds)
-    if tail is not None and not tail.healthy:
+        _print(topics, rate, disk_bytes, seconds)
+    if topics is not None and not topics.healthy:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -71,12 +71,12 @@ def _look(options: SourceOptions, window_s: float) -> TopicWatch:
 
 
 def _print(
-    tail: TopicWatch | None, rate: float, disk_bytes: float | None, seconds: float | None
+    topics: TopicWatch | None, rate: float, disk_bytes: float | None, seconds: float | None
 ) -> None:
     if disk_bytes is not None:
         lasts = f"last {_hours(seconds)} hours" if seconds is not None else "last: nothing is added"
         stdout().print(f"{disk_bytes / 1e12:g} TB at {rate / 1e6:g} MB/s {lasts}")
-    if tail is None:
+    if topics is None:
         return
     rows = [
         {
@@ -88,7 +88,7 @@ def _print(
             "held h": _hours(kept.held_s),
             "keeps h": _hours(kept.keeps_s),
         }
-        for kept in tail.kept
+        for kept in topics.kept
     ]
     print_rows(rows, as_json=False, title="", empty="no topic yet")
     readers = [
@@ -101,10 +101,10 @@ def _print(
             "left records": reader.left_records,
             "left h": _hours(reader.left_s),
         }
-        for reader in tail.readers
+        for reader in topics.readers
     ]
     print_rows(readers, as_json=False, title="", empty="no reader yet")
-    for reader in tail.readers:
+    for reader in topics.readers:
         if reader.state is ReaderState.LOST:
             print_error(reader.error(), as_json=False)
         elif reader.state is ReaderState.AT_RISK:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from cdc.errors import CdcError
 from cdc.postgres import session, slot
-from cdc.upkeep.traces import PREFIX as CAPTURE_PREFIX
+from cdc.upkeep.remnants import PREFIX as CAPTURE_PREFIX
 from eventstore.errors import EventStoreError
 from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from cdc.postgres import session
-from cdc.upkeep import traces
+from cdc.upkeep import remnants
 from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.errors import UsageError
@@ -91,7 +91,7 @@ def _removal(
 
 
 def _platform(options: ProjectOptions, name: str | None) -> Platform:
-    """The source of that name, or the one whose database has traces of it.
+    """The source of that name, or the one whose database has remnants of it.
 
     Raises:
         UsageError: Several sources are declared, and it is not known which is meant.
@@ -104,7 +104,7 @@ def _platform(options: ProjectOptions, name: str | None) -> Platform:
     found = [each for each in options.platforms() if _traces(each, name)]
     if len(found) != 1:
         raise UsageError(
-            f"{len(found)} databases of the project have traces of source {name[:80]}",
+            f"{len(found)} databases of the project have remnants of source {name[:80]}",
             hint="name the database: --dsn postgresql://user:password@host/name",
         )
     return found[0]
@@ -112,7 +112,7 @@ def _platform(options: ProjectOptions, name: str | None) -> Platform:
 
 def _traces(platform: Platform, name: str) -> bool:
     with session.connect(platform.source_dsn) as connection:
-        return bool(traces.find(connection, name))
+        return bool(remnants.find(connection, name))
 
 
 def _wanted(only: Sequence[str] | None, keep: Sequence[str] | None) -> list[str]:

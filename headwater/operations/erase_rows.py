@@ -14,7 +14,7 @@ from cdc.consumer.parked_topic import parked_keys
 from cdc.consumer.spec import parked_topic
 from cdc.postgres import session
 from cdc.snapshot import reads, request
-from cdc.upkeep import tail
+from cdc.upkeep import topic_watch
 from foundation.waiting import looks
 from headwater.errors import UnhealthyError
 from projections.alerting import tables as alerting_tables
@@ -302,7 +302,7 @@ class RowErasure:
 
     def _behind(self, before: dict[Place, int]) -> list[str]:
         queries = positions(self._platform.project.settings.home, self._source)
-        readers = tail.look(self._capture, queries, 0.0).readers
+        readers = topic_watch.look(self._capture, queries, 0.0).readers
         return sorted(
             {
                 each.name

@@ -12,8 +12,8 @@ from cdc.connect import secrets
 from cdc.connect.rest import ConnectRest
 from cdc.postgres import captures, session
 from cdc.source import reads_slot, remove_connector, topic_specs
-from cdc.upkeep import traces
-from cdc.upkeep.traces import RemnantKind
+from cdc.upkeep import remnants
+from cdc.upkeep.remnants import RemnantKind
 from headwater.errors import UsageError
 from headwater.platform.specs import capture_spec
 from headwater.runtime import Endpoints
@@ -92,9 +92,13 @@ class Removal:
                 *self._topics(connection),
                 *(
                     CapturePart(
-                        str(trace.part), trace.name, trace.removable, trace.why, trace.statement
+                        str(remnant.part),
+                        remnant.name,
+                        remnant.removable,
+                        remnant.why,
+                        remnant.statement,
                     )
-                    for trace in traces.find(connection, self._source)
+                    for remnant in remnants.find(connection, self._source)
                 ),
                 *self._checkpoints(),
             ]
@@ -142,9 +146,9 @@ class Removal:
                 ours = sorted(self._own_topics(connection, spec))
             did([f"deleted topic {name}" for name in topics.delete(spec.kafka_bootstrap, ours)])
         with session.connect(self._dsn) as connection:
-            for trace in traces.find(connection, self._source):
-                if trace.part in going:
-                    did(traces.drop(connection, self._source, trace))
+            for remnant in remnants.find(connection, self._source):
+                if remnant.part in going:
+                    did(remnants.drop(connection, self._source, remnant))
         if CHECKPOINTS in going:
             did([f"removed {path}" for path in self._remove_checkpoints()])
         if self.stops_servers and self._platform is not None:

@@ -15,7 +15,7 @@ from cdc.connect.rest import ConnectRest
 from cdc.errors import CdcError
 from cdc.postgres import captures, session
 from cdc.postgres.check import Check, CheckState
-from cdc.upkeep import traces
+from cdc.upkeep import remnants
 from headwater.errors import HeadwaterError
 from headwater.project import added_text
 from headwater.runtime import ports
@@ -88,11 +88,13 @@ def _left_behind(connection: Connection[Any], name: str, *, captured_here: bool)
         detail = "headwater up goes on with its slot, and refuses if changes are missing"
         hint = "headwater source remove  shows what there is, and removes it with --yes"
         yield Check("earlier capture", CheckState.WARN, message, detail, hint)
-    for other in traces.left_behind(connection, name):
-        found = traces.find(connection, other)
-        parts = ", ".join(f"{trace.part} {trace.name}" for trace in found if trace.removable)
-        held = sum(trace.held_bytes for trace in found)
-        detail = parts or "; ".join(f"{trace.name}: {trace.why}" for trace in found[:1])
+    for other in remnants.left_behind(connection, name):
+        found = remnants.find(connection, other)
+        parts = ", ".join(
+            f"{remnant.part} {remnant.name}" for remnant in found if remnant.removable
+        )
+        held = sum(remnant.held_bytes for remnant in found)
+        detail = parts or "; ".join(f"{remnant.name}: {remnant.why}" for remnant in found[:1])
         if held:
             detail += f"; the slot holds {held / _MIB:,.1f} MiB of log, and more with every write"
         message = f"of source {other}, which is no longer captured"

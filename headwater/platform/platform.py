@@ -17,7 +17,7 @@ from cdc.lsn import Lsn
 from cdc.snapshot.reader import keep_reading
 from cdc.snapshot.report import report
 from cdc.topic_names import TopicNames
-from cdc.upkeep.keeper import keep
+from cdc.upkeep.capture_supervisor import supervise
 from foundation.waiting import looks
 from headwater import runtime
 from headwater.errors import UnhealthyError
@@ -239,7 +239,7 @@ class Platform:
         reader.start()
         beside = [*self._alerting(stop), *self._verifying(stop)]
         try:
-            keep(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
+            supervise(spec, _WATCH_S, begun=ready_file(self.project, WATCH).touch)
         finally:
             stop.set()
             reader.join(_STOP_S)

@@ -42,7 +42,7 @@ JOB = "projections"
 """Name of the Spark job among the supervised programs."""
 
 WATCH = "capture"
-"""Name of the connector's keeper among the supervised programs."""
+"""Name of the supervisor of the capture among the supervised programs."""
 
 _EXITS_FOR_GOOD = (2, 3, 4)
 """Usage, unhealthy for a reason that a restart does not cure, a program missing."""

@@ -17,9 +17,9 @@ from cdc.postgres.errors import PreflightError
 from cdc.retention import TopicRetention
 from cdc.snapshot import reader, reads
 from cdc.table import TableName
-from cdc.upkeep import tail
+from cdc.upkeep import topic_watch
 from cdc.upkeep.retention import ReaderState
-from cdc.upkeep.tail import look
+from cdc.upkeep.topic_watch import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,7 +106,7 @@ def test_the_log_is_measured_and_its_readers_are_warned_before_they_fall_off(
 
     calm = look(spec, {"query cache": {place: 250}}, 0.5)
     topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": str(HOUR_MS)})
-    monkeypatch.setattr(tail, "time", _later(HOUR_MS / 1000))  # the broker's clock stays
+    monkeypatch.setattr(topic_watch, "time", _later(HOUR_MS / 1000))  # the broker's clock stays
     warned = look(spec, {}, 0.2)
     drop_before(spec.kafka_bootstrap, place, 220)
     after = look(spec, {"query cache": {place: 220}}, 0.2)

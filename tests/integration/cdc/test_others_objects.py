@@ -16,7 +16,7 @@ from cdc.postgres.captures import Capture
 from cdc.postgres.check import CheckState
 from cdc.postgres.errors import PublicationDriftError, SchemaOwnerError, SlotError
 from cdc.table import TableName
-from cdc.upkeep import traces
+from cdc.upkeep import remnants
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_a_slot_that_nobody_has_noted_stays(shop: Connection[Any], spec: Capture
     assert before == slots(shop)
     assert "SELECT pg_drop_replication_slot('headwater_shop');" in str(refused.value.hint)
     assert captures.find(shop, "shop") is None
-    assert [False] == [t.removable for t in traces.find(shop, "shop") if t.part == "slot"]
+    assert [False] == [t.removable for t in remnants.find(shop, "shop") if t.part == "slot"]
     told = preflight.checks(shop, source="shop", tables=[ORDERS], slot=NAME, publication=NAME)
     assert [CheckState.FAIL] == [check.state for check in told if check.name == "slot"]
 
@@ -93,7 +93,7 @@ def test_a_slot_that_was_made_and_not_yet_noted_is_made_anew(
             continuity.begin(shop, spec)
     before = slots(shop)
     assert captures.find(shop, "shop") is None
-    assert [True] == [t.removable for t in traces.find(shop, "shop") if t.part == "slot"]
+    assert [True] == [t.removable for t in remnants.find(shop, "shop") if t.part == "slot"]
     told = preflight.checks(shop, source="shop", tables=[ORDERS], slot=NAME, publication=NAME)
     assert [CheckState.OK] == [check.state for check in told if check.name == "slot"]
 

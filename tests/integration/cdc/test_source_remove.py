@@ -23,9 +23,9 @@ from cdc.postgres.captures import Capture
 from cdc.schema_change import history, trigger
 from cdc.table import TableName
 from cdc.topic_names import TopicNames
-from cdc.upkeep import traces
+from cdc.upkeep import remnants
 from cdc.upkeep.errors import RemovalError
-from cdc.upkeep.traces import RemnantKind
+from cdc.upkeep.remnants import RemnantKind
 from headwater.cli import main
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def there(connection: psycopg.Connection[Any]) -> set[str]:
 def everything(connection: psycopg.Connection[Any], name: str = "shop") -> list[str]:
     return [
         line
-        for trace in traces.find(connection, name)
-        if trace.removable
-        for line in traces.drop(connection, name, trace)
+        for remnant in remnants.find(connection, name)
+        if remnant.removable
+        for line in remnants.drop(connection, name, remnant)
     ]
 
 
@@ -82,10 +82,10 @@ def test_all_of_a_capture_goes_and_a_second_time_nothing(source: psycopg.Connect
     before = there(source)
     capture(source)
 
-    found = traces.find(source, "shop")
+    found = remnants.find(source, "shop")
     first, second = everything(source), everything(source)
 
-    assert PARTS == [str(trace.part) for trace in found]
+    assert PARTS == [str(remnant.part) for remnant in found]
     assert (4, [], before) == (len(first), second, there(source))
     assert source.execute("SELECT count(*) FROM orders").fetchone() == (0,)
 
@@ -129,7 +129,7 @@ def test_a_capture_that_was_killed_around_its_slot_is_removed_as_a_whole(
     everything(source)
 
     assert set() == there(source)
-    assert [] == traces.left_behind(source, "another")
+    assert [] == remnants.left_behind(source, "another")
 
 
 @pytest.mark.parametrize("killed_after", range(4))
@@ -137,8 +137,8 @@ def test_a_removal_that_was_killed_goes_on(
     source: psycopg.Connection[Any], killed_after: int
 ) -> None:
     capture(source)
-    for trace in traces.find(source, "shop")[:killed_after]:
-        traces.drop(source, "shop", trace)
+    for remnant in remnants.find(source, "shop")[:killed_after]:
+        remnants.drop(source, "shop", remnant)
 
     rest = everything(source)
 
@@ -149,14 +149,14 @@ def test_a_removal_that_is_killed_amid_a_step_has_not_begun_it(
     source: psycopg.Connection[Any], database: str
 ) -> None:
     capture(source)
-    for trace in traces.find(source, "shop")[:-1]:
-        traces.drop(source, "shop", trace)
-    (schema,) = traces.find(source, "shop")
+    for remnant in remnants.find(source, "shop")[:-1]:
+        remnants.drop(source, "shop", remnant)
+    (schema,) = remnants.find(source, "shop")
     with psycopg.connect(database) as other:  # keeps a table from being dropped
         other.execute("LOCK TABLE headwater.alert_messages IN ACCESS SHARE MODE")
         source.execute("SET statement_timeout = '300ms'")
         with pytest.raises(RemovalError):
-            traces.drop(source, "shop", schema)
+            remnants.drop(source, "shop", schema)
     source.execute("RESET statement_timeout")
 
     assert own_schema.exists(source)
@@ -180,14 +180,14 @@ def test_objects_of_the_same_names_that_another_made_stay(
     source.execute("SELECT pg_create_logical_replication_slot('headwater_shop', 'pgoutput')")
     before = there(source)
 
-    found = traces.find(source, "shop")
+    found = remnants.find(source, "shop")
     gone = everything(source)
-    for trace in found:
+    for remnant in found:
         with pytest.raises(RemovalError):
-            traces.drop(source, "shop", trace)
+            remnants.drop(source, "shop", remnant)
 
-    assert [] == [trace.part for trace in found if trace.removable] == gone
-    assert {"slot", "publication", "schema"} == {str(trace.part) for trace in found}
+    assert [] == [remnant.part for remnant in found if remnant.removable] == gone
+    assert {"slot", "publication", "schema"} == {str(remnant.part) for remnant in found}
     assert before == there(source)
     assert not trigger.drop_all(source)
 
@@ -203,9 +203,9 @@ def test_what_another_put_into_the_schema_or_on_it_stays(source: psycopg.Connect
     capture(source)
     source.execute("CREATE VIEW progress AS SELECT * FROM headwater.view_positions")
 
-    refused = [t for t in traces.find(source, "shop") if t.part is not RemnantKind.SCHEMA]
-    for trace in refused:
-        traces.drop(source, "shop", trace)
+    refused = [t for t in remnants.find(source, "shop") if t.part is not RemnantKind.SCHEMA]
+    for remnant in refused:
+        remnants.drop(source, "shop", remnant)
     with pytest.raises(RemovalError) as kept:
         everything(source)
 
@@ -222,7 +222,7 @@ def test_a_publication_of_another_role_stays(source: psycopg.Connection[Any]) ->
     source.execute(f"ALTER ROLE {owner} SUPERUSER")
     source.execute(f"ALTER PUBLICATION headwater_shop OWNER TO {owner}")
 
-    found = {str(trace.part): trace for trace in traces.find(source, "shop")}
+    found = {str(remnant.part): remnant for remnant in remnants.find(source, "shop")}
     everything(source)
 
     left = there(source)

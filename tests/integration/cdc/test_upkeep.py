@@ -20,9 +20,9 @@ from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reader, request
 from cdc.table import TableName
 from cdc.upkeep import capture_sample, flow
+from cdc.upkeep.capture_supervisor import CaptureSupervisor
 from cdc.upkeep.difference import Part
 from cdc.upkeep.flow import FlowState
-from cdc.upkeep.keeper import CaptureSupervisor
 from tests.waiting import stays_so, wait_until
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         topics.alter(spec.kafka_bootstrap, topic, {"retention.ms": "60000", **left_over})
 
         status = source.status(spec)
-        with capture_logs() as logs, closing(CaptureSupervisor(spec)) as keeper:
-            keeper.look()
+        with capture_logs() as logs, closing(CaptureSupervisor(spec)) as supervisor:
+            supervisor.look()
         found = {(d.part, d.name, d.aspect): (d.have, d.want) for d in source.plan(spec)}
         repaired = source.apply(spec)
         left = source.plan(spec)
@@ -242,13 +242,15 @@ def test_what_rests_is_no_stall_and_what_does_not_move_is(notes: Captured, quick
     # nobody writes for longer than a stall takes; a busy machine may be late with a heartbeat
     stays(notes, {FlowState.RUNNING, FlowState.BEHIND}, quick + 1)
 
-    with frozen(sender(notes)), closing(CaptureSupervisor(spec)) as keeper:
+    with frozen(sender(notes)), closing(CaptureSupervisor(spec)) as supervisor:
         wait_until(lambda: source.status(spec).flow.state is FlowState.STALLED, "no stall is told")
         stalled = source.status(spec)
-        wait_until(lambda: keeper.look() or keeper.restarts > 0, "the keeper restarts nothing")
-    with closing(CaptureSupervisor(spec)) as keeper:
         wait_until(
-            lambda: keeper.look() or source.status(spec).flow.state is FlowState.RUNNING,
+            lambda: supervisor.look() or supervisor.restarts > 0, "the supervisor restarts nothing"
+        )
+    with closing(CaptureSupervisor(spec)) as supervisor:
+        wait_until(
+            lambda: supervisor.look() or source.status(spec).flow.state is FlowState.RUNNING,
             "a restart does not cure it",
         )
 
@@ -277,8 +279,8 @@ def test_a_frozen_worker_is_a_stall_although_nobody_says_so(notes: Captured, qui
 def test_a_publication_that_is_gone_ends_the_keeper_at_once(notes: Captured) -> None:
     notes.execute(f"DROP PUBLICATION {notes.spec.publication}")
 
-    with closing(CaptureSupervisor(notes.spec)) as keeper, pytest.raises(PublicationDriftError):
-        keeper.look()
+    with closing(CaptureSupervisor(notes.spec)) as supervisor, pytest.raises(PublicationDriftError):
+        supervisor.look()
 
 
 def test_what_was_just_removed_can_be_removed_again_and_not_be_paused(notes: Captured) -> None:

@@ -140,7 +140,7 @@ WANTED = "SELECT id FROM orders WHERE {} ORDER BY id"
 
 @pytest.fixture
 def reading() -> Iterator[Callable[[Captured], None]]:
-    """Does the reads that a job asks for, as the keeper of a capture does."""
+    """Does the reads that a job asks for, as the supervisor of a capture does."""
     stop = threading.Event()
     threads = []
 

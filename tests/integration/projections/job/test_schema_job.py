@@ -87,7 +87,7 @@ WAITING = "SELECT DISTINCT view FROM headwater.quarantine WHERE state IN ('waiti
 
 @pytest.fixture
 def reading() -> Iterator[Callable[[Captured], None]]:
-    """Does the reads that a job asks for, as the keeper of a capture does."""
+    """Does the reads that a job asks for, as the supervisor of a capture does."""
     stop = threading.Event()
     threads = []
 

@@ -141,7 +141,9 @@ class CaptureSupervisor:
             self._connection = None
 
 
-def keep(spec: CaptureSpec, every_s: float, *, begun: Callable[[], None] = lambda: None) -> None:
+def supervise(
+    spec: CaptureSpec, every_s: float, *, begun: Callable[[], None] = lambda: None
+) -> None:
     """Supervises a capture without end.
 
     Args:
@@ -152,8 +154,8 @@ def keep(spec: CaptureSpec, every_s: float, *, begun: Callable[[], None] = lambd
     Raises:
         CdcError: See `CaptureSupervisor.look`.
     """
-    with closing(CaptureSupervisor(spec)) as keeper:
+    with closing(CaptureSupervisor(spec)) as supervisor:
         begun()
         while True:
-            keeper.look()
+            supervisor.look()
             time.sleep(every_s)

@@ -110,19 +110,19 @@ def left_behind(connection: Connection[Any], source: str) -> list[str]:
     return sorted({name for name, _ in rows} - read - {source} | set(noted) - read)
 
 
-def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> list[str]:
+def drop(connection: Connection[Any], source: str, remnant: CaptureRemnant) -> list[str]:
     """Removes an object; returns what was removed, one line each, empty if it was already gone.
 
     Args:
         connection: To the database, in autocommit.
         source: Name of the source.
-        trace: A recent result of `find`.
+        remnant: A recent result of `find`.
 
     Raises:
         RemovalError: It is not removable, something else depends on it, or the server refuses.
         SlotError: A connector still reads from the slot.
     """
-    now = next((each for each in find(connection, source) if each.part is trace.part), None)
+    now = next((each for each in find(connection, source) if each.part is remnant.part), None)
     if now is None:
         return []
     if not now.removable:
@@ -139,17 +139,17 @@ def drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> lis
         ) from None
 
 
-def _drop(connection: Connection[Any], source: str, trace: CaptureRemnant) -> list[str]:
-    match trace.part:
+def _drop(connection: Connection[Any], source: str, remnant: CaptureRemnant) -> list[str]:
+    match remnant.part:
         case RemnantKind.SLOT:
-            gone = slot.drop(connection, trace.name)
+            gone = slot.drop(connection, remnant.name)
         case RemnantKind.PUBLICATION:
-            gone = publication.drop(connection, trace.name)
+            gone = publication.drop(connection, remnant.name)
         case RemnantKind.TRIGGERS:
             gone = trigger.drop_all(connection)
         case RemnantKind.SCHEMA:
             return _drop_schema(connection, source)
-    return [f"dropped {trace.part} {trace.name}"] if gone else []
+    return [f"dropped {remnant.part} {remnant.name}"] if gone else []
 
 
 def _drop_schema(connection: Connection[Any], source: str) -> list[str]:
