@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import opensearchpy
@@ -18,6 +17,7 @@ from fix_shell import Shell
 
 from headwater.cli import main
 from projections.stores.delta.table_format import LOADED
+from tests.support.running_project import RunningProject
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -76,30 +76,8 @@ UNSEEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Shop:
-    """A project that runs.
-
-    Attributes:
-        shell: Its command line.
-        database: DSN of its source.
-    """
-
-    shell: Shell
-    database: str
-
-    def execute(self, *statements: str) -> None:
-        """Runs statements, each a transaction of its own."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    def answer(self, query: str) -> Any:
-        """The first row of a query."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            row = connection.execute(query.encode()).fetchone()
-        assert row is not None
-        return row if len(row) > 1 else row[0]
+class Shop(RunningProject):
+    """The project that loses its slot."""
 
     def verified(self) -> dict[str, int]:
         """Asserts that every view equals its source in every store; returns the rows of each."""

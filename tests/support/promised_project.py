@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -22,12 +21,11 @@ from projections.archive.task import ReplayTarget
 from projections.definition.views import MirrorView, Store
 from projections.planning import binding
 from projections.stores.delta.table_sink import TableSink
+from tests.support.running_project import RunningProject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from fix_shell import Shell
 
 SCHEMA = """
 CREATE TABLE customers (id int PRIMARY KEY, name text, email text, city text, about text);
@@ -81,30 +79,8 @@ PLAIN = ("customers", "customers_history", "orders", "ledger")
 """Views that are made from no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
-    """A project that runs.
-
-    Attributes:
-        shell: Its command line.
-        database: DSN of its source.
-    """
-
-    shell: Shell
-    database: str
-
-    def execute(self, *statements: str) -> None:
-        """Runs statements, each a transaction of its own."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    def answer(self, query: str) -> Any:
-        """The only value of a query at the source."""
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            row = connection.execute(query.encode()).fetchone()
-        assert row is not None
-        return row[0]
+class Project(RunningProject):
+    """The project of the promises."""
 
     def declare(self, orders: str = "") -> None:
         """Declares the views; `orders` is added to the declaration of that view."""

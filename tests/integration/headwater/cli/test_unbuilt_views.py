@@ -58,6 +58,12 @@ def platform(source: psycopg.Connection[Any]) -> Platform:
     return Platform(open_project(None), settings_file(None))
 
 
+def declare(folder: Path, dsn: str, more: str = "") -> None:
+    """Writes the settings of a project whose Kafka and Connect are its own."""
+    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{dsn}"\n{more}'
+    (folder / "headwater.toml").write_text(settings)
+
+
 def hints(platform: Platform, *, job_runs: bool) -> dict[str, str | None]:
     return {each.name: each.hint for each in platform.views.to_build(job_runs=job_runs)}
 
@@ -94,8 +100,7 @@ def test_plan_before_the_first_up_shows_what_will_be_made_and_makes_nothing(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{database}"\n'
-    (tmp_path / "headwater.toml").write_text(settings)  # Kafka and Connect are its own
+    declare(tmp_path, database)
 
     assert 3 == main(["plan", "--json"])
     planned = json.loads(capsys.readouterr().out)
@@ -122,8 +127,7 @@ def test_plan_with_servers_down_shows_the_source_and_names_what_it_cannot_see(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{database}"\n'
-    (tmp_path / "headwater.toml").write_text(settings)
+    declare(tmp_path, database)
     started_and_stopped(tmp_path)
 
     assert 3 == main(["plan", "--json"])
@@ -147,8 +151,7 @@ def test_plan_with_servers_down_names_a_lost_slot_and_a_raised_epoch(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{database}"\n'
-    (tmp_path / "headwater.toml").write_text(settings)
+    declare(tmp_path, database)
     started_and_stopped(tmp_path)
     own_schema.ensure(source)
     here = server.identify(source)
@@ -161,7 +164,7 @@ def test_plan_with_servers_down_names_a_lost_slot_and_a_raised_epoch(
         return [tuple(e[f] for f in ("part", "name", "aspect", "repaired")) for e in found]
 
     lost = planned()
-    (tmp_path / "headwater.toml").write_text(settings + "epoch = 2\n")
+    declare(tmp_path, database, "epoch = 2\n")
     raised = planned()
 
     assert ("source", "shop", "HW-C070", False) in lost
@@ -206,8 +209,7 @@ def test_a_source_that_refuses_the_role_is_reported_before_a_server_is_started(
 ) -> None:
     user, rest = database.split("@")
     wrong = user.rpartition(":")[0] + ":wrong@" + rest
-    settings = f'[project]\nname = "shop"\n[source.shop]\ndsn = "{wrong}"\n'
-    (tmp_path / "headwater.toml").write_text(settings)
+    declare(tmp_path, wrong)
 
     assert 1 == main(["up"])
 
