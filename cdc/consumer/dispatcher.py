@@ -56,7 +56,7 @@ class Dispatcher:
         self._queues: dict[Place, PartitionQueue] = {}
         self._released: set[Place] = set()
         self._fresh: set[Place] = set()
-        self._turn: list[Place] = []
+        self._round_robin: list[Place] = []
         self._failure: BaseException | None = None
         self._stopping = False
         self._closed = False
@@ -68,7 +68,7 @@ class Dispatcher:
         """Opens an assigned partition."""
         with self._changed:
             self._queues[place] = PartitionQueue(offset, shelf)
-            self._turn = sorted(self._queues)
+            self._round_robin = sorted(self._queues)
 
     def add(self, place: Place, records: Sequence[Any]) -> None:
         """Queues read records, in order; records of other partitions are dropped."""
@@ -149,7 +149,7 @@ class Dispatcher:
                 self._queues.pop(place, None)
             self._fresh -= places
             self._released -= places
-            self._turn = sorted(self._queues)
+            self._round_robin = sorted(self._queues)
             self._changed.notify_all()
 
     # -- called by handling threads
@@ -300,14 +300,16 @@ class Dispatcher:
 
     def _next(self, now: float) -> DispatchedWork | None:
         """Serves the partitions round-robin, so that a busy one does not delay the others."""
-        for number, place in enumerate(self._turn):
+        for number, place in enumerate(self._round_robin):
             if place in self._released:
                 continue
             queue = self._queues[place]
             step = queue.next(now)
             if step is not None:
                 if isinstance(step, HandleStep):
-                    self._turn = self._turn[number + 1 :] + self._turn[: number + 1]
+                    self._round_robin = (
+                        self._round_robin[number + 1 :] + self._round_robin[: number + 1]
+                    )
                 return DispatchedWork(place, queue, step)
         return None
 

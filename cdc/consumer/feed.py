@@ -86,14 +86,14 @@ class Feed:
             try:
                 # until the end: a change in progress at the stop may still be acknowledged
                 while not self._dispatcher.closed:
-                    self._turn()
+                    self._poll_once()
                 self._finish()
             finally:
                 self._member.close()
         except BaseException as error:  # noqa: BLE001  # raised again where changes are taken
             self._dispatcher.fail(error)
 
-    def _turn(self) -> None:
+    def _poll_once(self) -> None:
         try:
             self._read()
         except CdcError as error:
@@ -122,7 +122,7 @@ class Feed:
             if fresh:
                 self._open(fresh)
         except CdcError:
-            self._dispatcher.assigned(fresh)  # opened at the next turn
+            self._dispatcher.assigned(fresh)  # opened after the next poll
             raise
 
     def _open(self, fresh: set[Place]) -> None:

@@ -96,7 +96,7 @@ class Journal:
         """Takes in a refusal; returns the number of the input."""
         return await self._take("refusal", None, refusal.command, refusal.reason, None)
 
-    async def taken(self) -> list[Any]:
+    async def inputs(self) -> list[Any]:
         """Returns all inputs of the process, oldest first; events in their stored form."""
         rows = await self._session.rows(_INPUTS, self._process)
         events = await self._events([row[1] for row in rows if row[1] is not None])

@@ -117,7 +117,7 @@ class Reacting:
         self, session: RunnerSession, process: Process, journal: Journal, cause: _Cause
     ) -> None:
         manager = self._manager
-        state = await session.compute(self._state, await journal.taken())
+        state = await session.compute(self._state, await journal.inputs())
         waiting: deque[Reaction] = deque(self._reactions(state, cause.taken))
         completed = False
         number = 0

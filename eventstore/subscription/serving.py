@@ -173,7 +173,7 @@ class Serving:
                 mine = await self._balance(session, redelivery, mine)
                 balance_at = time.monotonic() + BALANCE_S
             try:
-                look, wait_s = await self._turn(session, batch, redelivery, mine)
+                look, wait_s = await self._due_work(session, batch, redelivery, mine)
             except (*CONTENTION, ContentionError) as error:
                 if session.lost:
                     raise psycopg.OperationalError("the connection is lost") from error
@@ -195,7 +195,7 @@ class Serving:
     def _stopping(self) -> bool:
         return self._alarm.rung
 
-    async def _turn(
+    async def _due_work(
         self, session: RunnerSession, batch: Batch, redelivery: Redelivery, mine: list[int]
     ) -> tuple[Look | None, float]:
         """Runs a batch and other due work; returns the state of the log and the longest wait, s."""

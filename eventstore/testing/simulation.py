@@ -116,7 +116,7 @@ class ProcessSimulation:
 class _Kept:
     """What is kept of one process."""
 
-    taken: list[Any] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
     positions: set[int] = field(default_factory=set)
     timers: dict[str, datetime] = field(default_factory=dict)
     completed: bool = False
@@ -154,8 +154,8 @@ class _MemoryJournal(Journal):
     async def take_refusal(self, refusal: CommandRejected) -> int:
         return self._keep(refusal)
 
-    async def taken(self) -> list[Any]:
-        return list(self._kept.taken)
+    async def inputs(self) -> list[Any]:
+        return list(self._kept.inputs)
 
     async def schedule(self, timer: Schedule) -> None:
         after = timer.after or timedelta()
@@ -169,8 +169,8 @@ class _MemoryJournal(Journal):
         self._kept.timers.clear()
 
     def _keep(self, taken: Any) -> int:
-        self._kept.taken.append(taken)
-        return len(self._kept.taken)
+        self._kept.inputs.append(taken)
+        return len(self._kept.inputs)
 
 
 class _NoSession(RunnerSession):

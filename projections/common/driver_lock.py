@@ -107,7 +107,7 @@ class DriverToken:
 
 
 @contextmanager
-def taken(
+def sole_driver(
     home: Path, source: str | None = None, wait_s: float = TAKE_OVER_WAIT_S
 ) -> Iterator[DriverToken]:
     """Makes this process the only driver of a home folder, or of one of its sources.

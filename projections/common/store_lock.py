@@ -95,7 +95,7 @@ class DerivedStoreLock:
         self._connection: psycopg.Connection[Any] | None = None
 
     @contextmanager
-    def taken(self) -> Iterator[psycopg.Connection[Any]]:
+    def acquired(self) -> Iterator[psycopg.Connection[Any]]:
         """Excludes cutovers inside the block; yields the session, in autocommit.
 
         Raises:

@@ -215,10 +215,10 @@ def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Ta
     there = [place for _, present, place in last.values() if present]
     gone = [place for _, present, place in last.values() if not present]
     columns = [name for name in feed.column_names if name not in (_TYPE, _COMMIT, VERSION_COLUMN)]
-    return _taken(feed.select(columns), there), _taken(feed.select(list(keys)), gone)
+    return _rows_at(feed.select(columns), there), _rows_at(feed.select(list(keys)), gone)
 
 
-def _taken(rows: pa.Table, places: list[int]) -> pa.Table:
+def _rows_at(rows: pa.Table, places: list[int]) -> pa.Table:
     return rows.take(pa.array(places, pa.int64()))
 
 

@@ -18,7 +18,7 @@ from cdc.broker.errors import BrokerError
 from cdc.broker.topics import topics
 from cdc.errors import CdcError
 from projections.common import spark_checkpoint
-from projections.common.driver_lock import taken
+from projections.common.driver_lock import sole_driver
 from projections.common.fault import Fault
 from projections.definition.views import Store
 from projections.errors import ProjectionError, TopicsMissingError
@@ -72,7 +72,7 @@ def run(spec: JobSpec) -> int:
             left behind might still write.
         ClusterError: The cluster cannot be used.
     """
-    with taken(
+    with sole_driver(
         spec.config.home, spec.config.source if spec.config.shares_home else None
     ) as driver_token:
         spec.config.derived_file.unlink(

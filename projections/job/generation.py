@@ -103,7 +103,7 @@ class Generation:
             store: StoreQuery(guard, self._active_plans[store], partial(self._committed, store))
             for store, guard in self._guards.items()
         }
-        self._handover = HandoverTask(self._batches, spec, tables, queries, self._taken)
+        self._handover = HandoverTask(self._batches, spec, tables, queries, self._adopted)
         self._rebuilds = RebuildServer(session, spec.config)
         self._stable_tables = StableTablesTask(spec.config.addresses.tables, spec.config.source)
         for store in (Store.CACHE, Store.SEARCH, Store.TABLE):
@@ -220,7 +220,7 @@ class Generation:
         active_plans = self._active_plans.get(store)
         return () if active_plans is None else active_plans.plans
 
-    def _taken(self, spec: JobSpec) -> None:
+    def _adopted(self, spec: JobSpec) -> None:
         """Continues with a version that batches of all its stores include."""
         self.spec = spec
         for store in spec.plans[0].to:

@@ -147,7 +147,7 @@ class Rounds:
         """
         open_keys = {store: set(keys) for store, keys in suspects.items()}
         while any(keys for store, keys in open_keys.items() if store in self._stores):
-            part = self._taken(open_keys)
+            part = self._next_keys(open_keys)
             for number in range(1, ROUNDS_MAX + 1):
                 found, part = self._round(part, last=number == ROUNDS_MAX)
                 yield found
@@ -155,7 +155,7 @@ class Rounds:
                     break
 
     @staticmethod
-    def _taken(open_keys: dict[Store, set[str]]) -> dict[Store, set[str]]:
+    def _next_keys(open_keys: dict[Store, set[str]]) -> dict[Store, set[str]]:
         """Takes some keys out, the same ones in all stores if possible."""
         chosen: set[str] = set()
         for keys in open_keys.values():

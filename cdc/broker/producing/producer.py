@@ -48,7 +48,7 @@ class Producer:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._lanes: dict[str, list[_PartitionBuffer]] = {}
-        self._turn = 0
+        self._batches_sent = 0
         self._under_way: deque[_Sent] = deque()
         self._given_up = False
 
@@ -106,7 +106,7 @@ class Producer:
         self._given_up = True
 
     def _hand_over(self, lane: _PartitionBuffer) -> None:
-        self._turn += 1  # records without a key go where the turn points, a batch each
+        self._batches_sent += 1  # records without a key change their partition with each batch
         while len(self._under_way) >= _UNDER_WAY_MAX:
             self._settle()
         sent = _Sent(lane.topic, lane.partition, lane.batch.take(), time.monotonic() + _ATTEMPTS_S)
@@ -194,7 +194,7 @@ class Producer:
         from kafka.partitioner.default import murmur2  # noqa: PLC0415
 
         if key is None:
-            return self._turn % count
+            return self._batches_sent % count
         return int((murmur2(key) & 0x7FFFFFFF) % count)
 
 

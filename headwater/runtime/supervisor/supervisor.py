@@ -79,12 +79,12 @@ class Supervisor:
             if time.monotonic() >= housekeeping_at:
                 self._housekeeping()
                 housekeeping_at = time.monotonic() + _HOUSEKEEPING_S
-            self._show()
+            self._write_status()
             self._wait(wake)
         _log.info("stopping")
         self._stop_all()
         self._pool.shutdown(cancel_futures=True)
-        self._show()
+        self._write_status()
         self._home.pid_file("supervisor").unlink(missing_ok=True)
 
     def _step(self) -> None:
@@ -153,7 +153,7 @@ class Supervisor:
                 if time.monotonic() > deadlines[unit.name]:
                     _log.warning("service did not stop in time", service=unit.name)
                     unit.kill()
-            self._show()
+            self._write_status()
             time.sleep(_TICK_S / 5 if left else 0)
 
     def _housekeeping(self) -> None:
@@ -175,7 +175,7 @@ class Supervisor:
                 unit.rss_bytes = tree_rss_bytes(unit.process.pid)
         self._measure_at = time.monotonic() + _RESTS * (time.thread_time() - began_s)
 
-    def _show(self) -> None:
+    def _write_status(self) -> None:
         shown = tuple(unit.status() for unit in self._units)
         shown += tuple(external.status() for external in self._externals)
         if shown == self._shown:

@@ -57,17 +57,17 @@ class StoreGuard:
         Raises:
             WriterFencedError: Another driver has adopted the home.
         """
-        with self._lock, self._turn(), writing(self._driver_token):
+        with self._lock, self._without_cutovers(), writing(self._driver_token):
             yield
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _without_cutovers(self) -> Iterator[None]:
         """Excludes cutovers meanwhile; without the database no process can begin one."""
-        with ExitStack() as turn:
+        with ExitStack() as held:
             if self._connection is not None or time.monotonic() >= self._away_until:
                 try:
                     given = self._connected(), self._address.source, self._store
-                    turn.enter_context(store_lock.shared(*given))
+                    held.enter_context(store_lock.shared(*given))
                 except (QuarantineDownError, psycopg.Error):
                     self.close()
                     self._away_until = time.monotonic() + _PAUSE_S

@@ -210,7 +210,7 @@ class DerivedStoreTask(BackgroundTask):
         if not self._spec.declared_derived:
             return self.follow(version)
         try:
-            with self._store_lock.taken():
+            with self._store_lock.acquired():
                 return self.follow(version)
         except _FAILURES as error:
             for view in self._views:

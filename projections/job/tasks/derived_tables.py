@@ -239,7 +239,7 @@ class DerivedTablesTask(BackgroundTask):
 
     def _alone(self) -> AbstractContextManager[Connection | None]:
         """Keeps versions from being dropped meanwhile, where there may be any."""
-        return self._store_lock.taken() if self._spec.declared_derived else nullcontext()
+        return self._store_lock.acquired() if self._spec.declared_derived else nullcontext()
 
     def _meet(self, connection: Connection) -> None:
         """Follows what versions there are by now."""
@@ -279,7 +279,7 @@ class DerivedTablesTask(BackgroundTask):
         ]
         if not there:
             return
-        with self._store_lock.taken() as connection:
+        with self._store_lock.acquired() as connection:
             for name in there:
                 before, source = [VersionState.JOINING], self._spec.config.source
                 if registry.move(connection, source, name, VersionState.HELD, before):

@@ -92,7 +92,7 @@ class HandoverTask(BackgroundTask):
         spec: The job, its views bound.
         tables: Detects new versions.
         queries: The stores.
-        taken: Receives the job with a version that all its stores have adopted.
+        adopted: Receives the job with a version that all its stores have adopted.
     """
 
     def __init__(
@@ -101,14 +101,14 @@ class HandoverTask(BackgroundTask):
         spec: JobSpec,
         tables: TableWatch,
         queries: Mapping[Store, StoreQuery],
-        taken: Callable[[JobSpec], None],
+        adopted: Callable[[JobSpec], None],
     ) -> None:
         super().__init__("takeover")
         self._session = session
         self._spec = spec
         self._tables = tables
         self._queries = queries
-        self._taken = taken
+        self._adopted = adopted
 
     def work(self) -> None:
         """Waits for versions until stopped."""
@@ -141,7 +141,7 @@ class HandoverTask(BackgroundTask):
                 self._tables.give_up()
                 return
             self._spec = replace(self._spec, plans=(plan, *self._spec.plans))
-            self._taken(self._spec)
+            self._adopted(self._spec)
             _log.info("a version goes on with the others", version=plan.name)
 
     def _fits(self, plan: ViewPlan) -> bool:
@@ -168,7 +168,7 @@ class HandoverTask(BackgroundTask):
                     version.take(
                         until, quarantine_table.held(connection, spec.config.source, store)
                     )
-                    handover.note(spec.config, plan.name, {store: version.taken})
+                    handover.note(spec.config, plan.name, {store: version.progress})
                 if not whole:
                     continue
                 with query.guard.writing():
@@ -258,7 +258,7 @@ class _HandoverVersion:
         return found, found == ends
 
     @property
-    def taken(self) -> HandoverOffsets:
+    def progress(self) -> HandoverOffsets:
         """Its progress towards the last known ends of its topics."""
         lacking = self._lacking(self._whole)
         left = sum(end - self._ends.get(place, 0) for place, end in lacking.items())

@@ -61,11 +61,11 @@ class StableTablesTask(BackgroundTask):
             if self._stopped.is_set():
                 return
             if self._done.get(view) != (place, table.version):
-                self._show(view)
+                self._update(view)
         self._seen = latest.number, places
         self._again_at = time.monotonic() + _AGAIN_S
 
-    def _show(self, view: str) -> None:
+    def _update(self, view: str) -> None:
         stable = self._stable.setdefault(view, StableTable(self._tables, view))
         try:
             shown = stable.follow(self._published)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from projections.common.driver_lock import DriverToken, taken
+from projections.common.driver_lock import DriverToken, sole_driver
 from projections.errors import WriterFencedError, WriterLockedError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVER = """
-with taken(home) as driver_token:
+with sole_driver(home) as driver_token:
     say(driver_token.token)
     wait()
 """
@@ -48,7 +48,7 @@ COMMON = """
 import fcntl, os, sys
 from pathlib import Path
 from projections.errors import WriterFencedError
-from projections.common.driver_lock import DriverToken, taken
+from projections.common.driver_lock import DriverToken, sole_driver
 
 home = Path(sys.argv[1])
 
@@ -102,7 +102,7 @@ def _wake(process: subprocess.Popen[str]) -> None:
 
 
 def _take(home: Path) -> None:
-    with taken(home, wait_s=0):
+    with sole_driver(home, wait_s=0):
         pytest.fail("two drivers keep the views")
 
 
@@ -123,18 +123,18 @@ def test_a_second_driver_is_told_who_is_the_first(
 
     first.kill()
     first.wait()
-    with taken(tmp_path, wait_s=0) as driver_token:
+    with sole_driver(tmp_path, wait_s=0) as driver_token:
         driver_token.check()
 
 
 def test_a_worker_that_is_woken_after_another_driver_took_over_writes_nothing(
     tmp_path: Path, process: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    with taken(tmp_path) as old:
+    with sole_driver(tmp_path) as old:
         worker = process(WORKER, old.token)
         _stop(worker)
 
-    with taken(tmp_path, wait_s=0) as new:
+    with sole_driver(tmp_path, wait_s=0) as new:
         _wake(worker)
 
         assert "HW-P017" == _said(worker)
@@ -150,7 +150,7 @@ def test_a_worker_that_is_woken_after_another_driver_took_over_writes_nothing(
 def test_nobody_takes_over_while_something_of_an_ended_driver_may_still_write(
     tmp_path: Path, process: Callable[..., subprocess.Popen[str]], program: str, what: str
 ) -> None:
-    with taken(tmp_path) as old:
+    with sole_driver(tmp_path) as old:
         left = process(program, old.token)
         assert _said(left)
     _stop(left)
@@ -161,17 +161,20 @@ def test_nobody_takes_over_while_something_of_an_ended_driver_may_still_write(
 
     left.kill()
     left.wait()
-    with taken(tmp_path, wait_s=0) as new, pytest.raises(WriterFencedError):
+    with sole_driver(tmp_path, wait_s=0) as new, pytest.raises(WriterFencedError):
         old.check()
     new.check()  # what it was is nobody's affair until another comes
 
 
 def test_drivers_of_two_sources_write_side_by_side_and_one_source_has_one(tmp_path: Path) -> None:
-    with taken(tmp_path, "shop") as shop, taken(tmp_path, "billing") as billing:
+    with sole_driver(tmp_path, "shop") as shop, sole_driver(tmp_path, "billing") as billing:
         shop.check()
         billing.check()
         assert shop.folder != billing.folder
-        with pytest.raises(WriterLockedError, match="another driver"), taken(tmp_path, "shop"):
+        with (
+            pytest.raises(WriterLockedError, match="another driver"),
+            sole_driver(tmp_path, "shop"),
+        ):
             pytest.fail("two drivers of one source")
 
 
@@ -180,9 +183,9 @@ def test_a_driver_of_a_source_and_one_of_the_whole_home_exclude_each_other(
     tmp_path: Path, first: str | None, second: str | None
 ) -> None:
     with (
-        taken(tmp_path, first),
+        sole_driver(tmp_path, first),
         pytest.raises(WriterLockedError, match="another driver"),
-        taken(tmp_path, second, wait_s=0),
+        sole_driver(tmp_path, second, wait_s=0),
     ):
         pytest.fail("two drivers keep the views of one source")
 
@@ -195,26 +198,26 @@ def test_what_an_ended_driver_left_behind_is_fenced_when_sources_come_or_go(
     second: str | None,
 ) -> None:
     folder = ".writer" if first is None else f".writer/sources/{first}"
-    with taken(tmp_path, first) as old:
+    with sole_driver(tmp_path, first) as old:
         left = process(JVM.replace('".writer"', repr(folder)))
         assert "there" == _said(left)
 
-    with pytest.raises(WriterLockedError, match="JVM"), taken(tmp_path, second, wait_s=0):
+    with pytest.raises(WriterLockedError, match="JVM"), sole_driver(tmp_path, second, wait_s=0):
         pytest.fail("its JVM still writes checkpoints")
     left.kill()
     left.wait()
-    with taken(tmp_path, second, wait_s=0), pytest.raises(WriterFencedError):
+    with sole_driver(tmp_path, second, wait_s=0), pytest.raises(WriterFencedError):
         old.check()
 
 
 def test_several_may_write_at_a_time_for_one_driver(tmp_path: Path) -> None:
-    with taken(tmp_path) as driver_token, driver_token.writing(), driver_token.writing():
+    with sole_driver(tmp_path) as driver_token, driver_token.writing(), driver_token.writing():
         assert DriverToken(tmp_path / ".writer", driver_token.token) == driver_token
 
 
 @pytest.mark.parametrize("lost", ["file", "folder", "replaced"])
 def test_a_driver_whose_lock_was_lost_writes_no_more(tmp_path: Path, lost: str) -> None:
-    with taken(tmp_path) as driver_token:
+    with sole_driver(tmp_path) as driver_token:
         file = driver_token.folder / "tenure"
         if lost == "folder":
             shutil.rmtree(driver_token.folder)
@@ -232,7 +235,7 @@ def test_a_driver_whose_lock_was_lost_writes_no_more(tmp_path: Path, lost: str) 
 def test_a_lock_that_is_replaced_while_it_is_waited_for_does_not_count(
     tmp_path: Path, process: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    with taken(tmp_path) as driver_token:
+    with sole_driver(tmp_path) as driver_token:
         file = driver_token.folder / "tenure"
         handle = os.open(file, os.O_RDWR)
         fcntl.flock(handle, fcntl.LOCK_EX)
