@@ -31,7 +31,7 @@ _PERMANENT: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
             r"|no longer available on the server|offset is behind|[Ss]lot.*recreated"
             r"|requested WAL segment .* has already been removed",
         ),
-        "headwater source repair --yes: capture starts anew, and every table is read",
+        "headwater source repair --yes: capture restarts, and every table is read again",
     ),
     (
         re.compile(r"slot is ahead|slot .*ahead of|OffsetMismatch|offset.*mismatch", re.IGNORECASE),

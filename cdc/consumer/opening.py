@@ -136,7 +136,7 @@ def _rows(
         try:
             found, reached = _described(known, [table], rules, lsn)
         except CdcError as error:
-            _log.warning("table not described anew", table=str(table), code=error.code)
+            _log.warning("table not described again", table=str(table), code=error.code)
             raise TableUndescribedError(
                 f"table {table} has changed, and the source does not describe it",
                 detail=error.code,

@@ -243,7 +243,7 @@ def _of_topics(seen: Evidence, known: Capture) -> Iterator[Loss]:
         if now is None:
             found = f"topic {name} is gone"
         elif now.id != before.id:
-            found = f"topic {name} was deleted and made anew"
+            found = f"topic {name} was deleted and recreated"
         elif shorter(now, before):
             found = f"topic {name} ended at {before.ends} and ends at {now.ends}"
         else:
@@ -294,7 +294,7 @@ def _moved(found: SlotStatus, stands: Lsn, reached: Lsn) -> Loss:
     if begins is not None and begins >= reached and not found.decoded_transactions:
         return Loss(
             errors.SlotRecreatedError,
-            f"slot {found.name} was dropped and made anew: changes since {reached} are missing",
+            f"slot {found.name} was dropped and recreated: changes since {reached} are missing",
             f"captured through {reached}, its log begins at {begins}",
         )
     return Loss(

@@ -134,7 +134,7 @@ class Guard:
                 return Loss(
                     errors.TopicsRecreatedError,
                     "Kafka has lost changes that it had",
-                    f"topic {name} is gone, made anew, or shorter than it was",
+                    f"topic {name} is gone, recreated, or shorter than it was",
                 )
         captures.note_topics(connection, known.source, now)
         return None

@@ -64,7 +64,7 @@ def plan(connection: Connection[Any], rest: ConnectRest, spec: CaptureSpec) -> R
     epoch, becomes = next_epoch(known, seen.registered_epoch, spec)
     steps = [
         f"stop connector {spec.connector} and make it forget how far it came",
-        f"make slot {spec.slot} anew",
+        f"recreate slot {spec.slot}",
         f"raise the epoch from {epoch} to {becomes}",
         "forget how far the views have come",
         *(f"read {table} as a whole" for table in spec.tables),

@@ -188,7 +188,7 @@ def _slot(connection: Connection[Any], source: str, slot: str) -> Iterator[Check
         message = f"{slot} belongs to database {database}, plugin {plugin}"
         yield Check("slot", CheckState.FAIL, message, hint=hint)
     elif wal_status == "lost":
-        detail = "its changes are gone: every table has to be read anew"
+        detail = "its changes are gone: every table must be read again"
         if known:
             hint = "headwater source repair --yes"
         yield Check("slot", CheckState.FAIL, f"{slot} has lost its log", detail, hint)
@@ -218,7 +218,7 @@ def _publication(connection: Connection[Any], name: str, tables: Sequence[TableN
     if drift or not found.complete:
         quoted = sql.Identifier(name).as_string(connection)
         detail = "; ".join(drift) or "it leaves out some operations"
-        hint = f"DROP PUBLICATION {quoted};  and headwater up makes it anew"
+        hint = f"DROP PUBLICATION {quoted};  and headwater up recreates it"
         return Check("publication", CheckState.FAIL, f"{name} loses changes", detail, hint)
     if not (found.ours or found.all_tables) and (lacking := {*tables, *OWN_TABLES} - found.tables):
         hint = publications.by_hand(connection, name, lacking)

@@ -36,7 +36,7 @@ def checks(connection: Connection[Any], tables: Sequence[TableName]) -> Iterator
         yield Check(_NAME, CheckState.OK, "note each change of a table")
         return
     if trigger.allowed(connection):
-        yield Check(_NAME, CheckState.OK, "will be made anew")
+        yield Check(_NAME, CheckState.OK, "will be recreated")
         return
     hint = "an administrator must run the SQL that headwater source role prints"
     if not own_schema_owner.trusted(connection):

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 ATTEMPTS_MAX: Final = 10
-"""Of one command against faster writers; each attempt loads and decides anew."""
+"""Most attempts of one command against faster writers; each loads and decides again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +370,7 @@ def _saving(
         return
     (append,) = request.appends
     try:
-        # Folded anew: `decide` may have changed the state that it was given.
+        # Folded again: `decide` may have changed the state that it was given.
         before = folded(access.codec, decider, loaded.base, loaded.events)
         subjects = loaded.base.subjects | snapshotting.subjects_of(
             access.codec, [*map(access.codec.decode, loaded.events), *events]

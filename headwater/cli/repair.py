@@ -30,7 +30,7 @@ def repair(
     done = platform.repair(lambda step: stderr.print(escape(step), soft_wrap=True))
     if as_json:
         print_json({"done": done})
-    stderr.print("captured anew; headwater source status shows how far the tables are read")
+    stderr.print("recaptured; headwater source status shows how far the tables are read")
 
 
 def _show(plan: capture.RepairPlan, *, as_json: bool) -> None:

@@ -181,7 +181,7 @@ def cache_check(url: str) -> Check:
         return Check(name, CheckState.FAIL, error.message, error.detail, error.hint)
     if not policy.startswith("allkeys"):
         return Check(name, CheckState.OK, policy or "is not told", None, None)
-    message = "the cache evicts rows when it is full: its views are then read anew"
+    message = "the cache evicts rows when it is full: its views are then read again"
     return Check(name, CheckState.WARN, message, policy, "maxmemory-policy noeviction")
 
 

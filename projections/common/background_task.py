@@ -88,7 +88,7 @@ class BackgroundTask(threading.Thread, ABC):
         self._rounds = 0
         now = time.monotonic()
         self._failures.append(now)
-        _log.error("a part of the job is begun anew", part=self.name, detail=self.error.detail)
+        _log.error("a part of the job is restarted", part=self.name, detail=self.error.detail)
         if len(self._failures) == FAILURES_MAX and now - self._failures[0] < CALM_S:
             self.fault = self.error
             return

@@ -164,7 +164,7 @@ class Erasure:
             found.append(Erased("search", "indices merged", count, complete=not left))
         if self._places(Store.CACHE):
             done = rewrite_files(self._spec.config.cache_url, _REWRITE_S)
-            found.append(Erased("cache", "files written anew", int(done), complete=done))
+            found.append(Erased("cache", "files rewritten", int(done), complete=done))
         return found
 
     def left(self, texts: Collection[str]) -> list[Erased]:

@@ -1,13 +1,13 @@
 """The Spark driver: streaming queries that write every view, and the tasks beside them.
 
-Purpose: `driver` takes the lock of the home and starts a `generation`: all that runs as long as
-views are bound to their tables as these are. A `streaming_query` hands batches to a
+Purpose: `driver` takes the lock of the home and starts a `generation`: everything that runs while
+views are bound to one state of their tables. A `streaming_query` passes batches to a
 `batch_writer`.
 Entry points: `driver.run`, `generation`, `tasks` (what runs beside queries), `batch` (sessions
 beside the job), `spark` (session, JVM, cluster), `status` (`run/job.json`), `schema_watch`,
 `initial_load`, `backfill`, `store_recovery`, `data_loss`.
 Invariants: one driver writes a home. A query's checkpoint and its stores belong together and are
-checked at each start. Loss is refused with a code, and never passed over.
+checked at each start. Loss is refused with an error code, and never ignored.
 Tests: tests/unit/projections/job, tests/integration/projections/job.
 """
 

@@ -1,13 +1,13 @@
-"""ActivePlans: the views that a store's batches write; a batch can be the first with another one.
+"""ActivePlans: the views that a store's batches write; views can be added between two batches.
 
-A batch has a version that joins only if the version has everything that lies before the batch. So
-it is known where the next batch begins: where the last one that was written has ended.
+A batch may include an adopted version only if the version has every record before the batch. The
+start of the next batch must therefore be known: it is the end of the last written batch.
 
-SentPlans: the views of a store as they go to workers with every batch, and are read once.
+SentPlans: the views of a store as sent to workers with every batch, and unpickled once.
 
-A few changes are written in less time than the plans of two hundred views take to be unpickled. So
-they travel as the bytes that they were pickled to when their query started, and a worker that has
-seen those has the plans.
+Unpickling the plans of two hundred views takes longer than writing a few changes. The plans are
+therefore pickled once when their query starts, and a worker that has unpickled those bytes before
+reuses the result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ActivePlans:
-    """Views of a store; changed and asked for a batch under the store's guard only.
+    """Views of a store; changed, and read for a batch, only under the store's guard.
 
     Args:
         plans: The views with which the store's query begins.
@@ -38,7 +38,7 @@ class ActivePlans:
 
     @property
     def sent(self) -> SentPlans:
-        """The views, as a batch sends them to workers."""
+        """The views in the form that batches send to workers."""
         return self._sent
 
     @property
@@ -48,20 +48,20 @@ class ActivePlans:
 
     @property
     def stands(self) -> Offsets:
-        """Offset after the last record of each partition that was written; empty before a batch.
+        """Offset after the last written record of each partition; empty before the first batch.
 
-        No batch begins beyond it, as one that failed begins where it began before.
+        No batch begins beyond it, because a failed batch is repeated from its start.
         """
         return self._stands
 
     def written(self, ends: Offsets) -> None:
-        """Notes where a batch has ended that is in the store."""
+        """Records the end of a batch that is in the store."""
         self._stands = ends
 
     def add(self, plans: Sequence[ViewPlan]) -> None:
-        """Has the batches that follow take further views, before all others.
+        """Adds views to the following batches, before all others.
 
-        Readers that are moved to another version so find it no older than what they leave.
+        Readers that switch to another version therefore find it no older than the former one.
 
         Args:
             plans: Views that have everything below `stands`.
@@ -70,7 +70,7 @@ class ActivePlans:
 
 
 _KEPT_MAX: Final = 8
-"""Sets of plans that a worker keeps: one for each store, and those before the last change."""
+"""Most sets of plans that a worker keeps: one for each store, and those before a change."""
 
 
 class SentPlans(Sequence["ViewPlan"]):
@@ -78,7 +78,7 @@ class SentPlans(Sequence["ViewPlan"]):
 
     def __init__(self, plans: Sequence[ViewPlan]) -> None:
         self._plans = tuple(plans)
-        # what a project's own module declares is known to no worker by its name
+        # by value, because workers cannot import the project's own module
         self._pickled: bytes = cloudpickle.dumps(self._plans)  # type: ignore[no-untyped-call]
         self._digest = hashlib.sha256(self._pickled).digest()
 
@@ -102,7 +102,7 @@ _known: OrderedDict[bytes, SentPlans] = OrderedDict()
 
 
 def _received(digest: bytes, pickled: bytes) -> SentPlans:
-    """Returns the plans of some bytes; in a worker, those that it has read before."""
+    """Unpickles plans, unless this worker has unpickled the same bytes before."""
     found = _known.get(digest)
     if found is None:
         found = _known[digest] = SentPlans.__new__(SentPlans)

@@ -1,4 +1,4 @@
-"""What archives a batch in one of Spark's Python workers."""
+"""Archives a batch in one of Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Archiver:
     Attributes:
         folder: Folder of the archive.
         retention: How long it keeps records.
-        ends: Offset after the last record of each partition that the batch has.
+        ends: Offset after the batch's last record of each partition.
         identities: Kafka's id of each topic.
     """
 
@@ -48,7 +48,7 @@ class Archiver:
                 added = Archive(self.folder).append(
                     given, self.ends, self.identities, self.retention
                 )
-            for _ in given:  # what is there already is not looked at; Spark wants it taken
+            for _ in given:  # skipped records of a repeated batch must still be consumed for Spark
                 pass
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None

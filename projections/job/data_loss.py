@@ -75,7 +75,7 @@ def find_recreated(
         now: Their present ids.
     """
     facts = [
-        f"topic {topic} was made anew, {known[topic]} before, {now[topic]} now"
+        f"topic {topic} was recreated, {known[topic]} before, {now[topic]} now"
         for topic in sorted(wanted)
         if topic in known and known[topic] != now.get(topic, known[topic])
     ]
@@ -97,5 +97,5 @@ def _fact(place: Place, wanted: int, ends: Mapping[Place, tuple[int, int]]) -> s
     if wanted < earliest:
         return f"{where}, wanted offset {wanted}, earliest {earliest}"
     if wanted > end:
-        return f"{where} was made anew or cut short, wanted offset {wanted}, its end {end}"
+        return f"{where} was recreated or truncated, wanted offset {wanted}, its end {end}"
     return None

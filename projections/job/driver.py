@@ -77,7 +77,7 @@ def run(spec: JobSpec) -> int:
     ) as driver_token:
         spec.config.derived_file.unlink(
             missing_ok=True
-        )  # of the job before, which may have kept others
+        )  # the previous job may have maintained other views
         return _Job(replace(spec, driver_token=driver_token)).run()
 
 
@@ -107,7 +107,7 @@ class _Job:
             signal.signal(number, self._on_signal)
         session = begin(self._spec.config)
         try:
-            # kept as long as this process lives
+            # held until this process ends
             self._held = (
                 None if self._spec.driver_token is None else hold(session, self._spec.driver_token)
             )
@@ -131,14 +131,14 @@ class _Job:
         return 130 if self._signal == signal.SIGINT else 0
 
     def _meet_executors(self, session: SparkSession) -> None:
-        """Makes sure of executors that are not this process, now and as long as the job runs."""
+        """Checks executors on other machines, now and while the job runs."""
         if self._spec.config.local:
             return
         self._mark = cluster.shared(session, self._spec.config.addresses.tables)
         self._executors = cluster.ExecutorWatch(session)
 
     def _run_generation(self, session: SparkSession) -> None:
-        """Maintains the views until there is a reason to end, or until they must be bound again."""
+        """Maintains the views until the job ends, or until they must be bound again."""
         spec = self._patiently(self._tables.bind)
         if spec is None:
             return
@@ -165,7 +165,7 @@ class _Job:
             return backfill.admitted(spec)
 
     def _patiently(self, bind: Callable[[], JobSpec]) -> JobSpec | None:
-        """Binds the views, as soon as the source answers; None if the job has to stop first."""
+        """Binds the views once the source answers; returns None if the job stops before."""
         while not self._stop.is_set():
             try:
                 return bind()
@@ -188,7 +188,7 @@ class _Job:
             if self._executors is not None:
                 self._executors.check()
             if self._tables.look():
-                _log.info("tables have changed, views are bound anew")
+                _log.info("tables have changed, views are bound again")
                 return
             if self._epoch.lost.is_set():
                 return
@@ -226,7 +226,7 @@ class _Job:
         for query in queries.values():
             running = query.query
             query.progress.running = running is not None
-            # to ask is dear: Spark writes all offsets as text, to be read again here
+            # expensive: Spark converts all offsets to text, which is parsed here
             wanted = running is not None and query.progress.phases_wanted
             last = running.lastProgress if running is not None and wanted else None
             if last is not None:

@@ -1,4 +1,4 @@
-"""Generation: everything that runs while the views are bound to their tables as these are now.
+"""Generation: everything that runs while the views are bound to one state of their tables.
 
 When a table changes, the generation ends, the views are bound again, and the next one begins at the
 same offsets; an unfinished batch is repeated. Session and process stay.
@@ -59,7 +59,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Generation:
-    """The queries of one binding, and the background tasks beside them.
+    """The queries of one binding of the views, and the background tasks beside them.
 
     Args:
         session: The Spark session.

@@ -65,16 +65,16 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
 
 
 def _new(spec: JobSpec, plan: ViewPlan) -> bool:
-    """Whether a view can be loaded, as far as its definition and its table tell."""
+    """Returns whether a view's definition and table permit a load."""
     if plan.events is not None or plan.history is not None or plan.append_only:
         return False
     if plan.expectations:
-        return False  # they are looked at where the stream's rows are
+        return False  # they are checked only for rows of the stream
     return not DeltaTable.is_deltatable(str(spec.config.addresses.tables / plan.name))
 
 
 def _large(spec: JobSpec, plans: list[ViewPlan]) -> list[ViewPlan]:
-    """Views whose tables may be large: the others are not waited for until their reads begin."""
+    """Returns the views whose tables may be large; for others, no snapshot is awaited."""
     if not plans:
         return []
     try:
@@ -82,7 +82,7 @@ def _large(spec: JobSpec, plans: list[ViewPlan]) -> list[ViewPlan]:
             tables = [plan.schema.table for plan in plans]
             rows = table_size.rows_at_most(connection, tables)
     except (CdcError, psycopg.Error):
-        return plans  # each says by itself what is wrong
+        return plans  # loading each view reports the error
     least = spec.config.load_rows_min
     return [plan for plan in plans if rows.get(plan.schema.table, least) >= least]
 

@@ -1,7 +1,7 @@
-"""Supervision of one query: started, watched, started again, and given up where nothing helps.
+"""Supervises one query: starts it, restarts it after failures, and gives it up if nothing helps.
 
-A store that does not answer holds up its own query and no other, however long: it is asked again
-every few seconds until it is back. What no one has a name for is tried a few times only.
+A store that does not answer blocks only its own query: the query is restarted every few seconds
+until the store is back. An unknown error is retried only a few times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.job.status import QueryProgress
 
 FAILURES_MAX: Final = 8
-"""Failures in a row without a code of their own after which a query is given up."""
+"""Consecutive failures without an error code after which a query is given up."""
 
 _WAITS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 _TICK_S: Final = 0.2
@@ -43,15 +43,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class SupervisedQuery:
-    """A query and what became of it.
+    """A query and its state.
 
     Attributes:
         name: Its name: a store, or `archive`.
         start: Starts it.
         progress: Its batches so far.
-        explain: Looks for a cause that Spark's own words do not tell; None if it finds none.
-        query: It, while it runs.
-        fault: Why it is given up; None while it is not.
+        explain: Returns a cause that Spark's message does not contain; None if there is none.
+        query: The running query; None while it is down.
+        fault: Why it was given up; None if it was not.
     """
 
     name: str
@@ -65,9 +65,9 @@ class SupervisedQuery:
     _batches_at_start: int = field(default=-1)
 
     def run(self, stopped: threading.Event) -> None:
-        """Tends the query until told to stop or until it is given up; one thread for each query.
+        """Supervises the query until stopped, or until it is given up.
 
-        A store that takes long to answer so keeps no one waiting but its own query.
+        Each query has its own thread, so a slow store delays only its own query.
         """
         try:
             while not stopped.wait(_TICK_S) and self.fault is None:
@@ -90,10 +90,10 @@ class SupervisedQuery:
             self._failed(str(error))
 
     def stop(self) -> None:
-        """Stops the query; what it was at is done again at the next start."""
+        """Stops the query; an unfinished batch is repeated at the next start."""
         if self.query is None:
             return
-        # one that does not stop in time is stopped by the end of the JVM
+        # a query that does not stop in time ends with the JVM
         with contextlib.suppress(PySparkException, Py4JError, OSError):
             self.query.stop()
         self.query = None
@@ -112,7 +112,7 @@ class SupervisedQuery:
             self._failed_by(Fault.of(PostgresUnavailableError(_SOURCE_AWAY, detail=detail)))
         except (Py4JError, OSError):
             raise  # Spark has ended
-        except Exception as error:  # noqa: BLE001  # no one else would tell
+        except Exception as error:  # noqa: BLE001  # otherwise the thread would end silently
             self._failed_by(self._unknown(kind_and_place(error)))
 
     def _failed(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The columns in which a batch of records comes to the writer."""
+"""The columns of a batch of records, as the writer receives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def record_columns(records: DataFrame) -> DataFrame:
-    """Returns of a topic's records what `BatchWriter` reads.
+    """Selects the columns of a topic's records that `BatchWriter` reads.
 
     Args:
         records: The rows of Spark's Kafka reader, with headers.
@@ -33,9 +33,9 @@ def record_columns(records: DataFrame) -> DataFrame:
 
 
 def epoch_column() -> Column:
-    """Returns what a record says of the source's epoch, as text."""
+    """Returns the column with the source's epoch from a record's header, as text."""
     first = fn.get("headers", fn.lit(0))
-    # nearly every record has this header alone, and to look through all costs as much as the rest
+    # nearly every record has only this header, and searching all headers would double the cost
     epoch = fn.when(first["key"] == EPOCH_HEADER, first["value"]).otherwise(_header(EPOCH_HEADER))
     return epoch.cast("string")
 

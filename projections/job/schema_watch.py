@@ -51,7 +51,7 @@ class TableWatch:
         self._changed = False
 
     def bind(self) -> JobSpec:
-        """Returns the job with its views bound to their tables as these are now.
+        """Returns the job with its views bound to the present state of their tables.
 
         Raises:
             PlanError: A view that was never bound does not fit its table.
@@ -66,13 +66,13 @@ class TableWatch:
 
     @property
     def coming(self) -> bool:
-        """Whether there are versions that no query has adopted, as of the last look."""
+        """Whether the last look found versions that no query has adopted."""
         return self._coming
 
     def met(self) -> JobSpec | None:
         """Binds new versions, while the other views stay as they are.
 
-        They count as bound from here on: a later batch may include them.
+        They count as bound from now on: a later batch may include them.
 
         Returns:
             The job with them; None if something else changed, so that all views have to be bound
@@ -162,7 +162,7 @@ class TableWatch:
         return self._changed
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         with self._lock:
             self._close()
 
@@ -183,7 +183,7 @@ class TableWatch:
         self._looked_at = looked_at
 
     def _unchanged(self, connection: psycopg.Connection[Any], oids: list[int]) -> bool:
-        """Whether no table has been changed since the last look, nor is being changed."""
+        """Returns whether no table was changed since the last look or is being changed."""
         if not self._catalogs or catalog_mark.being_changed(connection, oids):
             return False
         return catalog_mark.read(connection, oids) == self._catalogs

@@ -1,4 +1,4 @@
-"""What the job reports about itself: figures of its last batches, and the status file."""
+"""The job's report on itself: figures of its last batches, and the status file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from projections.planning.job_spec import PausedView
 
 BATCHES_KEPT: Final = 30
-"""Batches that the figures speak of."""
+"""Number of recent batches in the figures."""
 
 _COUNTED: Final = ("records", "applied", "quarantined", "filtered")
 
@@ -31,7 +31,7 @@ class JobState(StrEnum):
     """The job's state; written by the job itself."""
 
     STARTING = "starting"  # until every query runs
-    READY = "ready"  # from then on, also while a query is started again
+    READY = "ready"  # from then on, also while a query restarts
     STOPPED = "stopped"  # asked to stop, and did
     FAILED = "failed"  # gave up; `error` says why
 
@@ -64,7 +64,7 @@ class QueryProgress:
         error: Why the query is not running, if it failed.
         running: Whether it runs.
         phases_ms: Time of each phase of its last batch, with Spark's names.
-        phases_of: The batch of `phases_ms`.
+        phases_of: Id of the batch of `phases_ms`.
         views: By view, the outcome of its records in those batches: `records` is the sum of
             `applied`, `quarantined` and `filtered`, in each batch and so in all.
         failed: By view and expectation, rows of those batches that did not meet it.
@@ -119,7 +119,7 @@ class QueryProgress:
 
     @property
     def phases_wanted(self) -> bool:
-        """Whether the phases are of an earlier batch than the last."""
+        """Whether the phases belong to an earlier batch than the last."""
         return bool(self.recent) and self.recent[-1].batch_id != self.phases_of
 
     def time_spent(self, last: StreamingQueryProgress) -> None:
@@ -167,7 +167,7 @@ class JobStatus:
     attendants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Writes the file; a reader sees the old one or the new one, whole."""
+        """Writes the file atomically."""
         content = {
             "state": self.state,
             "at": time.time(),
@@ -188,7 +188,7 @@ def _sum(rows: Sequence[Mapping[str, Any]], name: str) -> int:
 
 
 def _typical(rows: list[Mapping[str, Any]]) -> int | None:
-    """Median lag over views, each weighed by its changes."""
+    """Returns the median lag of the views, weighted by their changes."""
     half = sum(row["fresh_changes"] for row in rows) / 2
     for row in sorted(rows, key=lambda row: int(row["lag_p50_us"])):
         half -= row["fresh_changes"]

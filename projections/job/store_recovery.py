@@ -136,7 +136,7 @@ def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
 
 
 def _tried(sink: Sink, plan: ViewPlan) -> IndexRefusedError | PlanError | IndexLostError | None:
-    """Makes the place of a view; returns why it cannot be, where that is no matter of others."""
+    """Creates the index of a view; returns the error if it concerns only this view."""
     try:
         sink.prepare(plan)
     except (IndexRefusedError, PlanError, IndexLostError) as error:

@@ -1,4 +1,4 @@
-"""Whether derived views still fit if the columns of their inputs change."""
+"""Checks whether derived views still fit if the columns of their inputs change."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stand_still(config: JobConfig, dependents: Dependents) -> dict[str, str]:
     with session_ended(config) as session:
         views = dependents.views
         then = _unfit(session, views, _structs(dependents.then))
-        # a query of the view itself that fails is refused before its version becomes active
+        # an invalid query of the view itself is refused before its version becomes active
         if not then or any(name in dependents.now for name in then):
             return {}
         now = _unfit(session, views, _structs(dependents.now))

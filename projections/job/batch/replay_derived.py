@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
 
 _NAMED: Final = 10
-"""Most wrong keys that are named: a repair computes the whole view again."""
+"""Most wrong keys that are named; a repair computes the whole view again."""
 
 _WHY: Final = {each.code: each for each in (DuplicateKeyError, ViewHaltedError, QueryFailedError)}
 

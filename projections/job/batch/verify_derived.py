@@ -1,4 +1,4 @@
-"""Verification of derived views: each beside its query, run over the tables it was made from."""
+"""Verification of derived views: each is compared with its query, run over its input tables."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ def _report(maintainer: DerivedMaintainer, table: TableVersion, source: str) -> 
 def _texts(
     maintainer: DerivedMaintainer, table: TableVersion, source: str
 ) -> Callable[[tuple[object, ...]], str]:
-    """Returns what makes the text of a key, as search and cache have it."""
+    """Returns the function that makes a key's text, as in search and cache."""
     place = DeltaTable(str(maintainer.tables / maintainer.view.name), version=table.version)
     try:
         plan = derived_plan(maintainer.view, source, pa.schema(place.schema().to_arrow()))
-    except PlanError:  # of a key that only a table can hold
+    except PlanError:  # a key that only a table can hold
         return lambda key: ", ".join(map(str, key))
     return DocumentForm(plan).name_of

@@ -41,9 +41,9 @@ _log = structlog.get_logger(__name__)
 
 
 class DerivedChecksTask(BackgroundTask):
-    """Verifies one table at a time, and answers with what it finds.
+    """Verifies one table at a time, and answers with the result.
 
-    A caller keeps to a budget by asking seldom: a request is answered as fast as it can be.
+    A request is answered as fast as possible; a caller with a budget limits its requests.
 
     Args:
         session: The Spark session.

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     )
 
 LOOK_S: Final = 5.0
-"""Seconds between two checks of the marks while nothing is published."""
+"""Pause between two checks of the marks while nothing is published."""
 
 _TICK_S: Final = 0.1
 _PAUSE_S: Final = 2.0
@@ -282,7 +282,7 @@ class DerivedStoreTask(BackgroundTask):
         self._come(_StoreState(plan, table.version), table)
         if renewal is not None:
             self._renewals.done(renewal, self._store, wanted.number)
-            _log.info("a view was given anew as it was asked", view=view.name, store=self._store)
+            _log.info("a view was written again on request", view=view.name, store=self._store)
         return True
 
     def _begin(self, plan: ViewPlan, wanted: DeliveredState) -> DeliveredState:
@@ -383,7 +383,7 @@ class DerivedStoreTask(BackgroundTask):
         reason = epoch.look()
         if reason is None:
             return
-        _log.warning("derived views of the cache are given anew", why=reason)
+        _log.warning("derived views of the cache are written again", why=reason)
         views = [view for view in self._views if view.name in version.views]
         self._withdraw([view.name for view in views])
         self._forget([view.name for view in self._views])

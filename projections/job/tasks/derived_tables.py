@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.1
 _REST_MAX_S: Final = 5.0
-"""Longest rest after a boundary. Where the machine is busy it rests as long as the last one took:
-else views made from others would always be at work, and take half of a small machine from the views
-that they are made from. The more of it is idle the shorter, and where half of it is, not at all."""
+"""Longest pause after a boundary. On a busy machine the pause is as long as the last computation:
+otherwise derived views would be computed all the time, and take half of a small machine from their
+inputs. The pause is shorter the more of the machine is idle, and 0 if half of it is."""
 _REST_FAILED_S: Final = 1.0
 _END_S: Final = 60.0
 _AT_ONCE: Final = 2
-"""Views that are brought to a boundary at once: one is planned while rows of another are read."""
+"""Views that are computed at once: one is planned while rows of another are read."""
 _POOL: Final = "derived"
 _FAILURES: Final = (
     *(Py4JError, DeltaError, OSError, WriterFencedError, RuntimeError),
@@ -68,13 +68,13 @@ _log = structlog.get_logger(__name__)
 
 
 class DerivedTablesTask(BackgroundTask):
-    """Keeps the derived views of a source, boundary by boundary.
+    """Maintains the derived views of a source, boundary by boundary.
 
-    A boundary that comes while another is at work waits; of several only the newest counts. Two
-    views are at work at once, each after those that it is made from. A view that cannot be kept
-    stays at its last boundary, with those made from it; the others go on. What someone asked for is
-    computed whole at the next boundary, see `projections.verification.requests`. A version that
-    joins is made whole at the next boundary, too, and held once every store of its has it.
+    Boundaries published during a computation wait, and only the newest of them is computed. Two
+    views are computed at once, each after its inputs. A view that cannot be maintained stays at its
+    last boundary, as do the views derived from it; the others continue. A requested renewal is
+    computed completely at the next boundary, see `projections.verification.requests`. So is a
+    joining version, which is recorded as held once all its stores have it.
 
     Args:
         session: The Spark session.
@@ -121,7 +121,7 @@ class DerivedTablesTask(BackgroundTask):
             companion.join(_END_S)
 
     def work(self) -> None:
-        """Brings the views to each boundary that is not readable yet."""
+        """Computes the views at each boundary that is not readable yet."""
         rest_s = _TICK_S
         while not self.rested(rest_s):
             rest_s = _TICK_S
@@ -146,29 +146,29 @@ class DerivedTablesTask(BackgroundTask):
                     took_s = time.monotonic() - began
                     rest_s = max(_TICK_S, min(took_s * _pressure(), _REST_MAX_S))
             except _FAILURES as error:
-                # a pool takes no work any more once this process has begun to end
+                # the pool accepts no work once this process has begun to end
                 if not self._stopped.is_set():
                     _log.warning("a boundary is not readable yet", error=type(error).__name__)
                 rest_s = _REST_FAILED_S
 
     def stop(self) -> None:
-        """Ends the thread, and those of the other stores, after what they are at."""
+        """Ends the thread, and those of the other stores, after their present work."""
         super().stop()
         for companion in self.companions:
             companion.stop()
 
     @property
     def companions(self) -> tuple[BackgroundTask, ...]:
-        """Those that it starts and stops."""
+        """The tasks that it starts and stops."""
         return (*self._followers.values(), self._watch)
 
     @property
     def views(self) -> list[DerivedView]:
-        """What is kept, under its places."""
+        """The maintained views, by their physical names."""
         return [maintainer.view for maintainer in self.maintainers]
 
     def reached(self) -> dict[tuple[str, Store], Lsn]:
-        """Returns where each view is in each store."""
+        """Returns the position of each view in each store."""
         kept = {view.name for view in self.views}
         made = {view: table.applied_through for view, table in self._made.items() if view in kept}
         return {(view, Store.TABLE): lsn for view, lsn in made.items()} | {
@@ -181,7 +181,7 @@ class DerivedTablesTask(BackgroundTask):
     def derived(
         self, version: PublishedVersion, others: OtherViews = NO_VIEWS
     ) -> dict[str, TableVersion]:
-        """Brings every view to a boundary; returns their tables there, as far as there are any.
+        """Computes every view at a boundary; returns their tables there, as far as they exist.
 
         Args:
             version: The boundary.
@@ -189,7 +189,7 @@ class DerivedTablesTask(BackgroundTask):
         """
         epochs = {source: position.epoch for source, position in others.positions.items()}
         epochs[self._spec.config.source] = version.epoch
-        if epochs != self._epochs:  # whatever was made anew has versions of its own
+        if epochs != self._epochs:  # a recreated table has other version numbers
             self._forget()
             self._epochs = epochs
         self._renewed.clear()
@@ -197,14 +197,14 @@ class DerivedTablesTask(BackgroundTask):
         views = {} if before is None else before.views
         places = {**self._published.current(), **others.places}
         names = {view.name for view in self.views}
-        # of a view made from others the version itself says where it was before
+        # the version also has the former tables of derived views
         known = {each: at for each, at in version.views.items() if each not in names}
         known |= others.tables
         kept: dict[str, Future[TableVersion | None]] = {}
         identities = self._identities()
         for maintainer in self.maintainers:
             maintainer.identities = identities
-            # those that it waits for are in the pool already, so they come to their end
+            # its inputs are in the pool already, so they will complete
             read = (places.get(name, name) for name in maintainer.view.inputs)
             inputs = {place: kept[place] for place in read if place in kept}
             own = views.get(maintainer.view.name)
@@ -223,7 +223,7 @@ class DerivedTablesTask(BackgroundTask):
         return {name: table for name, table in found.items() if table is not None}
 
     def _identities(self) -> dict[str, tuple[str, ...]]:
-        """By place, what identifies a row of each table that has one row for each key."""
+        """Returns the key columns of each table that has one row per key, by physical name."""
         mirrored = {
             plan.name: plan.keys
             for plan in self._spec.plans
@@ -238,11 +238,11 @@ class DerivedTablesTask(BackgroundTask):
         )
 
     def _alone(self) -> AbstractContextManager[Connection | None]:
-        """Keeps versions from being dropped meanwhile, where there may be any."""
+        """Prevents that versions are dropped meanwhile, if there can be any."""
         return self._store_lock.acquired() if self._spec.declared_derived else nullcontext()
 
     def _meet(self, connection: Connection) -> None:
-        """Follows what versions there are by now."""
+        """Updates the maintained views to the present versions."""
         spec = self._spec
         kept = versions_derived.kept(
             connection, spec.config.source, spec.declared_derived, spec.config.functions
@@ -263,14 +263,14 @@ class DerivedTablesTask(BackgroundTask):
             follower.meet(self.views)
 
     def _refuse(self, connection: Connection) -> None:
-        """Says of versions that join why they cannot be made."""
+        """Records why joining versions cannot be computed."""
         for name in self._joining:
             fault = self.faults.get(name)
             if fault is not None and not fault.retriable:
                 registry.note_fault(connection, self._spec.config.source, name, fault)
 
     def _hold(self) -> None:
-        """Holds versions that have come to every store of theirs."""
+        """Records versions as held once all their stores have them."""
         reached = self.reached()
         there = [
             name
@@ -287,10 +287,10 @@ class DerivedTablesTask(BackgroundTask):
                 del self._joining[name]
 
     def _settle(self, version: PublishedVersion) -> None:
-        """Strikes off what was asked for and can be read now."""
+        """Removes the requests for renewals that are readable now."""
         for renewal in self._renewed:
             self._renewals.done(renewal, Store.TABLE, number_of(version))
-            _log.info("a view was made whole as it was asked", view=renewal.view)
+            _log.info("a view was recomputed on request", view=renewal.view)
 
     def _maintained(  # noqa: PLR0913, PLR0917  # the parts of one boundary
         self,
@@ -302,7 +302,7 @@ class DerivedTablesTask(BackgroundTask):
         places: Mapping[str, str],
         others: Mapping[str, str],
     ) -> TableVersion | None:
-        """Brings a view to a boundary; it stays where it was if it cannot be kept."""
+        """Computes a view at a boundary; it stays at its last one if it cannot be maintained."""
         name = maintainer.view.name
         for each, future in inputs.items():
             made = future.result()
@@ -325,10 +325,10 @@ class DerivedTablesTask(BackgroundTask):
         return made
 
     def _require_declared(self, view: DerivedView) -> None:
-        """Refuses a view that reads what no one keeps any more: it would wait for ever.
+        """Refuses a view with an input that is no longer declared: it would wait for ever.
 
         Raises:
-            ViewQueryError: It does.
+            ViewQueryError: An input is not declared.
         """
         spec = self._spec
         declared = {each.name for each in (*spec.views, *spec.declared_derived)}
@@ -346,11 +346,11 @@ class DerivedTablesTask(BackgroundTask):
             versions.forget()
 
     def _in_pool(self) -> None:
-        """Puts what a thread of the pool has Spark do beside the batches of the stores."""
+        """Assigns a thread's Spark jobs to the scheduler pool of derived views."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
 
     def _publish_explanations(self) -> None:
-        """Says how each view is kept; read by `headwater view explain` and `status`."""
+        """Writes how each view is maintained, for `headwater view explain` and `status`."""
         said = {
             maintainer.view.name: {
                 "seconds": round(self.seconds.get(maintainer.view.name, 0.0), 3),
@@ -376,7 +376,7 @@ class DerivedTablesTask(BackgroundTask):
         self._said = text
 
     def _vectors(self, view: str) -> dict[str, dict[str, tuple[int, int]]]:
-        """By store, where a view over several sources is in the other ones."""
+        """Returns the boundaries of a view in other sources, by store."""
         made = self._made.get(view)
         vectors = {str(Store.TABLE): {} if made is None else made.others}
         vectors |= {
@@ -391,10 +391,12 @@ class DerivedTablesTask(BackgroundTask):
     def _failed(self, view: str, error: Exception) -> None:
         fault = query_fault(view, error)
         if self.faults.get(view) != fault:
-            _log.warning("a view cannot be kept", view=view, code=fault.code, what=fault.message)
+            _log.warning(
+                "a view cannot be maintained", view=view, code=fault.code, what=fault.message
+            )
         self.faults[view] = fault
 
 
 def _pressure() -> float:
-    """How busy the machine was since this was asked before: 0 up to a half, 1 if no core rests."""
+    """Returns the load since the last call: 0 up to half of the cores, 1 if all are busy."""
     return max(0.0, psutil.cpu_percent(interval=None) / 50 - 1)

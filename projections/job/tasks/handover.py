@@ -85,7 +85,7 @@ class StoreQuery:
 
 
 class HandoverTask(BackgroundTask):
-    """Adopts versions that begin to join while the queries of a generation run.
+    """Adopts versions that become ready to join while the queries of a generation run.
 
     Args:
         session: The Spark session.
@@ -129,7 +129,7 @@ class HandoverTask(BackgroundTask):
     def _take_over(self) -> None:
         found = self._tables.met()
         if found is None:
-            return  # the turn ends
+            return  # the generation ends
         known = {plan.name for plan in self._spec.plans}
         coming = {place: ends for place, ends in found.joining.items() if place not in known}
         found = handover.checked(replace(found, joining=coming))
@@ -145,7 +145,7 @@ class HandoverTask(BackgroundTask):
             _log.info("a version goes on with the others", version=plan.name)
 
     def _fits(self, plan: ViewPlan) -> bool:
-        """Whether the queries that run read what the version is made from."""
+        """Returns whether the running queries read the version's topics."""
         return all(
             store in self._queries and plan.topics.keys() <= self._spec.topics_in(store)
             for store in plan.to
@@ -203,17 +203,17 @@ class HandoverTask(BackgroundTask):
 
 
 class _HandoverVersion:
-    """A version in one store, which alone is written here.
+    """A version in one store during its hand-over.
 
     Attributes:
-        records: About how many records were replayed.
-        seconds: How long that took.
+        records: Approximate number of replayed records.
+        seconds: Duration of the replays.
 
     Args:
         session: The Spark session.
-        spec: The job, with the version alone.
+        spec: The job, with only this version.
         store: The store.
-        ends: Offset after the last record of each partition that the version has.
+        ends: Offset after the version's last record of each partition.
     """
 
     def __init__(self, session: SparkSession, spec: JobSpec, store: Store, ends: Offsets) -> None:
@@ -265,11 +265,11 @@ class _HandoverVersion:
         return HandoverOffsets(sum(self._ends.values()), left)
 
     def has(self, ends: Offsets) -> bool:
-        """Whether it has all records of its topics below some offsets."""
+        """Returns whether it has all records of its topics below these offsets."""
         return not self._lacking(ends)
 
     def take(self, ends: Offsets, held: Mapping[str, Held]) -> None:
-        """Replays the records below some offsets that it lacks.
+        """Replays the missing records below these offsets.
 
         Args:
             ends: The offsets.

@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _SnapshotSample(NamedTuple):
-    """The state of the reads of the source's tables, from one look."""
+    """The state of the snapshots of the source's tables at one moment."""
 
     epoch: int
     unread: frozenset[str]
@@ -59,7 +59,7 @@ class _SnapshotSample(NamedTuple):
     spec: JobSpec
 
     def late(self, plan: ViewPlan, store: Store) -> bool:
-        """Whether a view still lacks rows that its table had before."""
+        """Returns whether a view still lacks rows of its table's snapshot."""
         awaited = self.spec.awaited.get((plan.name, store), {})
         coming = {
             topic
@@ -69,7 +69,7 @@ class _SnapshotSample(NamedTuple):
         return bool(plan.topics.keys() & (self.unread | self.waiting[store] | coming))
 
     def swept_later(self, plan: ViewPlan, store: Store) -> bool:
-        """Whether a view still has rows that are gone at the source."""
+        """Returns whether a view still has rows that no longer exist in the source."""
         return sweeps.pending(plan, store, self.whole, self.swept) is not None
 
     def read_lsn(self, plan: ViewPlan) -> int:
@@ -106,7 +106,7 @@ class PositionsTask(BackgroundTask):
         self._kept = kept
         self._delivered = derived
         self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
-        # one for each view: a table that cannot be read holds up its own views only
+        # one for each view: a table that cannot be read blocks only its own views
         self._frontiers = {
             (plan.name, store): Frontier(frozenset(plan.topics))
             for store in (Store.SEARCH, Store.CACHE)
@@ -258,7 +258,7 @@ class PositionsTask(BackgroundTask):
                 if late or position is None:
                     self._whole.pop(plan.name, None)
                 else:
-                    # only a batch that has all below these offsets has all that the read sent
+                    # a batch below these offsets may lack rows of the snapshot
                     begun = self._tables_since[plan.name]
                     since = max(position.value, seen.read_lsn(plan), begun)
                     self._whole.setdefault(plan.name, since)

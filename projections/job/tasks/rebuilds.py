@@ -1,8 +1,8 @@
-"""Rebuilds: what commands ask of the job's Spark for a version that they fill; see `BulkRequests`.
+"""Rebuilds: bulk work that commands request from the job's Spark to fill a version.
 
-One piece of work at a time, in a pool of its own with the least weight, so that batches of live
-views come first. A piece that the job is stopped in stays asked for, and the next one begins it
-again; one that ended the job twice is given back to the command.
+See `BulkRequests`. One request is processed at a time, in its own scheduler pool with the least
+weight, so that batches of live views come first. If the job stops during a request, the next job
+begins it again; a request that ended the job twice is returned to the command.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 class RebuildServer(BackgroundTask):
-    """Does what commands ask for while it has the lock of those who do."""
+    """Processes the requests of commands while it holds the server's lock."""
 
     def __init__(self, session: SparkSession, config: JobConfig) -> None:
         super().__init__("rebuild server")
@@ -55,7 +55,7 @@ class RebuildServer(BackgroundTask):
         self._looked_at: float | None = None
 
     def work(self) -> None:
-        """Answers until stopped."""
+        """Processes requests until stopped."""
         while not self.rested(_TICK_S):
             try:
                 with self._requests.serving():
@@ -79,7 +79,7 @@ class RebuildServer(BackgroundTask):
                 self._stopped.wait(PAUSE_S)
 
     def _report_slots(self) -> None:
-        """Says how many tasks Spark runs at once, now and then: executors come and go."""
+        """Reports periodically how many tasks Spark runs at once, since executors come and go."""
         now = time.monotonic()
         if self._looked_at is not None and now - self._looked_at < _SLOTS_EVERY_S:
             return
@@ -112,12 +112,12 @@ class RebuildServer(BackgroundTask):
 
     @property
     def stopping(self) -> bool:
-        """Whether it has to end."""
+        """Whether it must end."""
         return self._stopped.is_set()
 
 
 class _Work:
-    """One piece of work that is asked for."""
+    """One requested piece of work."""
 
     def __init__(  # noqa: PLR0913, PLR0917  # what it is, where it is done, and for whom
         self,
@@ -138,7 +138,7 @@ class _Work:
         self._told_at = 0.0
 
     def done(self) -> BulkAnswer:
-        """Does it, and returns what came of it."""
+        """Does the work; returns the result."""
         if self._attempts >= ATTEMPTS_MAX:
             return BulkAnswer(self._id, _ENDED_THE_JOB)
         self._note(self._attempts + 1)
@@ -178,7 +178,7 @@ class _Work:
         With 0 rows it always checks, since a write is about to begin.
 
         Raises:
-            ReplayStoppedError: It ends.
+            ReplayStoppedError: The work must end.
         """
         self._rows += rows
         if rows and time.monotonic() - self._told_at < _TOLD_EVERY_S:
@@ -194,7 +194,7 @@ class _Work:
 
 
 def _why(error: Exception) -> str:
-    """What went wrong, without any value of a row."""
+    """Describes an error without any value of a row."""
     if isinstance(error, ProjectionError):
         return ": ".join(filter(None, (error.message, error.detail)))
     return kind_and_place(error)

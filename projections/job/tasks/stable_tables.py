@@ -1,4 +1,4 @@
-"""StableTablesTask: brings the stable path of every view to what is published of it."""
+"""StableTablesTask: keeps the stable path of every view at its published version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.25
 _AGAIN_S: Final = 5.0
-"""Pause before a stable table that could not be updated is retried, seconds; it stays as it is."""
+"""Pause before the update of a stable table is retried, seconds; it stays unchanged meanwhile."""
 
 logger = logging.getLogger(__name__)
 

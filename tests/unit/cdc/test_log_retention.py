@@ -156,7 +156,7 @@ def test_a_query_that_lost_records_says_which_and_one_that_has_not_says_nothing(
     assert lost("cache", {("a", 0): 10, ("a", 1): 5}, ends) is None
     for wanted, words in (
         ({("a", 0): 9}, "topic a, partition 0, wanted offset 9, earliest 10"),
-        ({("a", 1): 6}, "was made anew or cut short, wanted offset 6, its end 5"),
+        ({("a", 1): 6}, "was recreated or truncated, wanted offset 6, its end 5"),
         ({("b", 0): 1}, "does not exist any more"),
     ):
         error = lost("cache", wanted, ends)

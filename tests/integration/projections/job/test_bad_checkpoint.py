@@ -116,7 +116,7 @@ def test_offsets_of_another_topic_of_that_name_are_told(
     anew(bootstrap, topic, at + 5)  # where the query stands there are records, but others
     error = refused(job)
     assert RecordsLostError.code == error["code"]
-    assert f"topic {topic} was made anew" in error["detail"]
+    assert f"topic {topic} was recreated" in error["detail"]
 
 
 def anew(bootstrap: str, topic: str, records: int) -> None:

@@ -122,4 +122,4 @@ def test_a_topic_that_was_made_anew_is_told_by_its_id() -> None:
     )  # it stands not in it
     error = find_recreated("cache", {"a", "b"}, known, {"a": "1", "b": "5"})
     assert error is not None
-    assert "topic b was made anew, 2 before, 5 now" == error.detail
+    assert "topic b was recreated, 2 before, 5 now" == error.detail
