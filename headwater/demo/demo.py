@@ -62,7 +62,7 @@ def run_demo(
         mended, forgotten = _post_traffic_checks(stack, workload, options, places, screen)
         if before_comparison is not None:
             before_comparison(stack, places)
-        with screen.waiting("every row of every view is compared with the source"):
+        with screen.waiting("comparing every row of every view with the source"):
             views = tuple(_comparison(found) for found in stack.views.verify())
             invariants = workload.invariants(stack.source_dsn, places.sum_readers())
         screen.say(f"{sum(view.rows for view in views):,} rows compared")
@@ -109,9 +109,9 @@ def _post_traffic_checks(
     from headwater.demo.aftermath import PostTrafficChecks  # noqa: PLC0415  # loads every driver
 
     after = PostTrafficChecks(stack, workload.person, places, screen.say)
-    with screen.waiting("what was damaged is looked for"):
+    with screen.waiting("finding and repairing the damaged row"):
         mended = after.mend()
-    with screen.waiting("a person is forgotten"):
+    with screen.waiting("erasing a person"):
         return mended, after.forget()
 
 

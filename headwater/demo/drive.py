@@ -138,7 +138,7 @@ class TrafficRun:
         """Waits for the rebuild, and starts it if the traffic ended before."""
         if not self._options.rebuild or self._workload.spare_column is None:
             return
-        with self._screen.waiting("readers are moved to and fro"):
+        with self._screen.waiting("cutting over and rolling back under readers"):
             for _ in looks(_APPLIED_S, _POLL_S):
                 if self._rebuilt is not None:
                     break
@@ -199,7 +199,7 @@ class TrafficRun:
 
     def _catch_up(self, meter: FreshnessMeter) -> None:
         began = time.monotonic()
-        with self._screen.waiting("every view is to reach the last commit"):
+        with self._screen.waiting("waiting until every view has the last commit"):
             lsn = self._stack.current_lsn()
             self._found.position = str(lsn)
             self._found.recoveries = tuple(task.result() for task in self._striking)

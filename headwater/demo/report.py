@@ -91,9 +91,9 @@ def _wrong(result: DemoResult) -> Iterator[str]:
     if result.rebuilt is not None and not result.rebuilt.unnoticed:
         yield "readers noticed the rebuild"
     if result.mended is not None and result.mended.left:
-        yield "what was damaged is not whole again"
+        yield "the damaged row was not repaired"
     if result.forgotten is not None and not result.forgotten.complete:
-        yield "who was forgotten is still found"
+        yield "erased values were found again"
 
 
 def _views(result: DemoResult, *, unicode: bool) -> Table:
@@ -204,15 +204,15 @@ def _rebuilt(rebuilt: RebuildResult) -> Iterable[tuple[str, str]]:
         "empty": sum(each.empties for each in seen),
         "older than one before": sum(each.steps_back for each in seen),
     }
-    held = f"{rebuilt.view}, {rebuilt.changes:,} changes; held after {rebuilt.built_s:.1f} s"
-    yield "rebuilt", f"{held}, the same but for what its definition says"
-    kills = f", {rebuilt.killed} of them killed on the way" if rebuilt.killed else ""
+    built = f"{rebuilt.view}, {rebuilt.changes:,} changes; ready after {rebuilt.built_s:.1f} s"
+    yield "rebuilt", f"{built}, equal except for its changed definition"
+    kills = f", {rebuilt.killed} of them killed during the switch" if rebuilt.killed else ""
     yield "switched", f"{rebuilt.switches} times, in three stores{kills}"
     job = rebuilt.job_killed
     builds = "the command that built it; " if rebuilt.builds_killed else ""
     yield (
         "killed",
-        f"{builds}{job.killed} while readers were moved, back after {job.back_after_s:.1f} s",
+        f"{builds}{job.killed} during the switches, back after {job.back_after_s:.1f} s",
     )
     yield "readers", ", ".join(f"{count:,} {what}" for what, count in counts.items())
     for store in reversed(STORES):
@@ -228,7 +228,9 @@ def _rebuilt(rebuilt: RebuildResult) -> Iterable[tuple[str, str]]:
 def _post_traffic_checks(result: DemoResult) -> Iterable[tuple[str, str]]:
     if result.mended is not None:
         place = STORE_NAMES[result.mended.store]
-        after = "not repaired" if result.mended.left else "found alone, and repaired"
+        after = (
+            "not repaired" if result.mended.left else "found, without any other row, and repaired"
+        )
         yield "damaged", f"one byte of {result.mended.view} in {place}: {after}"
     if result.forgotten is not None:
         found = result.forgotten

@@ -102,7 +102,7 @@ def message_of(message: QueuedMessage) -> Message:
 def _call_handler(channel: Handler, message: QueuedMessage) -> None:
     try:
         channel.function(message_of(message))
-    except Exception as error:  # noqa: BLE001  # whatever a program of others does
+    except Exception as error:  # noqa: BLE001  # a handler of the project may raise anything
         raise _not_accepted(channel, type(error).__name__) from None
 
 

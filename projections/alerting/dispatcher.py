@@ -121,9 +121,9 @@ class ChannelWorker:
             self._sender.send(self._channels[message.alert], message)
         except AlertUndeliveredError as error:
             return _SendOutcome(message, error)
-        except BaseException as error:  # noqa: BLE001  # a program of others may even exit
-            what, kind = f"{message.channel} has not taken a message", type(error).__name__
-            return _SendOutcome(message, AlertUndeliveredError(what, detail=kind))
+        except BaseException as error:  # noqa: BLE001  # a handler of the project may even exit
+            failure, kind = f"{message.channel} did not accept a message", type(error).__name__
+            return _SendOutcome(message, AlertUndeliveredError(failure, detail=kind))
         return _SendOutcome(message, None)
 
 
@@ -197,4 +197,4 @@ class MessageDispatcher:
         worker.rest(wait_s)
         why = outcome.error.detail or outcome.error.code
         alerting_tables.record_failure(connection, message, why, timedelta(seconds=wait_s))
-        _log.warning("an alert was not taken", channel=message.channel, why=why)
+        _log.warning("a channel did not accept a message", channel=message.channel, why=why)

@@ -154,12 +154,12 @@ class AlertWatcher:
             except (ProjectionError, CdcError) as error:
                 self._uncertain.add(alert.view)  # its key may have changed
                 why = f"{error.code}: {error.message}"
-            except Exception as error:  # noqa: BLE001  # whatever a view has, others are looked at
+            except Exception as error:  # noqa: BLE001  # an error of one view must not delay others
                 why = f"{AlertError.code}: {type(error).__name__}"
             if why == self._logged.get(alert.name):
                 continue
             if why:
-                _log.warning("an alert is not looked at", alert=alert.name, why=why)
+                _log.warning("an alert cannot be evaluated", alert=alert.name, why=why)
             alerting_tables.set_paused(connection, self._spec.source, alert.name, why)
             self._logged[alert.name] = why
 
@@ -233,7 +233,7 @@ def _run(
                 if alerting_tables.try_reserve(connection, spec.source, part):
                     work(connection)
         except (ProjectionError, CdcError) as error:
-            _log.warning("alerts are looked at later", code=error.code)
-        except Exception as error:  # noqa: BLE001  # no one would notice a thread that has ended
-            _log.warning("alerts are looked at later", kind=type(error).__name__)
+            _log.warning("alerts are evaluated later", code=error.code)
+        except Exception as error:  # noqa: BLE001  # otherwise the thread would end silently
+            _log.warning("alerts are evaluated later", kind=type(error).__name__)
         stop.wait(_AGAIN_S)

@@ -87,7 +87,7 @@ def now() -> str:
 
 
 def keep(certificate: Certificate, folder: Path) -> Path:
-    """Writes a certificate to a file of its own; returns the path."""
+    """Writes a certificate to its own file; returns the path."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     time = certificate.ended_at.replace(":", "").replace("-", "").partition("+")[0]
     # a person's name can be any text, a file name cannot

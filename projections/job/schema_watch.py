@@ -158,7 +158,7 @@ class TableWatch:
                 self._coming = not versions.joining <= self._known
             except (psycopg.Error, CdcError) as error:
                 self._close()
-                _log.warning("tables are not looked at", error=type(error).__name__)
+                _log.warning("tables cannot be checked", error=type(error).__name__)
         return self._changed
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
             _rid(spec)
     except SinkError as error:
         epoch.lost.clear()  # the next look finds the same
-        _log.warning("the cache is not looked at yet", code=error.code, what=error.message)
+        _log.warning("the cache cannot be checked yet", code=error.code, what=error.message)
     return spec
 
 
@@ -112,7 +112,7 @@ def prepared(spec: JobSpec) -> JobSpec:
         halted = _without(spec, refused)
         identity.keep(halted, Store.SEARCH)
     except SinkError as error:
-        _log.warning("search is not looked at yet", code=error.code, what=error.message)
+        _log.warning("search cannot be checked yet", code=error.code, what=error.message)
         return spec
     return halted
 

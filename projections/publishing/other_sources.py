@@ -1,6 +1,6 @@
 """Views of other sources in the same home folder, for the job of one source.
 
-Each source publishes its tables at boundaries of its own. A derived view over several sources is
+Each source publishes its tables at its own boundaries. A derived view over several sources is
 computed by the job of one of them: at each boundary of that source, from the newest boundary that
 each other source has published. Its version therefore has a vector: a boundary of every source. It
 takes no lock. The files of a published version stay for an hour, and `published_versions.promised`

@@ -90,7 +90,7 @@ class BackgroundVerification:
                 self.look()
             except (ProjectionError, CdcError) as error:
                 _log.warning("a view is not verified", code=error.code)
-            except Exception as error:  # noqa: BLE001  # nobody would notice a thread that has ended
+            except Exception as error:  # noqa: BLE001  # otherwise the thread would end silently
                 _log.warning("a view is not verified", kind=kind_and_place(error))
             self._stop.wait(pause_s)
 
@@ -147,7 +147,7 @@ class BackgroundVerification:
         return reports
 
     def _look_at_table(self, config: JobConfig, view: DerivedView) -> list[ViewReport]:
-        """Has the job verify the table of a view; returns its answer."""
+        """Requests that the job verifies the table of a view; returns its answer."""
         began = time.monotonic()
         answers = verified_by_job(config, [view], within_s=ANSWER_S, stop=self._stop)
         reports = [each.report for each in answers.values() if each.report is not None]

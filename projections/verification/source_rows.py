@@ -75,7 +75,7 @@ class RowChunk(NamedTuple):
 
 @contextmanager
 def session_of(dsn: str, salt: str | None = None) -> Iterator[psycopg.Connection[Any]]:
-    """Opens a session that reads the source; each statement is a transaction of its own.
+    """Opens a session that reads the source; each statement is its own transaction.
 
     Args:
         dsn: The source database.
@@ -271,7 +271,7 @@ class _EventForm(_Form):
     """Converts a view's events to documents."""
 
     def __init__(self, plan: ViewPlan) -> None:
-        assert plan.events is not None  # noqa: S101  # whoever has this form has events
+        assert plan.events is not None  # noqa: S101  # this form is only for views of events
         by_name = plan.schema.by_name | plan.events.tables[plan.topic].by_name
         self.schema = TableSchema(LOG, tuple(by_name[name] for name in STORED))
         self.key = (KEY,)

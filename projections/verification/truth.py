@@ -61,7 +61,7 @@ class Truth(Protocol):
         ...
 
     def settle(self) -> bool:
-        """Waits until this session sees whatever a view can show now; returns whether it does."""
+        """Waits until this session sees all that a view may show now; returns whether it does."""
         ...
 
     def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
@@ -108,7 +108,7 @@ class SourceTruth:
         return self._reach.end()
 
     def parts(self) -> Iterator[RowPart]:
-        """See `Truth.parts`; each part is a statement of its own."""
+        """See `Truth.parts`; each part is one statement."""
         last = None
         while True:
             chunk = self._rows.chunk(last)

@@ -225,7 +225,7 @@ class MaintenanceTask(BackgroundTask):
                     self._epoch.built(plan)
                     self._built.add(plan.name)
         except SinkError as error:  # the other stores need not wait for it
-            _log.warning("the cache is not looked at", code=error.code, what=error.message)
+            _log.warning("the cache cannot be checked", code=error.code, what=error.message)
 
     def _whole(
         self, plan: ViewPlan, whole: Mapping[str, WholeRead], done: Mapping[tuple[str, Store], int]

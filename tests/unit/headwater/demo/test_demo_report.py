@@ -154,11 +154,13 @@ def test_damage_and_a_person_forgotten_are_told_and_count():
     )
 
     assert [True, False, False] == [each.verified for each in (well, left, found)]
-    assert "one byte of customers in Valkey: found alone, and repaired" in shown(well)
+    assert "one byte of customers in Valkey: found, without any other row, and repaired" in shown(
+        well
+    )
     assert "2 values, found in none of 900 files" in shown(well, width=120)
     assert "not repaired" in shown(left)
-    assert "✗ what was damaged is not whole again" in shown(left)
-    assert "✗ who was forgotten is still found" in shown(found)
+    assert "✗ the damaged row was not repaired" in shown(left)
+    assert "✗ erased values were found again" in shown(found)
     assert 4 == well.to_json()["forgotten"]["records"]
 
 
@@ -189,7 +191,7 @@ def test_a_rebuild_is_told_with_all_that_was_killed_and_a_reader_who_notices_mak
 
     assert [True, False, False] == [each.verified for each in (well, *noticed)]
     assert all("✗ readers noticed the rebuild" in shown(each) for each in noticed)
-    assert "21 times, in three stores, 4 of them killed on the way" in text
-    assert "the command that built it; spark while readers were moved, back after 22.5 s" in text
+    assert "21 times, in three stores, 4 of them killed during the switch" in text
+    assert "the command that built it; spark during the switches, back after 22.5 s" in text
     assert "3,000 reads, 0 errors, 0 empty, 0 older than one before" in text
     assert max(len(line.rstrip()) for line in shown(well).splitlines()) <= 80
