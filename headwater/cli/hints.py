@@ -2,7 +2,7 @@
 
 Errors and checks are made far below the command line, where no part knows whether its project has
 several sources. So they tell the command alone, and the source is added where they are printed, to
-each command that takes `--source`.
+each command that takes `--source`, and to the name of the job's log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _COMMAND: Final = re.compile(r"headwater((?: [a-z][a-z-]*)+)(?P<rest>.*?)(?=headwater |[;,)]|$)")
+_JOB_LOG: Final = ["logs", "projections"]
 _tree: Callable[[], Any] = dict
 _source: ContextVar[str | None] = ContextVar("source", default=None)
 
@@ -56,6 +57,8 @@ def completed(hint: str, source: str | None = None) -> str:
 
     def with_source(found: re.Match[str]) -> str:
         words = found[1].split()
+        if words == _JOB_LOG and not found["rest"].startswith("."):
+            return f"headwater{found[1]}.{name}{found['rest']}"
         known = (tuple(words[:count]) for count in range(len(words), 0, -1))
         path = next((each for each in known if each in _takers()), None)
         if path is None or "--source" in found["rest"]:

@@ -21,8 +21,11 @@ from headwater.cli.options import Json, ProjectOptions
 from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.sources import for_each
 from headwater.errors import HeadwaterError, UsageError
+from headwater.platform.job_status import JobReport
 from headwater.platform.platform import Platform
+from headwater.platform.specs import JOB
 from projections.errors import ProjectionError
+from projections.planning.job_config import run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,6 +163,9 @@ def status(
     """Show the running services. Exits 3 if a service that should run does not."""
     folder = options.home_folder()
     found = runtime.status(folder)
+    if found is not None:
+        explained = tuple(_explained(folder, service) for service in found.services)
+        found = replace(found, services=explained)
     if as_json:
         print_json(_status_document(found))
     elif found is None:
@@ -282,6 +288,15 @@ def _announce(event: StatusEvent, say: Callable[[str], None]) -> None:
     if service.state is not runtime.ServiceState.STARTING:
         where = f" [dim]{escape(service.address)}[/]" if service.address else ""
         say(f"{_MARKS[service.state]} {service.name} {service.state}{where}")
+
+
+def _explained(folder: Path, service: ServiceStatus) -> ServiceStatus:
+    """Puts a job's own words before its exit code, which says nothing."""
+    command, _, source = service.name.partition(".")
+    if command != JOB or service.last_error is None:
+        return service
+    said = JobReport(run_folder(folder, source or None)).error
+    return replace(service, last_error=f"{said} ({service.last_error})") if said else service
 
 
 def _row(service: ServiceStatus) -> dict[str, object]:

@@ -25,9 +25,11 @@ class JobReport:
 
     @property
     def error(self) -> str | None:
-        """Why the job ended; None if it did not fail."""
-        said: str | None = self._job.get("error")
-        return said
+        """Why the job ended, with its code; while it starts, why the one before it did."""
+        said = self._job.get("error")
+        if not said:
+            return None
+        return ": ".join(filter(None, (said["code"], said["message"], said["detail"])))
 
     def records(self) -> dict[Place, dict[str, int]]:
         """Returns by view and store what became of its records since the job started."""

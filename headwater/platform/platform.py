@@ -471,7 +471,9 @@ class Platform:
                 return
             self._check_failed()
         log = runtime.log_path(self.project.settings.home, command_name(self.project, JOB))
-        raise UnhealthyError(otherwise, detail=f"after {deadline_s:.0f} s", hint=f"see {log}")
+        before = f"; its last error was {error}" if (error := self.told.error) else ""
+        detail = f"after {deadline_s:.0f} s{before}"
+        raise UnhealthyError(otherwise, detail=detail, hint=f"see {log}")
 
     def _check_failed(self, but: Collection[str] = ()) -> None:
         found = self.status()

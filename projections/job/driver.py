@@ -53,7 +53,8 @@ def begin(config: JobConfig) -> SparkSession:
     Raises:
         ClusterError: The cluster cannot be used.
     """
-    JobStatus(JobState.STARTING).write(config.status_file)
+    before = JobStatus.error_in(config.status_file)
+    JobStatus(JobState.STARTING, before).write(config.status_file)
     try:
         return start_session(config)
     except ProjectionError as error:

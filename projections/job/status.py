@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from foundation.atomic_file import write_atomically
+from projections.common.fault import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-    from projections.common.fault import Fault
     from projections.planning.job_spec import PausedView
 
 BATCHES_KEPT: Final = 30
@@ -30,7 +30,7 @@ _COUNTED: Final = ("records", "applied", "quarantined", "filtered")
 class JobState(StrEnum):
     """The job's state; written by the job itself."""
 
-    STARTING = "starting"  # until every query runs
+    STARTING = "starting"  # until every query runs; `error` says why the job before it gave up
     READY = "ready"  # from then on, also while a query restarts
     STOPPED = "stopped"  # asked to stop, and did
     FAILED = "failed"  # gave up; `error` says why
@@ -155,7 +155,7 @@ class JobStatus:
 
     Attributes:
         state: The job's state.
-        error: Why it ended, if it failed.
+        error: Why it ended, if it failed; while it starts, why the one before it did.
         queries: Figures of its queries, by name.
         paused: Paused views, and why.
     """
@@ -165,6 +165,15 @@ class JobStatus:
     queries: Mapping[str, QueryProgress] = field(default_factory=dict)
     paused: Sequence[PausedView] = ()
     attendants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @staticmethod
+    def error_in(path: Path) -> Fault | None:
+        """Returns why the last job failed, as a file says; None if it did not."""
+        try:
+            said = orjson.loads(path.read_bytes())["error"]
+            return Fault(**said) if said else None
+        except (OSError, ValueError, LookupError, TypeError):  # none, or of another release
+            return None
 
     def write(self, path: Path) -> None:
         """Writes the file atomically."""

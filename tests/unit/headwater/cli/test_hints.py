@@ -24,6 +24,10 @@ ROOT = Path(app.__file__).parents[2]
         ("headwater view drop orders 2 --yes", "headwater view drop --source till orders 2 --yes"),
         ("headwater view resume orders", "headwater view resume orders"),
         ("headwater up starts it", "headwater up starts it"),
+        ("headwater logs projections", "headwater logs projections.till"),
+        ("headwater logs projections; it says", "headwater logs projections.till; it says"),
+        ("headwater logs projections.ledger", "headwater logs projections.ledger"),
+        ("headwater logs connect", "headwater logs connect"),
         ("what headwater belongs to", "what headwater belongs to"),
     ],
 )
