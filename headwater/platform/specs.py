@@ -114,7 +114,7 @@ def runtime_spec(project: Project, config: Path, *, lifeline: bool) -> RuntimeSp
             for part in project.parts
             for command in ((JOB, "run"), (WATCH, "source", "watch"))
         ),
-        spark=_cluster(settings.spark),
+        spark=_cluster(project),
         java_home=str(settings.java_home) if settings.java_home else None,
         disk_free_min_bytes=settings.disk_free_min_mib * _MIB,
         lifeline=lifeline,
@@ -321,19 +321,23 @@ def _search_heap_mib(project: Project) -> int | None:
     return SEARCH_HEAP_MIB + steps * _HEAP_STEP_MIB if steps else None
 
 
-def _cluster(settings: SparkSettings) -> SparkCluster | None:
-    if not settings.workers:
+def _cluster(project: Project) -> SparkCluster | None:
+    """The workers to start, each with capacity for an executor of every source's job."""
+    spark, jobs = project.settings.spark, len(project.sources)
+    if not spark.workers:
         return None
-    return SparkCluster(settings.workers, settings.worker_cores, settings.worker_memory_mib)
+    return SparkCluster(spark.workers, spark.worker_cores * jobs, spark.worker_memory_mib * jobs)
 
 
 def _spark_conf(settings: SparkSettings) -> dict[str, str]:
     """Spark's settings as far as they follow from ours; those of the file win."""
     if not settings.workers:
         return settings.conf
-    memory = f"{settings.worker_memory_mib}m"
     ours = {
-        "spark.executor.memory": memory,
+        # one executor of each job on each worker: left to itself, the first job takes all cores
+        "spark.executor.cores": str(settings.worker_cores),
+        "spark.cores.max": str(settings.worker_cores * settings.workers),
+        "spark.executor.memory": f"{settings.worker_memory_mib}m",
         "spark.executor.extraJavaOptions": _EXECUTOR_OPTIONS,
     }
     return ours | settings.conf
@@ -345,7 +349,7 @@ def _command(project: Project, config: Path, name: str, *words: str) -> CommandS
         place += ["--profile", project.profile]
     if project.shares_home:
         place += ["--source", project.source.name]
-    cluster = _cluster(project.settings.spark)
+    cluster = _cluster(project)
     executors = cluster.worker_names if name == JOB and cluster else ()
     return CommandSpec(
         name=command_name(project, name),

@@ -15,10 +15,11 @@ from headwater.project.settings.errors import ConflictingSettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headwater.project.settings import Settings
+    from headwater.project.settings import Settings, SparkSettings
     from projections.definition.registry import Declarations
 
 _ADDRESS = {"service": "", "host": "", "hostaddr": "", "port": "5432", "dbname": ""}
+_CORES = "spark.cores.max"
 _TOPICS_OF_SOURCE = ("headwater.heartbeat", "headwater.schema_changes", "transaction")
 
 
@@ -27,8 +28,8 @@ def check(settings: Settings, declarations: Declarations) -> None:
 
     Raises:
         UsageError: No source is declared, or the settings name one that is not declared.
-        ConflictingSettingsError: Two sources have one database or share a topic, or the job runs
-            on a cluster.
+        ConflictingSettingsError: Two sources have one database or share a topic, or the job of one
+            would take all cores of a cluster.
     """
     sources = list(declarations.sources)
     if not sources:
@@ -46,7 +47,7 @@ def check(settings: Settings, declarations: Declarations) -> None:
     if len(sources) > 1:
         _refuse_one_database(settings, sources)
         _refuse_shared_topics(declarations)
-        _refuse_cluster(settings)
+        _refuse_unlimited_cores(settings.spark, len(sources))
 
 
 def _refuse_one_database(settings: Settings, sources: Sequence[str]) -> None:
@@ -90,11 +91,12 @@ def _refuse_shared_topics(declarations: Declarations) -> None:
                 )
 
 
-def _refuse_cluster(settings: Settings) -> None:
-    spark = settings.spark
-    if spark.workers or not spark.master.startswith("local"):
+def _refuse_unlimited_cores(spark: SparkSettings, jobs: int) -> None:
+    """A standalone master gives the first job all cores, unless the job limits itself."""
+    if spark.master.startswith("spark://") and _CORES not in spark.conf:
         raise ConflictingSettingsError(
-            "a project of several sources runs its jobs on this machine",
-            detail=f"spark.master is {spark.master}, spark.workers is {spark.workers}",
-            hint='use spark.master = "local[4]", or a project for each source',
+            "the job of the first source would take all cores of the Spark cluster",
+            detail=f"{_CORES} is not set, and {jobs} sources have a job each",
+            hint=f'[spark.conf] "{_CORES}": the cores of each job; the cluster needs {jobs} times'
+            " as many",
         )

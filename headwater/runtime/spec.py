@@ -63,8 +63,8 @@ class SparkCluster:
 
     Attributes:
         workers: Number of worker processes besides the master.
-        cores: Concurrent tasks of each worker.
-        memory_mb: Heap that each worker can give to executors.
+        cores: Concurrent tasks of each worker, of all its executors together.
+        memory_mb: Heap that each worker can give to its executors together.
     """
 
     workers: int

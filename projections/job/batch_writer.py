@@ -224,7 +224,7 @@ class BatchWriter:
     def _sink(self) -> Sink:
         opened = (self.store, self.addresses) in _sinks
         if self.store is Store.TABLE and self.mark is not None and not opened:
-            SharedFolder(self.addresses.tables, self.mark).check()
+            SharedFolder(self.addresses.tables, self.ledger.source, self.mark).check()
         return kept_sink(self.store, self.addresses)
 
 

@@ -133,9 +133,10 @@ class _Job:
 
     def _meet_executors(self, session: SparkSession) -> None:
         """Checks executors on other machines, now and while the job runs."""
-        if self._spec.config.local:
+        config = self._spec.config
+        if config.local:
             return
-        self._mark = cluster.shared(session, self._spec.config.addresses.tables)
+        self._mark = cluster.shared(session, config.addresses.tables, config.source)
         self._executors = cluster.ExecutorWatch(session)
 
     def _run_generation(self, session: SparkSession) -> None:

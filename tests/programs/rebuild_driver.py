@@ -27,7 +27,7 @@ def main() -> None:
     session = start_session(config)
     if not config.local:
         wait_until(lambda: slots_of(session) == slots, "all executors", timeout_s=120)
-        cluster.shared(session, config.addresses.tables)
+        cluster.shared(session, config.addresses.tables, config.source)
     server = RebuildServer(session, config)
     server.start()
     sys.stdin.buffer.read()  # until the test ends it

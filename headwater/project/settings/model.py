@@ -112,9 +112,10 @@ class SparkSettings(_Section):
         master: Spark's master: `local[4]`, `spark://…`, `yarn`, `k8s://…`. Four threads on two
             cores, because a task that waits for a store needs no core.
         workers: Worker processes of a standalone cluster that Headwater starts, with a master, for
-            the job. With none, the job runs where `master` says.
-        worker_cores: Concurrent tasks of each worker.
-        worker_memory_mib: Heap of each worker's executor; Python needs memory in addition.
+            the job. With none, the job runs where `master` says. Each worker runs an executor of
+            the job, in a project of several sources one of each job.
+        worker_cores: Concurrent tasks of each executor.
+        worker_memory_mib: Heap of each executor; Python needs memory in addition.
         tasks: Tasks of one batch of the cache and of search, each with some of the topics'
             partitions. One costs least on two cores; on a cluster use as many as it has cores.
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.

@@ -136,7 +136,8 @@ def no_executors() -> NoExecutorsError:
         "the cluster gives the job no executor",
         detail=f"for {EXECUTORS_WAIT_S:.0f} s",
         hint="are there workers, and has one of them spark.executor.memory and spark.executor.cores"
-        " to give? The master's page says",
+        " to give? Another job may have them all: spark.cores.max limits each. The master's page"
+        " shows who has what",
     )
 
 
@@ -171,12 +172,13 @@ class ExecutorWatch:
             raise no_executors()
 
 
-def shared(session: SparkSession, root: Path) -> str:
+def shared(session: SparkSession, root: Path, source: str) -> str:
     """Checks that every executor there is works in the driver's folder.
 
     Args:
         session: The job's; nothing else runs in it yet, so that each executor gets a task.
         root: The folder.
+        source: The job's source.
 
     Returns:
         The driver's mark in it, for executors that come later.
@@ -184,7 +186,7 @@ def shared(session: SparkSession, root: Path) -> str:
     Raises:
         FolderNotSharedError: One does not see it, or cannot write there.
     """
-    folder = SharedFolder.marked(root)
+    folder = SharedFolder.marked(root, source)
     tasks = session.range(executors(session), numPartitions=executors(session))
     try:
         replies = tasks.mapInArrow(_Reply(folder), "reply string").collect()

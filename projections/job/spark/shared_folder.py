@@ -2,6 +2,7 @@
 
 A path says nothing: on another machine the same path may be another disk, where a task would begin
 new tables and lose what it writes. So the driver leaves a mark, and who works there looks for it.
+The driver of each source leaves its own: they share the folder, and each start makes a new mark.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from projections.errors import FolderNotSharedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MARK: Final = ".mark"
+_MARK: Final = ".mark-"
 _REPLY: Final = ".reply-"
 
 
@@ -25,28 +26,30 @@ class SharedFolder:
 
     Attributes:
         root: The folder.
+        source: The driver's source.
         mark: The driver's mark in it.
     """
 
     root: Path
+    source: str
     mark: str
 
     @classmethod
-    def marked(cls, root: Path) -> SharedFolder:
-        """Marks a folder, as its driver."""
+    def marked(cls, root: Path, source: str) -> SharedFolder:
+        """Marks a folder, as the driver of a source."""
         root.mkdir(parents=True, exist_ok=True)
-        mark = secrets.token_hex(8)
-        (root / _MARK).write_text(mark, "ascii")
-        return cls(root, mark)
+        marked = cls(root, source, secrets.token_hex(8))
+        marked._path.write_text(marked.mark, "ascii")
+        return marked
 
     def check(self) -> None:
         """Looks for the mark, from whatever machine this runs on.
 
         Raises:
-            FolderNotSharedError: It is not there, or is that of another driver.
+            FolderNotSharedError: It is not there, or is that of another driver of the source.
         """
         try:
-            found = (self.root / _MARK).read_text("ascii")
+            found = self._path.read_text("ascii")
         except (OSError, UnicodeDecodeError):
             found = ""
         if found != self.mark:
@@ -76,6 +79,10 @@ class SharedFolder:
             (self.root / reply).unlink()
         except OSError:
             raise not_shared(self.root, "what an executor wrote is not seen") from None
+
+    @property
+    def _path(self) -> Path:
+        return self.root / f"{_MARK}{self.source}"
 
 
 def not_shared(root: Path, seen: str) -> FolderNotSharedError:

@@ -69,13 +69,15 @@ except ClusterError as error:
 cluster.EXECUTORS_WAIT_S = 90.0
 session = start_session(config)
 wait_until(lambda: cluster.executors(session) == 2, "both executors")
-mark = cluster.shared(session, config.addresses.tables)
-SharedFolder(config.addresses.tables, mark).check()
+mark = cluster.shared(session, config.addresses.tables, "shop")
+SharedFolder(config.addresses.tables, "shop", mark).check()
 found["left in the folder"] = sorted(os.listdir(config.addresses.tables))
 find = cluster.SharedFolder.marked
-cluster.SharedFolder.marked = classmethod(lambda kind, root: kind(find(root).root, "another"))
+cluster.SharedFolder.marked = classmethod(
+    lambda kind, root, source: kind(find(root, source).root, source, "another")
+)
 try:
-    cluster.shared(session, config.addresses.tables)
+    cluster.shared(session, config.addresses.tables, "shop")
 except FolderNotSharedError as error:
     found["another folder"] = error.code
 found["at first"] = counted()
@@ -113,7 +115,7 @@ def test_a_job_goes_on_when_master_and_worker_are_killed_and_is_told_what_it_can
     assert 0 == done.returncode, done.stderr.decode()[-3000:] + said(home)
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "no room": "HW-P102",
-        "left in the folder": [".mark"],
+        "left in the folder": [".mark-shop"],
         "another folder": "HW-P103",
         "at first": 7,
         "without its first master": 7,

@@ -141,9 +141,24 @@ source("shop_eu", tables=["public.orders"])
     assert ("shop", "shop_eu") == project(tmp_path, escaped, "").sources
 
 
-def test_a_cluster_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConflictingSettingsError, match="on this machine"):
-        project(tmp_path, settings=DSNS + "[spark]\nworkers = 2\n")
+def test_a_standalone_cluster_that_the_first_job_would_take_whole_is_refused(
+    tmp_path: Path,
+) -> None:
+    cluster = '[spark]\nmaster = "spark://spark-1.example:7077"\n'
+    with pytest.raises(ConflictingSettingsError, match="all cores") as refused:
+        project(tmp_path, settings=DSNS + cluster)
+
+    assert "spark.cores.max" in str(refused.value.hint)
+    limited = project(tmp_path, settings=DSNS + cluster + '[spark.conf]\n"spark.cores.max" = "4"\n')
+    jobs = [job_spec(part, (), "", Endpoints()).config for part in limited.parts]
+    assert ["4", "4"] == [config.conf["spark.cores.max"] for config in jobs]
+    assert {cluster.split('"')[1]} == {config.master for config in jobs}
+    project(tmp_path, SHOP, DSNS.partition("[source.billing]")[0] + cluster)
+
+
+@pytest.mark.parametrize("spark", ["workers = 2", 'master = "yarn"', 'master = "k8s://https://c"'])
+def test_jobs_of_several_sources_share_a_cluster(tmp_path: Path, spark: str) -> None:
+    assert ("shop", "billing") == project(tmp_path, settings=f"{DSNS}[spark]\n{spark}\n").sources
 
 
 BOTH = """

@@ -34,6 +34,8 @@ from projections.job.spark.shared_folder import SharedFolder
 from projections.publishing.batch_fence import BatchFence
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from projections.planning.job_spec import JobSpec
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "scale_out.md"
@@ -46,11 +48,19 @@ def _path_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 
-def project(folder: Path, text: str, profile: str | None = None) -> Project:
-    (folder / "views.py").write_text('from headwater import source\nsource("shop", ["a"])\n')
+def project(
+    folder: Path, text: str, profile: str | None = None, sources: Sequence[str] = ("shop",)
+) -> Project:
+    declared = "".join(f'source("{name}", ["a"])\n' for name in sources)
+    (folder / "views.py").write_text(f"from headwater import source\n{declared}")
     settings = folder / "headwater.toml"
     settings.write_text(text)
     return open_project(settings, home=folder / ".headwater", profile=profile)
+
+
+def database(source: str) -> str:
+    """Settings of a source."""
+    return f'[source.{source}]\ndsn = "postgresql://u@db/{source}"\n'
 
 
 def job(opened: Project, endpoints: Endpoints | None = None) -> JobSpec:
@@ -84,6 +94,30 @@ def test_workers_are_started_beside_the_job_and_it_runs_on_them(tmp_path: Path) 
     said = spark_settings(ours.config)
     assert "700m" == said["spark.executor.memory"]
     assert "127.0.0.1" == said["spark.driver.host"]
+    assert ("4", "12") == (said["spark.executor.cores"], said["spark.cores.max"])
+    assert (3, 4, 700) == (spec.spark.workers, spec.spark.cores, spec.spark.memory_mb)
+
+
+@pytest.mark.parametrize("sources", [1, 2, 5])
+@pytest.mark.parametrize(("workers", "cores"), [(1, 1), (2, 1), (3, 4)])
+def test_the_workers_have_room_for_the_executors_of_all_jobs(
+    tmp_path: Path, workers: int, cores: int, sources: int
+) -> None:
+    names = [f"s{number}" for number in range(sources)]
+    settings = f"[spark]\nworkers = {workers}\nworker_cores = {cores}\n"
+    opened = project(tmp_path, settings + "".join(map(database, names)), sources=names)
+    spec = runtime_spec(opened, tmp_path / "headwater.toml", lifeline=False).spark
+    assert spec is not None
+
+    jobs = [spark_settings(job(part).config) for part in opened.parts]
+
+    executor_cores = {int(each["spark.executor.cores"]) for each in jobs}
+    executor_mib = sum(int(each["spark.executor.memory"].removesuffix("m")) for each in jobs)
+    assert sources == len(jobs)
+    assert {cores} == executor_cores
+    # one executor of each job on each worker, and no second one where a worker is lost
+    assert (sources * cores, executor_mib) == (spec.cores, spec.memory_mb)
+    assert {str(workers * cores)} == {each["spark.cores.max"] for each in jobs}
 
 
 def test_a_plan_with_workers_travels_whole_and_says_how_each_is_started(tmp_path: Path) -> None:
@@ -181,20 +215,35 @@ def test_a_job_that_lost_its_executors_waits_and_then_says_so(
 
 
 def test_a_folder_that_is_not_the_drivers_is_refused(tmp_path: Path) -> None:
-    folder = SharedFolder.marked(tmp_path / "tables")
-    other = SharedFolder.marked(tmp_path / "other")
+    folder = SharedFolder.marked(tmp_path / "tables", "shop")
+    other = SharedFolder.marked(tmp_path / "other", "shop")
 
     folder.take(folder.reply())
     folder.check()
 
     for wrong in (
-        SharedFolder(tmp_path / "nowhere", folder.mark),
-        SharedFolder(tmp_path / "other", folder.mark),
+        SharedFolder(tmp_path / "nowhere", "shop", folder.mark),
+        SharedFolder(tmp_path / "other", "shop", folder.mark),
+        SharedFolder(tmp_path / "tables", "billing", folder.mark),
     ):
         with pytest.raises(FolderNotSharedError):
             wrong.reply()
     with pytest.raises(FolderNotSharedError):
         folder.take(other.reply())
+
+
+def test_drivers_of_several_sources_mark_one_folder_and_each_sees_its_own_mark(
+    tmp_path: Path,
+) -> None:
+    former = SharedFolder.marked(tmp_path, "shop")
+    shop, billing = (SharedFolder.marked(tmp_path, name) for name in ("shop", "billing"))
+
+    for folder in (shop, billing):
+        folder.take(folder.reply())
+        folder.check()
+
+    with pytest.raises(FolderNotSharedError, match="executor"):
+        former.check()
 
 
 def test_a_task_of_an_earlier_batch_is_refused_and_one_of_the_same_waits(tmp_path: Path) -> None:
