@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     config, executors, wait_s = pickle.load(sys.stdin.buffer)  # noqa: S301  # of the test
-    cluster.EXECUTORS_WAIT_S = wait_s
+    cluster.EXECUTORS_WAIT_S = cluster.TAKEN_WAIT_S = wait_s
     try:
         session = start_session(config)
     except ClusterError as error:

@@ -7,13 +7,15 @@ a limit.
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 
 from foundation.waiting import looks, wait_until
 from projections.common.fault import Fault, FaultError
@@ -36,6 +38,10 @@ MASTER_WAIT_S: Final = 20.0
 
 EXECUTORS_WAIT_S: Final = 120.0
 """For the first executor, also after all were lost: a machine may have to be found for it."""
+
+TAKEN_WAIT_S: Final = 240.0
+"""For a cluster to take the job: Spark copies its jars to YARN first. The supervisor waits longer,
+so that the job still says why it ended."""
 
 _POLL_S: Final = 0.2
 _CONNECT_S: Final = 2.0
@@ -102,6 +108,38 @@ def refusals(master: str) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Ends the JVM of a driver that a cluster neither takes nor refuses.
+
+    A YARN queue without capacity for the job keeps it waiting, and Spark waits as long.
+
+    Raises:
+        NoExecutorsError: The time is up.
+    """
+    late, answered = threading.Event(), threading.Event()
+
+    def end() -> None:
+        if answered.wait(TAKEN_WAIT_S):
+            return
+        late.set()
+        gateway: Any = None
+        while gateway is None and not answered.wait(_POLL_S):  # the JVM may still be starting
+            gateway = SparkContext._gateway  # noqa: SLF001  # its process has no other name
+        if gateway is not None:
+            gateway.proc.kill()
+
+    threading.Thread(target=end, name="cluster's answer", daemon=True).start()
+    try:
+        yield
+    except (Py4JError, OSError):
+        if late.is_set():
+            raise no_executors(TAKEN_WAIT_S) from None
+        raise
+    finally:
+        answered.set()
+
+
 def executors(session: SparkSession) -> int:
     """Returns how many executors the job has, beside its driver."""
     # public in Scala only
@@ -127,14 +165,14 @@ def await_executors(session: SparkSession) -> None:
             ) from None
         if found > 0:
             return
-    raise no_executors()
+    raise no_executors(EXECUTORS_WAIT_S)
 
 
-def no_executors() -> NoExecutorsError:
-    """Says that the job has had no executor for too long."""
+def no_executors(waited_s: float) -> NoExecutorsError:
+    """Says that the job has had no executor for so many seconds."""
     return NoExecutorsError(
         "the cluster gives the job no executor",
-        detail=f"for {EXECUTORS_WAIT_S:.0f} s",
+        detail=f"for {waited_s:.0f} s",
         hint="are there workers, and has one of them spark.executor.memory and spark.executor.cores"
         " to give? Another job may have them all: spark.cores.max limits each. The master's page"
         " shows who has what",
@@ -169,7 +207,7 @@ class ExecutorWatch:
         if found > 0:
             self._had_at = now
         elif now - self._had_at > EXECUTORS_WAIT_S:
-            raise no_executors()
+            raise no_executors(EXECUTORS_WAIT_S)
 
 
 def shared(session: SparkSession, root: Path, source: str) -> str:

@@ -209,7 +209,7 @@ def _started(builder: SparkSession.Builder, config: JobConfig) -> SparkSession:
     if config.local:
         return builder.getOrCreate()
     cluster.await_master(config.master)
-    with cluster.refusals(config.master):
+    with cluster.refusals(config.master), cluster.time_limit():
         session = builder.getOrCreate()
     cluster.await_executors(session)
     return session

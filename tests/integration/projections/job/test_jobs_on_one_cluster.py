@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.request import urlopen
 
 import psutil
@@ -18,10 +19,9 @@ import pytest
 from headwater import runtime
 from headwater.platform.specs import job_config, runtime_spec
 from headwater.project.project import open_project
+from headwater.runtime.java.jars import ensure
+from projections.planning.job_config import JobConfig
 from tests.waiting import LONG_S, wait_until
-
-if TYPE_CHECKING:
-    from projections.planning.job_config import JobConfig
 
 pytestmark = [
     pytest.mark.integration,
@@ -103,6 +103,22 @@ def test_jobs_of_two_sources_share_the_workers_and_a_third_is_told_that_there_is
             }
     finally:
         runtime.down(home)
+
+
+def test_a_cluster_that_neither_takes_nor_refuses_a_job_ends_it_in_time(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it listens, and answers nothing
+        config = JobConfig.of_tables(
+            "till",
+            tmp_path,
+            tuple(ensure("spark", progress=False)),
+            master=f"spark://127.0.0.1:{silent.getsockname()[1]}",
+        )
+        job = Job(config, wait_s=5.0)
+        said = job.answer()
+        job.close()
+
+    assert "HW-P102" == said["code"]
 
 
 def _each_has_an_executor_on_each_worker(home: Path, jobs: list[Job]) -> None:
