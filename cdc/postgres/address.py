@@ -169,12 +169,12 @@ def completed(dsn: str, connection: Connection[Any]) -> str:
     given = conninfo_to_dict(dsn)
     if given.get("service"):
         return dsn
-    said = _effective(connection)
-    said.pop("service", None)  # what it says is among the words
+    effective = _effective(connection)
+    effective.pop("service", None)  # its settings are among the keywords
     # a session has one of several servers; and an address in numbers only if it was looked up
     listed = {name: value for name in ("host", "port") if "," in (value := _usual(name))}
     number = {"hostaddr": value} if (value := _usual("hostaddr")) else {}
-    lacking = {k: v for k, v in {**said, **listed, **number}.items() if k not in given}
+    lacking = {k: v for k, v in {**effective, **listed, **number}.items() if k not in given}
     return make_conninfo(dsn, **lacking) if lacking else dsn
 
 

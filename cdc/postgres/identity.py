@@ -150,8 +150,8 @@ def faults(
             hint = "leave it out of the source's tables"
             kind = FaultKind.WRONG
             found[table] = (TableFault(kind, "has no column that leaves the database", hint),)
-        elif told := tuple(_faults(schema, members)):
-            found[table] = told
+        elif faults_of_table := tuple(_faults(schema, members)):
+            found[table] = faults_of_table
     return found
 
 

@@ -145,7 +145,7 @@ def connect(
     try:
         connection = psycopg.connect(conninfo, autocommit=True)
         try:
-            settings = own_settings(connection.info.server_version, said=connection.info.options)
+            settings = own_settings(connection.info.server_version, options=connection.info.options)
             connection.execute(f"{_NOTICED}; {settings}".encode())
             for name, value in _OPTION.findall(options):
                 wanted = (name, re.sub(r"\\(.)", r"\1", value))
@@ -159,14 +159,14 @@ def connect(
     return connection
 
 
-def own_settings(server_version: int, said: str = "") -> str:
+def own_settings(server_version: int, options: str = "") -> str:
     """Returns statements that override the settings of a role or a database.
 
     Args:
         server_version: The server's version, as libpq reports it.
-        said: Options of the address, which take precedence.
+        options: Options of the address, which take precedence.
     """
-    held = said.lower().replace("-", "_")
+    held = options.lower().replace("-", "_")
     return "; ".join(
         f"SET {name} = {value}"
         for name, value, since in _SETTINGS
@@ -213,8 +213,8 @@ def _primary_of(place: Mapping[str, Any]) -> dict[str, str]:
     usual = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
     host = usual["host"] or b""
     hosts = str(place.get("host") or place.get("hostaddr") or host.decode())
-    said = place.get("target_session_attrs") or usual["target_session_attrs"] != b"any"
-    return {"target_session_attrs": "primary"} if "," in hosts and not said else {}
+    chosen = place.get("target_session_attrs") or usual["target_session_attrs"] != b"any"
+    return {"target_session_attrs": "primary"} if "," in hosts and not chosen else {}
 
 
 def _reached(error: psycopg.OperationalError) -> str | None:

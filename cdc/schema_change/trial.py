@@ -192,10 +192,10 @@ def _translating_errors(migration: str) -> Iterator[None]:
             "that drop schemas, types or extensions with CASCADE",
         ) from None
     except psycopg.Error as error:
-        said = error.diag.message_primary or type(error).__name__
+        message = error.diag.message_primary or type(error).__name__
         raise MigrationError(
             "the migration fails on the present tables",
-            detail=f"{error.sqlstate}{_line(error, migration)}: {said}",
+            detail=f"{error.sqlstate}{_line(error, migration)}: {message}",
             hint="it ran on copies without rows; nothing was changed",
         ) from None
 

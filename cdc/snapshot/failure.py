@@ -25,18 +25,18 @@ def named(read: Read, error: Exception) -> CdcError:
         return ReadDelayedError(
             f"table {read.table} cannot be snapshotted now", detail=type(error).__name__
         )
-    said = error.diag.message_primary or type(error).__name__
+    message = error.diag.message_primary or type(error).__name__
     if isinstance(error, psycopg.DataError):
-        said = f"{type(error).__name__} ({error.sqlstate})"  # the message contains the value
+        message = f"{type(error).__name__} ({error.sqlstate})"  # the message contains the value
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
         passing = read.predicate is None  # the next look at the table reports the cause
     else:
         passing = isinstance(error, psycopg.OperationalError | psycopg.InternalError)
     if passing:
-        return ReadDelayedError(f"table {read.table} cannot be snapshotted now", detail=said)
+        return ReadDelayedError(f"table {read.table} cannot be snapshotted now", detail=message)
     return SnapshotError(
         f"table {read.table} cannot be snapshotted",
-        detail=said,
+        detail=message,
         hint=f"remove the cause, then run headwater source resnapshot {read.table}",
     )
 

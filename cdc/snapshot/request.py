@@ -126,7 +126,7 @@ def wait(
     spec: CaptureSpec,
     number: int,
     deadline_s: float,
-    told: Callable[[Read], None] = lambda _: None,
+    progress: Callable[[Read], None] = lambda _: None,
 ) -> Read:
     """Waits until a snapshot is done.
 
@@ -134,7 +134,7 @@ def wait(
         spec: The source.
         number: Number of the snapshot.
         deadline_s: Longest wait, seconds.
-        told: Called periodically with its progress.
+        progress: Called periodically with its progress.
 
     Raises:
         ReadUnknownError: The snapshot does not exist.
@@ -145,7 +145,7 @@ def wait(
             found = _found(state, spec, number)
             if found.state not in reads.OPEN:
                 break
-            told(found)
+            progress(found)
         else:
             raise SnapshotError(
                 f"snapshot {number} is not done after {deadline_s:.0f} s",

@@ -151,7 +151,7 @@ def judge(first: CaptureSample, last: CaptureSample, limit_s: float) -> Flow:
 
 def settled(sample: CaptureSample, limit_s: float) -> bool:
     """Returns whether one sample suffices, because a second one could not change the result."""
-    return _said(sample) is not None or age_s(sample) <= limit_s
+    return _determined(sample) is not None or age_s(sample) <= limit_s
 
 
 def age_s(sample: CaptureSample) -> float:
@@ -162,9 +162,9 @@ def age_s(sample: CaptureSample) -> float:
 
 
 def _state(first: CaptureSample, last: CaptureSample, limit_s: float) -> FlowState:
-    said = _said(last)
-    if said is not None:
-        return said
+    state = _determined(last)
+    if state is not None:
+        return state
     if age_s(last) <= limit_s:
         return FlowState.RUNNING
     if last.moved_since(first):
@@ -175,7 +175,7 @@ def _state(first: CaptureSample, last: CaptureSample, limit_s: float) -> FlowSta
     return FlowState.BEHIND if reads and age_s(last) <= READING_MAX_S else FlowState.STALLED
 
 
-def _said(sample: CaptureSample) -> FlowState | None:
+def _determined(sample: CaptureSample) -> FlowState | None:
     """Returns the state if the sample determines it; None if movement must be observed."""
     if sample.answers and sample.worker is None:
         return FlowState.MISSING

@@ -107,11 +107,11 @@ def status(
 def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault], list[Place]]:
     """Rows of the listing, why views are paused, and what is being filled for the first time."""
     paused = {view.name: view.fault for view in platform.views.bound().paused}
-    told, waiting = platform.told, platform.views.waiting()
-    records, unexpected = told.records(), told.unexpected()
-    failing = {store: error["code"] for store, error in told.store_errors().items()}
-    beside = next((error["code"] for error in told.attendant_errors().values()), "")
-    apart = told.halted() | told.failing_derived()
+    report, waiting = platform.job_report, platform.views.waiting()
+    records, unexpected = report.records(), report.unexpected()
+    failing = {store: error["code"] for store, error in report.store_errors().items()}
+    beside = next((error["code"] for error in report.attendant_errors().values()), "")
+    apart = report.halted() | report.failing_derived()
     verified = {(each.view, str(each.store)): each for each in platform.views.verified()}
     rows: list[dict[str, Any]] = []
     for position in platform.views.positions():

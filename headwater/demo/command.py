@@ -45,8 +45,8 @@ class ViewCommand:
         Raises:
             RebuildError: The command failed, or did not end in time.
         """
-        with tempfile.TemporaryFile() as said:
-            process = self._started(said)
+        with tempfile.TemporaryFile() as stderr:
+            process = self._started(stderr)
             try:
                 code = process.wait(_ENDED_S)
             except subprocess.TimeoutExpired:
@@ -56,8 +56,8 @@ class ViewCommand:
             finally:
                 _end(process)
             if code:
-                said.seek(0)
-                last = said.read().decode(errors="replace").strip()[-_SHOWN:]
+                stderr.seek(0)
+                last = stderr.read().decode(errors="replace").strip()[-_SHOWN:]
                 raise RebuildError(f"view {self.verb} failed", detail=f"exit code {code}: {last}")
 
     def kill(self, begun: Callable[[], bool], after_s: float) -> bool:
@@ -80,11 +80,11 @@ class ViewCommand:
             _end(process)
         return False
 
-    def _started(self, said: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    def _started(self, stderr: IO[bytes] | int) -> subprocess.Popen[bytes]:
         words = ["view", self.verb, self.view, "--config", str(self.config)]
         command = [sys.executable, "-P", "-m", "headwater", *words, "--home", str(self.home)]
         # ends with this process, even after a kill
-        return subprocess.Popen(launcher(command), stdout=subprocess.DEVNULL, stderr=said)
+        return subprocess.Popen(launcher(command), stdout=subprocess.DEVNULL, stderr=stderr)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

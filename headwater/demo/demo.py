@@ -88,7 +88,7 @@ def run_demo(
         forgotten=forgotten,
     )
     if options.save_screen is not None:
-        save_screen(options.save_screen, screen.said, result)
+        save_screen(options.save_screen, screen.lines, result)
     return result
 
 

@@ -128,8 +128,8 @@ class TrafficRun:
             from headwater.demo.rebuild import Rebuilding  # noqa: PLC0415  # loads every driver
 
             probe, stack = self._workload.probe, self._stack
-            told = meter, self._screen.say, began
-            self._rebuilding = Rebuilding(stack, probe, column, self._places, *told)
+            reporting = meter, self._screen.say, began
+            self._rebuilding = Rebuilding(stack, probe, column, self._places, *reporting)
             self._rebuilding.watch()
         if begin and self._rebuilt is None:
             self._rebuilt = Task(self._rebuilding.run)

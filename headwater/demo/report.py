@@ -45,7 +45,7 @@ def report(result: DemoResult, *, unicode: bool = True) -> RenderableType:
     return Group(*(Padding(part, (0, 0, 1, 2)) for part in parts))
 
 
-def save_screen(file: Path, said: Sequence[Text], result: DemoResult) -> None:
+def save_screen(file: Path, lines: Sequence[Text], result: DemoResult) -> None:
     """Writes the screen as an SVG picture."""
     console = Console(
         record=True,
@@ -56,7 +56,7 @@ def save_screen(file: Path, said: Sequence[Text], result: DemoResult) -> None:
         highlight=False,
     )
     console.print(Text("$ headwater demo" + _options(result), style="bold"))
-    for line in said:
+    for line in lines:
         console.print(line)
     console.print()
     console.print(report(result))
@@ -189,10 +189,10 @@ def _facts(result: DemoResult) -> Table:
             f"caught up after {recovery.caught_up_after_s:.1f} s",
         )
     if result.rebuilt is not None:
-        for what, said in _rebuilt(result.rebuilt):
-            table.add_row(what, said)
-    for what, said in _post_traffic_checks(result):
-        table.add_row(what, said)
+        for label, value in _rebuilt(result.rebuilt):
+            table.add_row(label, value)
+    for label, value in _post_traffic_checks(result):
+        table.add_row(label, value)
     return table
 
 
@@ -228,9 +228,7 @@ def _rebuilt(rebuilt: RebuildResult) -> Iterable[tuple[str, str]]:
 def _post_traffic_checks(result: DemoResult) -> Iterable[tuple[str, str]]:
     if result.mended is not None:
         place = STORE_NAMES[result.mended.store]
-        after = (
-            "not repaired" if result.mended.left else "found, without any other row, and repaired"
-        )
+        after = "not repaired" if result.mended.left else "detected and repaired"
         yield "damaged", f"one byte of {result.mended.view} in {place}: {after}"
     if result.forgotten is not None:
         found = result.forgotten

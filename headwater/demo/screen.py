@@ -58,7 +58,7 @@ class Screen:
     """
 
     def __init__(self, console: Console) -> None:
-        self.said: list[Text] = []
+        self.lines: list[Text] = []
         self.began = time.monotonic()
         self._console = console
         self._live: Live | None = None
@@ -71,7 +71,7 @@ class Screen:
     def say(self, markup: str) -> None:
         """Prints a finished step with the elapsed time."""
         line = Text.from_markup(f"[dim]{self.elapsed_s():6.1f} s[/]  {markup}")
-        self.said.append(line)
+        self.lines.append(line)
         self._console.print(line, highlight=False)
 
     @contextmanager

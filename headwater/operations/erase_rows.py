@@ -243,7 +243,7 @@ class RowErasure:
         return erasure
 
     def _refuse_unreached(self, connection: Connection, spec: JobSpec) -> None:
-        halted = self._platform.told.halted()
+        halted = self._platform.job_report.halted()
         found = unreached(connection, spec, self._table, halted)
         if found:
             raise ForgettingRefusedError(

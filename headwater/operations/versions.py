@@ -356,7 +356,7 @@ class Versions:
                 detail="without a number, all of a view is removed",
                 hint=f"take it out of the file of views; {again}",
             )
-        if self._platform.job_runs() and name in self._platform.told.views():
+        if self._platform.job_runs() and name in self._platform.job_report.views():
             raise UsageError(f"the job that runs keeps view {name}, as it was declared", hint=again)
         with (
             self._connected() as connection,

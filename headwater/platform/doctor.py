@@ -180,14 +180,14 @@ def cache_check(url: str) -> Check:
     except ProjectionError as error:
         return Check(name, CheckState.FAIL, error.message, error.detail, error.hint)
     if not policy.startswith("allkeys"):
-        return Check(name, CheckState.OK, policy or "is not told", None, None)
+        return Check(name, CheckState.OK, policy or "unknown", None, None)
     message = "the cache evicts rows when it is full: its views are then read again"
     return Check(name, CheckState.WARN, message, policy, "maxmemory-policy noeviction")
 
 
 def _program(path: Path) -> str:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    return said.partition(" sha=")[0].strip() or str(path)
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return output.partition(" sha=")[0].strip() or str(path)
 
 
 def _memory() -> Check:

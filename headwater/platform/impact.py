@@ -172,13 +172,13 @@ def _of_tables(found: SchemaImpact) -> Iterator[Effect]:
 
 def _difference(effect: Effect) -> Difference:
     fault = effect.fault
-    told = [] if fault is None else [fault.message, *filter(None, [fault.detail])]
+    cause = [] if fault is None else [fault.message, *filter(None, [fault.detail])]
     return Difference(
         Part.VIEW,
         effect.view,
         "columns" if effect.changes else "",
         "; ".join(effect.changes) or None,
-        ": ".join([effect.does, *told]),
+        ": ".join([effect.does, *cause]),
         repaired=False,
         hint=effect.then or "the job will do it when it runs",
     )

@@ -26,10 +26,10 @@ class JobReport:
     @property
     def error(self) -> str | None:
         """Why the job ended, with its code; while it starts, why the one before it did."""
-        said = self._job.get("error")
-        if not said:
+        error = self._job.get("error")
+        if not error:
             return None
-        return ": ".join(filter(None, (said["code"], said["message"], said["detail"])))
+        return ": ".join(filter(None, (error["code"], error["message"], error["detail"])))
 
     def records(self) -> dict[Place, dict[str, int]]:
         """Returns by view and store what became of its records since the job started."""
@@ -57,8 +57,8 @@ class JobReport:
 
     def fault_of(self, view: str, store: str) -> Fault | None:
         """Returns why the job cannot write a view to a store at the moment; None if it can."""
-        told = self.derived().get(view, {}).get("stores", {}).get(store, {})
-        error = self.store_errors().get(store) or told.get("error")
+        state = self.derived().get(view, {}).get("stores", {}).get(store, {})
+        error = self.store_errors().get(store) or state.get("error")
         return Fault(**error) if error else None
 
     def attendant_errors(self) -> dict[str, dict[str, Any]]:
@@ -76,10 +76,10 @@ class JobReport:
     def failing_derived(self) -> dict[Place, str]:
         """Returns by view and store the error's code of a derived view that is not kept there."""
         found = {}
-        for view, told in self.derived().items():
-            stores = {"table": told, **told.get("stores", {})}
+        for view, of_view in self.derived().items():
+            stores = {"table": of_view, **of_view.get("stores", {})}
             for store, state in stores.items():
-                if error := state["error"] or told["error"]:
+                if error := state["error"] or of_view["error"]:
                     found[view, store] = error["code"]
         return found
 
@@ -103,4 +103,4 @@ class JobReport:
 
 
 def _errors(parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: said["error"] for name, said in parts.items() if said.get("error")}
+    return {name: state["error"] for name, state in parts.items() if state.get("error")}

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 _WATCH_S = 2.0
 _STOP_S = 10.0
-_TOLD_EVERY_S = 2.0
+_PROGRESS_EVERY_S = 2.0
 _STORE_S = 30.0  # a store that is started again answers by then
 _STORES = (ServiceName.CACHE, ServiceName.SEARCH)
 
@@ -76,7 +76,7 @@ class Platform:
 
     Attributes:
         project: The project.
-        told: What the job says of itself.
+        job_report: The job's report on itself.
         views: The views that it keeps.
 
     Args:
@@ -94,8 +94,8 @@ class Platform:
         self._config = config
         self._spec = runtime_spec(project, config, lifeline=lifeline)
         self._site = Site(project, self._spec)
-        self.told = JobReport(job_folder(project))
-        self.views = KeptViews(self._site, self.told)
+        self.job_report = JobReport(job_folder(project))
+        self.views = KeptViews(self._site, self.job_report)
         self._plan = ProjectPlan(self._site, self.views)
 
     def start(self, on_event: Callable[[StatusEvent], None]) -> Endpoints:
@@ -186,7 +186,9 @@ class Platform:
         deadline = time.monotonic() + deadline_s
         while (left_s := deadline - time.monotonic()) > 0:
             read = self.reads()  # before it is looked at: what they sent is there by then
-            found = first_change(self.endpoints.kafka_bootstrap, topics, min(_TOLD_EVERY_S, left_s))
+            found = first_change(
+                self.endpoints.kafka_bootstrap, topics, min(_PROGRESS_EVERY_S, left_s)
+            )
             if found is not None or all(r.state == "done" and not r.rows_read for r in read):
                 return found
         return None
@@ -293,24 +295,24 @@ class Platform:
         return job.run(self._site.job_spec(self.views.plans()))
 
     def await_job(
-        self, deadline_s: float, told: Callable[[list[ReadReport]], None] | None = None
+        self, deadline_s: float, progress: Callable[[list[ReadReport]], None] | None = None
     ) -> None:
         """Waits until the job keeps the views.
 
         Args:
             deadline_s: Longest wait, seconds.
-            told: Told now and then how far tables have been read.
+            progress: Called periodically with the progress of the snapshots.
 
         Raises:
             UnhealthyError: It gave up, or did not start in time.
         """
-        told_at = 0.0
+        reported_at = 0.0
 
         def ready() -> bool:
-            nonlocal told_at
-            if told is not None and time.monotonic() > told_at + _TOLD_EVERY_S:
-                told(self.reads())
-                told_at = time.monotonic()
+            nonlocal reported_at
+            if progress is not None and time.monotonic() > reported_at + _PROGRESS_EVERY_S:
+                progress(self.reads())
+                reported_at = time.monotonic()
             return self._job_ready()
 
         self._await(ready, deadline_s, "the job is not ready")
@@ -348,10 +350,10 @@ class Platform:
             self._await(lambda: not behind(), deadline_s, f"views have not reached {lsn}")
         except UnhealthyError as error:
             detail, hint = ", ".join(behind()), error.hint
-            wrong = self.told.attendant_errors() | self.told.store_errors()
-            for part, said in wrong.items():
-                detail += f"; {part}: {said['code']} {said['message']}"
-                hint = said["hint"] or hint
+            wrong = self.job_report.attendant_errors() | self.job_report.store_errors()
+            for part, fault in wrong.items():
+                detail += f"; {part}: {fault['code']} {fault['message']}"
+                hint = fault["hint"] or hint
             raise UnhealthyError(error.message, detail=detail, hint=hint) from None
 
     def await_stores(
@@ -373,7 +375,7 @@ class Platform:
         faults: dict[tuple[str, Store], Fault] = {}
         began, places = time.monotonic(), self._behind(lsn)
         while places and time.monotonic() - began < deadline_s:
-            faults |= {each: found for each in places if (found := self.told.fault_of(*each))}
+            faults |= {each: found for each in places if (found := self.job_report.fault_of(*each))}
             if faults.keys() >= set(places) and time.monotonic() - began > store_s:
                 return [Uncompared(*each, faults[each]) for each in places]
             self._check_failed(but=_STORES)
@@ -394,7 +396,7 @@ class Platform:
         wanted = {(plan.name, store) for plan in plans for store in plan.to}
         wanted |= {(view.name, store) for view in derived for store in view.to}
         reached = {(p.view, p.store) for p in self.views.positions() if p.applied_through >= lsn}
-        found = (wanted - reached) - self.told.halted().keys()
+        found = (wanted - reached) - self.job_report.halted().keys()
         return sorted(found | (set(everywhere) - reached))
 
     def captured(self) -> bool:
@@ -446,7 +448,7 @@ class Platform:
     def _impact(self) -> Impact:
         failing = None
         if self.job_runs():
-            errors = {view: told["error"] for view, told in self.told.derived().items()}
+            errors = {view: state["error"] for view, state in self.job_report.derived().items()}
             failing = {view: Fault(**error) for view, error in errors.items() if error}
         return Impact(self.project, self.source_dsn, self.endpoints, self._site.hiding, failing)
 
@@ -482,7 +484,9 @@ class Platform:
             if service.name in but or service.name in beside:
                 continue
             log = runtime.log_path(self.project.settings.home, service.name)
-            detail = self.told.error if service.name == command_name(self.project, JOB) else None
+            detail = (
+                self.job_report.error if service.name == command_name(self.project, JOB) else None
+            )
             raise UnhealthyError(
                 f"{service.name} has failed",
                 detail=str(detail or service.last_error),

@@ -49,12 +49,12 @@ class KeptViews:
 
     Args:
         site: The project, and where its servers are.
-        told: What the job says of itself.
+        job_report: The job's report on itself.
     """
 
-    def __init__(self, site: Site, told: JobReport) -> None:
+    def __init__(self, site: Site, job_report: JobReport) -> None:
         self._site = site
-        self._told = told
+        self._job_report = job_report
 
     def captured(self) -> bool:
         """Whether the source was ever captured."""
@@ -132,11 +132,11 @@ class KeptViews:
             shared = self._site.project.shares_home
             with function_store.noting(connection, name, self._functions, declared, shared=shared):
                 differing = registry.register(connection, name, declared)
-        for view, said in sorted(differing.items()):
+        for view, state in sorted(differing.items()):
             _log.warning(
                 "a view is kept as it was declared before",
                 view=view,
-                differs=said,
+                differs=state,
                 repair=f"headwater view rebuild {view}",
             )
 
@@ -175,9 +175,9 @@ class KeptViews:
         derived = {view.name: view for view in self.derived()}
         place = shown.get(name, name)
         if place in derived:
-            said = self._told.derived().get(place, {})
+            state = self._job_report.derived().get(place, {})
             source = next(plan.source for plan in plans.values())
-            found = explain_derived(derived[place], source, said, [*plans, *derived])
+            found = explain_derived(derived[place], source, state, [*plans, *derived])
         else:
             plan = _named(plans, name)
             table = plan.schema.table
@@ -257,7 +257,7 @@ class KeptViews:
 
         That is nothing where the job is at work on it.
         """
-        bound, job = self.bound(), self._told
+        bound, job = self.bound(), self._job_report
         with self._site.connect() as connection:
             noted = {each.place for each in registry.read(connection, self._site.source)}
         kept = {(position.view, position.store) for position in self.positions()}

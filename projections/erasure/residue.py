@@ -85,9 +85,9 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
 
 def _forget_in_commit(commit: Path) -> None:
     content = commit.read_bytes()
-    told = b"\n".join(orjson.dumps(_without_values(line)) for line in parsed(content))
-    if told != content:
-        write_atomically(commit, told)
+    without_values = b"\n".join(orjson.dumps(_without_values(line)) for line in parsed(content))
+    if without_values != content:
+        write_atomically(commit, without_values)
 
 
 def _forget_in_checkpoint(checkpoint: Path) -> None:

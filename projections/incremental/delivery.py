@@ -204,8 +204,8 @@ def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Ta
         The present rows, and the keys of deleted ones.
     """
     last: dict[tuple[Any, ...], tuple[int, bool, int]] = {}
-    told = feed.select([*keys, _TYPE, _COMMIT]).to_pylist()
-    for place, change in enumerate(told):
+    changes = feed.select([*keys, _TYPE, _COMMIT]).to_pylist()
+    for place, change in enumerate(changes):
         if change[_TYPE] == "update_preimage":
             continue
         key = tuple(change[name] for name in keys)

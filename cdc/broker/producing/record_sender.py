@@ -41,11 +41,11 @@ class RecordSender:
         if topic not in self._known:
             topics.ensure(self._bootstrap, [TopicSpec(topic)])
             self._known.add(topic)
-        said = [(name, text.encode()) for name, text in headers.items()]
+        encoded = [(name, text.encode()) for name, text in headers.items()]
         producer = self._sender()
         with named(self._bootstrap):
             try:
-                producer.send(topic, value, key=key, headers=said).get(timeout=_SEND_S)
+                producer.send(topic, value, key=key, headers=encoded).get(timeout=_SEND_S)
             except KafkaError as error:
                 raise RecordRefusedError(
                     "kafka did not acknowledge a record",

@@ -59,9 +59,9 @@ def find(bootstrap: str, names: Iterable[str]) -> dict[str, TopicSpec]:
     with admin(bootstrap) as client:
         counts = _partition_counts(client, names)
         asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in counts]
-        said = client.describe_configs(asked).get("topic", {}) if asked else {}
+        described = client.describe_configs(asked).get("topic", {}) if asked else {}
     return {
-        name: TopicSpec(name, count, {key: at["value"] for key, at in said[name].items()})
+        name: TopicSpec(name, count, {key: at["value"] for key, at in described[name].items()})
         for name, count in counts.items()
     }
 

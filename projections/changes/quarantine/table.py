@@ -209,10 +209,10 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, PostgresError) as error:
-        told = error.code if isinstance(error, PostgresError) else error.sqlstate
+        code = error.code if isinstance(error, PostgresError) else error.sqlstate
         raise QuarantineDownError(
             "quarantined records cannot be stored or read",
-            detail=told or type(error).__name__,
+            detail=code or type(error).__name__,
             hint="headwater source status shows whether the source answers",
         ) from None
 

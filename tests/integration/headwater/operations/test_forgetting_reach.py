@@ -110,7 +110,9 @@ class Project:
 
     def passed_over(self, table: TableName = PEOPLES) -> list[tuple[str, str]]:
         platform = self.platform()
-        found = unreached(self.source, platform.views.job_spec(), table, platform.told.halted())
+        found = unreached(
+            self.source, platform.views.job_spec(), table, platform.job_report.halted()
+        )
         return [(each.place, each.why) for each in found]
 
     def refused(self) -> ForgettingRefusedError:

@@ -78,11 +78,11 @@ def test_workers_are_started_beside_the_job_and_it_runs_on_them(tmp_path: Path) 
     names = ("spark-master", "spark-worker-1", "spark-worker-2", "spark-worker-3")
     assert names == spec.spark.names
     assert set(names) < spec.fingerprints().keys()
-    job, watch = spec.commands
-    assert set(names[1:]) < set(job.depends_on)
+    job_command, watch = spec.commands
+    assert set(names[1:]) < set(job_command.depends_on)
     assert not set(names) & set(watch.depends_on)
     # the job opens the settings again, and must see the same
-    assert job.argv[-2:] == watch.argv[-2:] == ("--profile", "wide")
+    assert job_command.argv[-2:] == watch.argv[-2:] == ("--profile", "wide")
     opened.home.create()
     ports = choose_ports(Home(spec.home), spec)
     assert {*names, "spark-master-page"} < ports.keys()
