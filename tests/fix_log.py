@@ -192,6 +192,36 @@ def envelope(
     )
 
 
+def rekeyed(records: Sequence[Record], word: Callable[[int, int], Any]) -> list[Record]:
+    """The same records of a table whose key is of another type.
+
+    Args:
+        records: Records.
+        word: Of a key and a record's place, how the value is written there.
+    """
+
+    def written(text: bytes | None, place: int) -> bytes | None:
+        try:
+            fields = None if text is None else orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+        if fields is None:
+            return text
+        for row in (fields, fields.get("before"), fields.get("after")):
+            if row and "id" in row:
+                row["id"] = word(row["id"], place)
+        return orjson.dumps(fields)
+
+    return [
+        record._replace(
+            key=written(record.key, place),
+            value=written(record.value, place),
+            old_key=written(record.old_key, place),
+        )
+        for place, record in enumerate(records)
+    ]
+
+
 def numbered(records: Sequence[Record]) -> list[Record]:
     """The same records as a partition has them, each at its offset."""
     return [record._replace(offset=offset) for offset, record in enumerate(records)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cdc.table import ColumnKind
 from projections.changes.applier import TaskApplier
 from projections.definition.views import Store
+from projections.planning.key_forms import one_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -128,7 +129,7 @@ def goes_in_bulk(
 
 def bulk_refusal(plan: ViewPlan) -> str | None:
     """Returns why the table of a view cannot be filled in bulk; None if it can."""
-    kinds = {plan.schema.by_name[name].kind for name in plan.schema.key}
+    key = [plan.schema.by_name[name] for name in plan.schema.key]
     events = plan.events is not None
     reasons = {
         "it is made from events, and goes to search or the cache only": (
@@ -144,7 +145,7 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
         ),
         "it has times of its events, and keeps the earliest": events and bool(plan.times),
         "its table had another name before": not events and len(plan.topics) > 1,
-        "values of its key may be written in several ways": not kinds <= _ONE_FORM,
+        "values of its key may be written in several ways": not all(map(one_form, key)),
     }
     return next((words for words, holds in reasons.items() if holds), None)
 
@@ -152,18 +153,16 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
 def folded(plan: ViewPlan) -> bool:
     """Whether only the newest record of each key counts for a view.
 
-    Keys of some types may be equal and written in different ways.
+    Keys of some types may be equal and written in different ways; see `one_form`.
     """
     if plan.events is not None or plan.history is not None or plan.append_only:
         return False
     if plan.inserted_at:
         return False  # when a row was inserted, an older one says
     by_name = plan.schema.by_name
-    return not any(by_name[name].kind in _MANY_FORMS for name in plan.schema.key)
+    many = (by_name[n] for n in plan.schema.key if by_name[n].kind in _MANY_FORMS)
+    return all(map(one_form, many))
 
-
-_ONE_FORM: Final = {ColumnKind.BOOLEAN, ColumnKind.INTEGER, ColumnKind.TEXT, ColumnKind.UUID}
-"""Kinds whose values have one written form only."""
 
 _MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
 

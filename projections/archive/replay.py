@@ -37,6 +37,7 @@ from projections.archive.records import COLUMNS, records
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import ArchiveSurvey, RecordFilter, flags
 from projections.archive.task import (
+    STEPS,
     USUAL,
     Had,
     ReplayOptions,
@@ -156,9 +157,11 @@ class _Run:
         self._sinks = [OpenedStore(target) for target in targets]
         self._lanes = list(self._made_lanes())
         self._in_bulk = goes_in_bulk(self._lanes, scan, options, state, had)
-        if state is not None and state.bulk and not self._in_bulk:
+        if state is not None and (state.form != STEPS or (state.bulk and not self._in_bulk)):
+            self._in_bulk = False
             # what is there is guarded by its versions, and done again record by record
-            state = self._state = msgspec.structs.replace(state, step=0, part=0, bulk=False)
+            state = msgspec.structs.replace(state, step=0, part=0, bulk=False, form=STEPS)
+            self._state = state
         self._mark = f"headwater.replay.{scan.mark.version}.{scan.mark.files[:32]}"
         self._steps = list(steps_of(self._lanes, in_bulk=self._in_bulk))
         self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
@@ -197,6 +200,7 @@ class _Run:
             [(*p, end) for p, end in ends.items()],
             had=self._had,
             bulk=self._in_bulk,
+            form=STEPS,
         )
         for number, step in enumerate(self._steps):
             if number < begin.step:

@@ -51,6 +51,10 @@ class Had(msgspec.Struct, frozen=True):
         return None if self.archive is None else ArchiveMark(*self.archive)
 
 
+STEPS: Final = 1
+"""Changes where a view of an interrupted replay would have other steps than before."""
+
+
 class ReplayState(msgspec.Struct, frozen=True):
     """The resume position of a replay: small, with plain values only.
 
@@ -61,6 +65,7 @@ class ReplayState(msgspec.Struct, frozen=True):
         part: The next part of that step.
         had: For a catch-up round, what the views had before it.
         bulk: Whether its steps are those of a replay with a bulk engine.
+        form: Which steps replays have; see `STEPS`. It is 0 in what older releases wrote.
     """
 
     archive_version: int
@@ -69,6 +74,7 @@ class ReplayState(msgspec.Struct, frozen=True):
     part: int = 0
     had: Had | None = None
     bulk: bool = False
+    form: int = 0
 
     def to_json(self) -> bytes:
         """Returns it as JSON."""

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from deltalake import DeltaTable
 from fix_archive import archived, compacted
+from fix_log import rekeyed
 from hypothesis import strategies as st
 
+from cdc.table import Column, ColumnKind, TableSchema
+from cdc.values import decode
 from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.changes.row_change import RowChange
 from projections.changes.task_outcome import Held
 from projections.job.rebuilding.engine import SparkEngine
+from projections.stores.delta.arrow import keys_table
+from projections.stores.delta.history.arrow import microseconds
+from projections.stores.delta.history.sink import HistorySink
+from projections.stores.delta.history.tables import marks_of
 from projections.stores.delta.table_sink import TableSink
 
 if TYPE_CHECKING:
@@ -23,8 +35,43 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.changes.record import Record
+    from projections.changes.sink import Sink
     from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
+
+
+KEYS: Final[Mapping[Column, Callable[[int, int], Any]]] = {
+    Column("id", kind, *declared): word
+    for kind, declared, word in (
+        (ColumnKind.INTEGER, ("bigint",), lambda number, _: number),
+        (ColumnKind.TEXT, ("text",), lambda number, _: f"ä {number}"),
+        (ColumnKind.DATE, ("date",), lambda number, _: f"2026-01-{number:02}"),
+        (ColumnKind.TIME, ("time",), lambda number, _: f"12:30:0{number}"),
+        (ColumnKind.TIMESTAMP, ("timestamp",), lambda number, _: f"2026-01-01 12:30:00.{number}"),
+        (ColumnKind.TIMESTAMPTZ, ("timestamptz",), lambda n, _: f"2026-01-01 12:30:0{n}+00"),
+        (ColumnKind.BYTES, ("bytea",), lambda number, _: b64encode(bytes([number])).decode()),
+        (ColumnKind.NUMERIC, ("numeric(9,2)", 9, 2), lambda number, _: f"{number - 3}.50"),
+    )
+} | {
+    # it was numeric(8,1) until the fifth record came
+    Column("id", ColumnKind.NUMERIC, "numeric(9,2)", 9, 2, nullable=False): (
+        lambda number, place: f"{number}.{50 if place > 3 else 5}"
+    )
+}
+"""Keys of a table, and how each of its numbers is written in a record at a place."""
+
+
+def keyed(
+    data: st.DataObject, plan: ViewPlan, records: Sequence[Record]
+) -> tuple[ViewPlan, list[Record], Callable[[int], Any]]:
+    """Draws what the key is: returns the view, its records, and how a key is written."""
+    column = data.draw(st.sampled_from([*KEYS]))
+    if plan.expectations:  # they name numbers
+        column = next(iter(KEYS))
+    word, table = KEYS[column], plan.schema
+    schema = TableSchema(table.table, (column, *table.columns[1:]), table.key)
+    made = replace(plan, schema=schema)
+    return made, rekeyed(records, word), lambda number: word(number, len(records))
 
 
 def fill(folder: Path, topic: str, records: Sequence[Record], data: st.DataObject) -> None:
@@ -36,8 +83,15 @@ def fill(folder: Path, topic: str, records: Sequence[Record], data: st.DataObjec
             compacted(folder)
 
 
-class Tables:
-    """Where a replay writes the newest rows of a view, and what it leaves there."""
+class ReplayedTables(ABC):
+    """Where a replay writes a view, and what it leaves there.
+
+    Args:
+        root: Folder of the tables.
+        plan: The view.
+        session: What fills them; None to write record by record.
+        held: What waits before.
+    """
 
     def __init__(
         self,
@@ -47,50 +101,149 @@ class Tables:
         held: Held | None = None,
     ) -> None:
         self._root = root
-        self._plan = plan
+        self.plan = plan
         self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
         self._held = held or Held()
         self.waits: set[str] = set()
+        self.unapplied: set[tuple[str, Any]] = set()
 
     def target(self, *, bulk: bool = True) -> ReplayTarget:
         held = Held(self._held.keys | self.waits, self._held.given_up)
-        opened = TableSink(self._root)
+        opened = self.sink()
         engine = self.engine if bulk else None
-        of_view = {self._plan.name: held}
-        return ReplayTarget((self._plan,), lambda: opened, of_view, self._set_aside, bulk=engine)
+        of_view = {self.plan.name: held}
+        return ReplayTarget((self.plan,), lambda: opened, of_view, self._set_aside, bulk=engine)
 
     def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
         self.waits |= {each.key for each in waiting}
+        self.unapplied |= {(each.key, _position(each.record)) for each in waiting}
 
-    def left(self, but: Collection[int] = ()) -> Any:
-        """Rows with their versions, what is remembered of deletes, and what takes no change.
+    @abstractmethod
+    def sink(self) -> Sink:
+        """Opens the store."""
+
+    @abstractmethod
+    def left(self, but: Collection[object] = ()) -> Any:
+        """What is there.
 
         Args:
-            but: Keys without which they are.
+            but: Keys without which it is.
         """
-        (key,), name = self._plan.keys, self._plan.name
-        live, gone = (DeltaTable(str(self._root / each)) for each in (name, f"{name}.deleted"))
-        rows, deletes = (
-            sorted(
-                (row for row in table.to_pyarrow_table().to_pylist() if row[key] not in but),
-                key=lambda row: row[key],
-            )
-            for table in (live, gone)
-        )
-        return rows, deletes, live.metadata().configuration, live.schema(), self.waits
 
-    def waiting(self) -> set[int]:
-        """The keys that wait."""
-        (key,) = self._plan.keys
-        return {orjson.loads(each)[key] for each in self.waits if each.startswith("{")}
+    def waiting(self) -> set[object]:
+        """The keys that wait, as the tables have them."""
+        (name,) = self.plan.keys
+        column = self.plan.schema.by_name[name]
+        keys = [orjson.loads(each)[name] for each in self.waits if each.startswith("{")]
+        changes = [RowChange((decode(column, key),), 0, None, 0) for key in keys]
+        return set(keys_table(self.plan, changes)[name].to_pylist())
 
     def of_bulk(self) -> int:
-        """Rows that were committed in bulk."""
-        log = (self._root / self._plan.name / "_delta_log").glob("*.json")
-        texts = [path.read_text() for path in log]
-        lines = [line for each in texts if "headwater.replay." in each for line in each.split("\n")]
-        added = [orjson.loads(line)["add"] for line in lines if line.startswith('{"add"')]
-        return sum(orjson.loads(each["stats"])["numRecords"] for each in added)
+        """Rows that were committed in bulk, of the table that has most of them."""
+        log = self._root.glob(f"{self.plan.name}*/_delta_log/*.json")
+        counts = Counter[str]()
+        for path in log:
+            if "headwater.replay." not in (text := path.read_text()):
+                continue
+            added = [orjson.loads(line) for line in text.split("\n") if line.startswith('{"add"')]
+            rows = (orjson.loads(each["add"]["stats"])["numRecords"] for each in added)
+            counts[path.parts[-3]] += sum(rows)
+        return max(counts.values(), default=0)
+
+    def _table(self, suffix: str = "") -> DeltaTable:
+        return DeltaTable(str(self._root / f"{self.plan.name}{suffix}"))
+
+    def _rows(self, table: DeltaTable, but: Collection[object]) -> list[dict[str, Any]]:
+        (key,) = self.plan.keys
+        return [row for row in table.to_pyarrow_table().to_pylist() if row[key] not in but]
+
+
+class Tables(ReplayedTables):
+    """The newest rows of a view."""
+
+    def sink(self) -> Sink:
+        return TableSink(self._root)
+
+    def left(self, but: Collection[object] = ()) -> Any:
+        """Rows with their versions, what is remembered of deletes, settings and schema."""
+        (key,) = self.plan.keys
+        live, gone = self._table(), self._table(".deleted")
+        rows, deletes = (
+            sorted(self._rows(table, but), key=lambda row: row[key]) for table in (live, gone)
+        )
+        return rows, deletes, live.metadata().configuration, live.schema()
+
+
+class HistoryTables(ReplayedTables):
+    """The states of a history, and all its changes."""
+
+    def sink(self) -> Sink:
+        return HistorySink(self._root)
+
+    def left(self, but: Collection[object] = ()) -> Any:
+        """States and changes, sweeps, and schemas."""
+        states, changes = self._table(), self._table(".changes")
+        rows, known = (
+            sorted(
+                repr({name: value for name, value in row.items() if name != "_commit"})
+                for row in self._rows(table, but)
+            )
+            for table in (states, changes)
+        )
+        settings = {**states.metadata().configuration}
+        return rows, known, settings, [each.schema() for each in (states, changes)]
+
+    def marks_hold(self) -> bool:
+        """Whether no change that the states contain is beyond what their table notes.
+
+        Live delivery notes nothing with a batch that leaves no state, as one of deletes alone.
+        """
+        marks = marks_of(self._table())
+        return all(
+            row["_version"] <= marks.version and microseconds(row["_at"]) <= marks.at_us
+            for row in self._rows(self._table(".changes"), ())
+            if row["_commit"] <= marks.commit
+        )
+
+
+def alike(archive: Path, one: ReplayedTables, other: ReplayedTables, *, whole: bool) -> None:
+    """Replays an archive record by record and by tasks, and asserts that both leave the same.
+
+    Which later records wait behind a quarantined one depends on where a batch of live delivery
+    ends, for both sides alike. So everything is the same if all is delivered in one batch;
+    otherwise all of the keys that do not wait.
+
+    Args:
+        archive: The archive.
+        one: What has no engine.
+        other: What has one.
+        whole: Whether all is delivered in one batch.
+    """
+    expected, found = (replay.replay(archive, [each.target()]) for each in (one, other))
+    counts, others = (result.counts[0][one.plan.name] for result in (expected, found))
+    waiting = one.waiting() | other.waiting()
+    if whole:
+        assert one.left() == other.left()
+        assert one.unapplied == other.unapplied
+        assert counts.failed == others.failed
+    assert one.left(waiting) == other.left(waiting)
+    assert expected.ends == found.ends
+    for count in (counts, others):
+        assert count.records == count.applied + count.quarantined + count.filtered
+    assert (counts.records, counts.filtered) == (others.records, others.filtered)
+
+
+def _position(record: Record) -> Any:
+    """Where a record is in the log, or its value if that says nothing.
+
+    Of repeated copies in one batch, one is quarantined: which ones are depends on where batches of
+    live delivery end, and so it does here.
+    """
+    try:
+        fields = orjson.loads(record.value or b"null")
+        return record.epoch, fields["source"]["lsn"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return record.value
 
 
 class KilledError(BaseException):

@@ -24,6 +24,7 @@ from cdc.position import VERSION_LSN_BITS
 from cdc.table import ColumnKind, TableSchema
 from projections.archive.survey import flags, integers, versions_of
 from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
+from projections.planning.key_forms import printed_form
 from projections.planning.row_upcaster import Fitting
 from projections.stores.delta.arrow import arrow_type, decoded_rows, deletes_schema, table_schema
 
@@ -196,7 +197,11 @@ class ColumnarDecoder:
         written = _written(parsed, self._key)
         exact = flags(pc.equal(written, batch.column("key").cast(_TEXT)))
         for column in self._key:
-            exact &= flags(parsed[column.name].is_valid())
+            values, form = parsed[column.name], printed_form(column)
+            in_form = values.is_valid()
+            if form is not None:
+                in_form = pc.match_substring_regex(values, f"^{form}$")
+            exact &= flags(in_form)
         return exact
 
     @staticmethod

@@ -10,8 +10,6 @@ as well.
 
 from __future__ import annotations
 
-import json
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -21,13 +19,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.table import ColumnKind
 from cdc.values import UNCHANGED_MARKS
 from projections.archive.fold import old_keys
 from projections.archive.survey import by_topic, classified, flags, versions_of
 from projections.changes.record import canonical
 from projections.job.rebuilding.block_tasks import BlockTask, Buckets
-from projections.job.rebuilding.fill_tasks import READ, planned_key
+from projections.job.rebuilding.fill_tasks import READ
+from projections.planning.key_forms import key_in_form, key_pattern, rewritten
 from projections.planning.view_plan import facts_of
 
 if TYPE_CHECKING:
@@ -52,15 +50,6 @@ LEFT_KEY: Final = -1
 
 TOPIC: Final = "topic"
 """Which of the topics a record is from, by its number among them."""
-
-_TEXT: Final = r'"[^"\\\x00-\x1f]*"'
-_VALUES: Final = {
-    ColumnKind.BOOLEAN: "(?:true|false)",
-    ColumnKind.INTEGER: r"(?:0|-?[1-9]\d{0,17})",
-    ColumnKind.TEXT: _TEXT,
-    ColumnKind.UUID: _TEXT,
-}
-"""Values of a key that have no other form in JSON."""
 
 PART: Final = pa.schema(
     [
@@ -166,9 +155,10 @@ class DivideRecords(BlockTask):
         for mark in UNCHANGED_MARKS:
             kept |= flags(pc.match_substring(after, mark.decode()))
         texts = _plain(batch.column("key"))
-        strange = ~flags(pc.match_substring_regex(texts, _usual_key(self.plan)))
+        schema = self.plan.schema
+        strange = ~flags(pc.match_substring_regex(texts, key_pattern(schema)))
         for place in np.flatnonzero(strange).tolist():
-            strange[place] = not planned_key(self.plan, texts[place].as_py().encode())
+            strange[place] = not key_in_form(schema, texts[place].as_py().encode())
         found: set[str] = set()
         for place in np.flatnonzero(kept | ~readable | strange).tolist():
             text = texts[place].as_py()
@@ -185,13 +175,14 @@ class DivideRecords(BlockTask):
 
     def _other_forms(self, key: str, row: str | None) -> set[str]:
         """The forms under which records of the same row, or ones that wait with it, may come."""
-        found = set()
+        found, schema = set(), self.plan.schema
+        by_name = schema.by_name
         if (same := canonical(key.encode())) is not None:
             found.add(same.decode())
         for text in filter(None, (key, row)):
             try:
                 fields = orjson.loads(text)
-                planned = {name: fields[name] for name in self.plan.schema.key}
+                planned = {name: rewritten(by_name[name], fields[name]) for name in schema.key}
             except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue
             found.add(orjson.dumps(planned).decode())
@@ -226,16 +217,6 @@ def _parsed_alone(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-
-
-def _usual_key(plan: ViewPlan) -> str:
-    """A pattern of keys in the planned form; some others are in it, too. See `planned_key`."""
-    by_name = plan.schema.by_name
-    parts = [
-        re.escape(f"{json.dumps(name, ensure_ascii=False)}:") + _VALUES[by_name[name].kind]
-        for name in plan.schema.key
-    ]
-    return "^" + re.escape("{") + ",".join(parts) + re.escape("}") + "$"
 
 
 def _plain(column: pa.Array) -> pa.Array:

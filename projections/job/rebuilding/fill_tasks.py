@@ -16,12 +16,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.errors import CdcError
-from cdc.table import ColumnKind
 from projections.archive.survey import versions_of
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
@@ -29,6 +27,7 @@ from projections.common.throttle import Throttle
 from projections.errors import ProjectionError
 from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
+from projections.planning.key_forms import key_in_form
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table, table_schema
 
 if TYPE_CHECKING:
@@ -71,14 +70,6 @@ READ: Final = (
     "after",
     "raw_value",
 )
-_FORMS: Final = {
-    ColumnKind.BOOLEAN: bool,
-    ColumnKind.INTEGER: int,
-    ColumnKind.TEXT: str,
-    ColumnKind.UUID: str,
-}
-"""How values of a key are written in JSON."""
-
 T = TypeVar("T")
 _TAKEN_AT_ONCE: Final = 8_192
 _PARTS: Final = (
@@ -233,7 +224,8 @@ class PlainChanges:
         if piece.column("raw_value").null_count < piece.num_rows:
             return None  # it is no envelope as the connector writes it
         made = _records(piece)
-        if self.planned_keys and not all(planned_key(self.plan, record[0]) for record in made):
+        schema = self.plan.schema
+        if self.planned_keys and not all(key_in_form(schema, record[0]) for record in made):
             return None
         given = _Given()
         plan = replace(self.plan, expectations=())  # see `_met`
@@ -256,25 +248,6 @@ class PlainChanges:
             return np.ones(len(changes), np.bool_)
         met = self.plan.inspection().met
         return np.array([change.row is None or met(change.row) for change in changes], np.bool_)
-
-
-def planned_key(plan: ViewPlan, key: bytes) -> bool:
-    """Tells whether no other key of this form names the same row.
-
-    A table whose key has changed has records of a row under keys of several forms. Each store
-    tells by their versions which of them is the newest, and a commit in bulk looks at none.
-    """
-    try:
-        fields = orjson.loads(key)
-    except orjson.JSONDecodeError:
-        return False
-    schema = plan.schema
-    return (
-        isinstance(fields, dict)
-        and tuple(fields) == schema.key
-        and all(type(v) is _FORMS[schema.by_name[name].kind] for name, v in fields.items())
-        and orjson.dumps(fields) == key
-    )
 
 
 class _Given:

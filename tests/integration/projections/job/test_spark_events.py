@@ -1,8 +1,6 @@
 """A view of events filled by Spark's tasks has the rows of one that is filled record by record.
 
-The replay without an engine is the oracle, over the same archive. Which later records wait behind a
-quarantined one depends on where a batch of live delivery ends, for both sides alike. So everything
-is the same if all is delivered in one batch; otherwise all of the events that do not wait.
+The replay without an engine is the oracle, over the same archive.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from projections.errors import SinkUnavailableError
 from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
 from tests.support.event_logs import PLAN, logs, placed
-from tests.support.replays import Kill, KilledError, Tables, fill, replay_killed
+from tests.support.replays import Kill, KilledError, Tables, alike, fill, replay_killed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,18 +74,7 @@ def test_the_same_archive_leaves_the_same_rows(
         one = Tables(Path(place) / "one", plan, held=held)
         other = Tables(Path(place) / "other", plan, spark, held)
 
-        expected = replay.replay(archive, [one.target()])
-        found = replay.replay(archive, [other.target()])
-
-        waiting = one.waiting() | other.waiting()
-        if whole:
-            assert one.left() == other.left()
-        assert one.left(waiting)[:4] == other.left(waiting)[:4]
-        assert expected.ends == found.ends
-        counts, others = expected.counts[0][plan.name], found.counts[0][plan.name]
-        for count in (counts, others):
-            assert count.records == count.applied + count.quarantined + count.filtered
-        assert (counts.records, counts.filtered) == (others.records, others.filtered)
+        alike(archive, one, other, whole=whole)
 
 
 @settings(max_examples=examples(20), deadline=None)

@@ -1,8 +1,6 @@
 """A history filled by Spark's tasks has the same states and changes as one filled record by record.
 
-The replay without an engine is the oracle, over the same archive. Which later changes wait behind a
-quarantined one depends on where a batch of live delivery ends, for both sides alike. So everything
-is the same if all is delivered in one batch; otherwise all of the keys that do not wait.
+The replay without an engine is the oracle, over the same archive.
 """
 
 from __future__ import annotations
@@ -10,38 +8,41 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from deltalake import DeltaTable
 from fix_archive import archived
-from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
+from fix_log import KEYS, LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
 from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
-from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.record import Record
 from projections.changes.task_outcome import Held
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
 from projections.job.rebuilding import divided_records, engine, keyed_fill
-from projections.job.rebuilding.engine import SparkEngine
 from projections.planning.view_plan import HistoryPlan
-from projections.stores.delta.history.arrow import microseconds
 from projections.stores.delta.history.sink import HistorySink
-from projections.stores.delta.history.tables import marks_of
-from tests.support.replays import Kill, KilledError, fill, replay_killed
+from tests.support.replays import (
+    HistoryTables,
+    Kill,
+    KilledError,
+    alike,
+    fill,
+    keyed,
+    replay_killed,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
-    from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
 
 TABLE = frozenset([Store.TABLE])
@@ -84,101 +85,15 @@ def _shifted(record: Record, late_us: int) -> Record:
     return record._replace(value=orjson.dumps(fields))
 
 
-def _position(record: Record) -> Any:
-    """Where a record is in the log, or its value if that says nothing.
-
-    Of repeated copies in one batch, one is quarantined: which ones are depends on where batches of
-    live delivery end, and so it does here.
-    """
-    try:
-        fields = orjson.loads(record.value or b"null")
-        return record.epoch, fields["source"]["lsn"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return record.value
-
-
-class Tables:
-    """Where a replay writes, and what it leaves there."""
-
-    def __init__(
-        self,
-        root: Path,
-        plan: ViewPlan,
-        session: SparkSession | None = None,
-        held: Mapping[str, Held] | None = None,
-    ) -> None:
-        self._root = root
-        self._plan = plan
-        self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
-        self._held = held or {}
-        self.waits: set[tuple[str, Any]] = set()
-
-    def target(self, *, bulk: bool = True) -> ReplayTarget:
-        engine = self.engine if bulk else None
-        opened = HistorySink(self._root)
-        return ReplayTarget(
-            (self._plan,), lambda: opened, self.held(), self._set_aside, bulk=engine
-        )
-
-    def held(self) -> dict[str, Held]:
-        own = self._held.get(self._plan.name, Held())
-        waits = {key for key, _ in self.waits}
-        return {self._plan.name: Held(own.keys | waits, own.given_up)}
-
-    def _set_aside(self, waiting: Sequence[UnappliedRecord], _: Mapping[str, int]) -> None:
-        self.waits |= {(each.key, _position(each.record)) for each in waiting}
-
-    def left(self, but: Collection[int] = ()) -> Any:
-        """States and changes without those of some keys, sweeps, and schemas."""
-        states, changes = (
-            DeltaTable(str(self._root / name))
-            for name in (self._plan.name, f"{self._plan.name}.changes")
-        )
-        rows, known = (
-            sorted(
-                repr({name: value for name, value in row.items() if name != "_commit"})
-                for row in table.to_pyarrow_table().to_pylist()
-                if row["id"] not in but
-            )
-            for table in (states, changes)
-        )
-        settings = {**states.metadata().configuration}
-        return rows, known, settings, [each.schema() for each in (states, changes)]
-
-    def marks_hold(self) -> bool:
-        """Whether no change that the states contain is beyond what their table notes.
-
-        Live delivery notes nothing with a batch that leaves no state, as one of deletes alone.
-        """
-        states, changes = (
-            DeltaTable(str(self._root / name))
-            for name in (self._plan.name, f"{self._plan.name}.changes")
-        )
-        marks = marks_of(states)
-        return all(
-            row["_version"] <= marks.version and microseconds(row["_at"]) <= marks.at_us
-            for row in changes.to_pyarrow_table().to_pylist()
-            if row["_commit"] <= marks.commit
-        )
-
-    def waiting(self) -> set[int]:
-        """The keys that wait."""
-        return {orjson.loads(key)["id"] for key, _ in self.waits if key.startswith("{")}
-
-    def of_bulk(self) -> int:
-        """Changes that were committed in bulk."""
-        table = DeltaTable(str(self._root / f"{self._plan.name}.changes"))
-        return table.to_pyarrow_table().num_rows
-
-
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from([NOTES, EVERY, NARROW, CHECKED]))
-    records = drawn_records(data)
-    keys = data.draw(st.sets(st.sampled_from([f'{{"id":{n}}}' for n in range(1, 5)]), max_size=1))
+    plan, records, word = keyed(data, plan, drawn_records(data))
+    numbers = data.draw(st.sets(st.sampled_from(KEYS), max_size=1))
+    keys = {orjson.dumps({"id": word(number)}).decode() for number in numbers}
     given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
-    held = {plan.name: Held(frozenset() if given_up else frozenset(keys), given_up)}
+    held = Held(frozenset() if given_up else frozenset(keys), given_up)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(plan, left_to_read=ahead)
     whole = data.draw(st.booleans())
@@ -187,24 +102,11 @@ def test_the_same_archive_leaves_the_same_history(spark: SparkSession, data: st.
             patch.setattr(replay, "PART_RECORDS", 1_000)
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
-        one = Tables(Path(place) / "one", plan, held=held)
-        other = Tables(Path(place) / "other", plan, spark, held)
+        one = HistoryTables(Path(place) / "one", plan, held=held)
+        other = HistoryTables(Path(place) / "other", plan, spark, held)
 
-        expected = replay.replay(archive, [one.target()])
-        found = replay.replay(archive, [other.target()])
-
-        waiting = one.waiting() | other.waiting()
-        if whole:
-            assert one.left() == other.left()
-            assert one.waits == other.waits
-            assert expected.counts[0][plan.name].failed == found.counts[0][plan.name].failed
-        assert one.left(waiting) == other.left(waiting)
+        alike(archive, one, other, whole=whole)
         assert other.marks_hold()
-        assert expected.ends == found.ends
-        counts, others = expected.counts[0][plan.name], found.counts[0][plan.name]
-        for count in (counts, others):
-            assert count.records == count.applied + count.quarantined + count.filtered
-        assert (counts.records, counts.filtered) == (others.records, others.filtered)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -216,8 +118,8 @@ def test_a_history_that_is_killed_anywhere_goes_on_and_leaves_the_same(
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
-        one = Tables(Path(place) / "one", NOTES)
-        other = Tables(Path(place) / "other", NOTES, spark)
+        one = HistoryTables(Path(place) / "one", NOTES)
+        other = HistoryTables(Path(place) / "other", NOTES, spark)
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
@@ -229,10 +131,10 @@ def test_a_history_that_is_killed_anywhere_goes_on_and_leaves_the_same(
 
 def replayed_both(
     spark: SparkSession, place: Path, plan: ViewPlan, records: Sequence[Record]
-) -> tuple[Tables, Tables]:
+) -> tuple[HistoryTables, HistoryTables]:
     """The same records replayed record by record and by tasks."""
     archived(place / "shop", TOPIC, records)
-    one, other = Tables(place / "one", plan), Tables(place / "other", plan, spark)
+    one, other = HistoryTables(place / "one", plan), HistoryTables(place / "other", plan, spark)
     for tables in (one, other):
         replay.replay(place / "shop", [tables.target()])
     return one, other
@@ -246,7 +148,10 @@ def test_tasks_write_all_records_that_stand_by_themselves(
     records = numbered([*records, gone, gone._replace(value=None)])
     told = list[ReplayProgress]()
     archived(tmp_path / "shop", TOPIC, records)
-    one, other = Tables(tmp_path / "one", EVERY), Tables(tmp_path / "other", EVERY, spark)
+    one, other = (
+        HistoryTables(tmp_path / "one", EVERY),
+        HistoryTables(tmp_path / "other", EVERY, spark),
+    )
     replay.replay(tmp_path / "shop", [one.target()])
     monkeypatch.setattr(HistorySink, "apply", None)  # no record is delivered by itself
 
@@ -295,12 +200,12 @@ def test_a_replay_that_is_killed_amid_the_keys_that_tasks_left_delivers_them_all
     records = orders(20)
     spaced = [each._replace(key=(each.key or b"").replace(b":", b": ")) for each in records[8:16]]
     archived(tmp_path / "shop", TOPIC, [*records[:8], *spaced, *records[16:]])
-    one = Tables(tmp_path / "one", EVERY)
+    one = HistoryTables(tmp_path / "one", EVERY)
     replay.replay(tmp_path / "shop", [one.target()])
     left, steps = [], 0
     while not left or left[-1]:  # killed after one more step each time, until it ends before that
         steps += 1
-        other = Tables(tmp_path / f"killed-{steps}", EVERY, spark)
+        other = HistoryTables(tmp_path / f"killed-{steps}", EVERY, spark)
         noted: list[ReplayState] = []
         with monkeypatch.context() as patch:
             killed = Kill(patch, noted)
@@ -309,7 +214,7 @@ def test_a_replay_that_is_killed_amid_the_keys_that_tasks_left_delivers_them_all
                 replay.replay(tmp_path / "shop", [other.target()], ReplayOptions(note=killed.note))
                 left.append(0)
             except KilledError:
-                left.append(len(one.left()[1]) - other.of_bulk())
+                left.append(len(one.left()[1]) - len(other.left()[1]))
         if left[-1] and noted:
             state = ReplayState.from_json(noted[-1].to_json())
             replay.replay(tmp_path / "shop", [other.target()], ReplayOptions(resume=state))

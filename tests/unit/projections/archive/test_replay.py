@@ -385,6 +385,19 @@ def test_an_archive_is_complete_since_a_whole_read_that_it_has_all_rows_of(
         )
 
 
+def test_a_replay_that_another_release_began_is_done_again_as_a_whole(tmp_path: Path) -> None:
+    archived(tmp_path, TOPIC, orders(20))
+    noted, sink = list[ReplayState](), MemorySink()
+    replay.replay(tmp_path, [ReplayTarget((PLAN,), MemorySink)], ReplayOptions(note=noted.append))
+    state = orjson.loads(noted[-1].to_json())
+    assert state.pop("form") > 0
+
+    options = ReplayOptions(resume=ReplayState.from_json(orjson.dumps(state)))
+    replay.replay(tmp_path, [ReplayTarget((PLAN,), lambda: sink)], options)
+
+    assert 7 == len(rows_of(sink))
+
+
 def test_a_replay_that_is_told_to_stop_stops(tmp_path: Path) -> None:
     archived(tmp_path / "shop", TOPIC, orders(20))
     stopped = threading.Event()
