@@ -11,6 +11,7 @@ offset.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -174,7 +175,7 @@ class _Run:
             through, since=None if had is None else had.offsets
         )
         self._left_keys: dict[FoldKey, set[str]] = {}
-        self._left_rows: dict[ReplayLane, Integers] = {}
+        self._left_rows = defaultdict[ReplayLane, "Integers"](lambda: np.empty(0, np.int64))
         self._aside: list[list[UnappliedRecord]] = [[] for _ in targets]
         self._truncated: list[dict[str, int]] = [{} for _ in targets]
 
@@ -246,7 +247,7 @@ class _Run:
 
     def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
         """Returns where a replay that ends now continues."""
-        if step.fold is None and any(len(self._left_rows.get(lane, ())) for lane in step.lanes):
+        if not step.chains and any(len(self._left_rows.get(lane, ())) for lane in step.lanes):
             return msgspec.structs.replace(at, part=0)  # they have to be found again
         if step.fold is None or not self._left_keys.get(step.fold):
             return msgspec.structs.replace(at, part=part)
@@ -279,20 +280,32 @@ class _Run:
         self._meter.skip(min(len(rows), max(first - begun, 0) * at_once))
         for number in range(max(first - begun, 0), -(-len(rows) // at_once)):
             part = rows[number * at_once : (number + 1) * at_once]
-            yield self._chosen(part if step.bulk is None else self._filled(step, part, number + 1))
+            if step.bulk is not None:
+                self._fill(step, step.bulk, part, number + 1)
+            yield self._chosen(part) if step.bulk is None else ()
+        yield from self._left_of(step)
 
-    def _filled(self, step: ReplayStep, rows: Integers, number: int) -> Integers:
-        """Writes newest records in bulk; returns the numbers of those that were not written."""
-        if step.bulk is None or step.fold is None:
-            return rows
+    def _left_of(self, step: ReplayStep) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yields what was not written in bulk.
+
+        That comes after all commits in bulk. They look at no row, so none may be there yet that
+        another form of a key names.
+        """
+        for left in [self._left_rows[lane] for lane in step.lanes]:
+            for start in range(0, len(left), PART_RECORDS):
+                yield self._chosen(left[start : start + PART_RECORDS])
+
+    def _fill(self, step: ReplayStep, engine: BulkEngine, rows: Integers, number: int) -> None:
+        """Writes newest records in bulk; notes the numbers of those that were not written."""
         (lane,) = step.lanes
         (plan,) = lane.plans
         share, held = self._options.share, lane.target.held
         part = BulkPart(
             mark=self._mark, share=share, held=held, topic=step.topic, rows=rows, number=number
         )
-        found = step.bulk.fill(self._scan, plan, part, self._delivered)
-        return self._counted(lane, len(rows), found)
+        found = engine.fill(self._scan, plan, part, self._delivered)
+        left = self._counted(lane, len(rows), found)
+        self._left_rows[lane] = np.concatenate([self._left_rows[lane], left])
 
     def _counted(self, lane: ReplayLane, records: int, found: Filled) -> Integers:
         """Counts what was written in bulk; returns the numbers of what was not."""
@@ -302,6 +315,7 @@ class _Run:
         count.filtered += found.filtered
         count.applied += done - found.filtered
         count.changes += Applied(found.upserted, found.deleted)
+        self._meter.to_deliver += len(found.left)
         self._meter.written = sum(each.written for each in self._lanes)
         return found.left
 
@@ -337,7 +351,6 @@ class _Run:
             digest="" if plan.events is None else plan.events.form.code,
         )
         found = engine.fill_from_all(self._scan, plan, work, self._delivered)
-        self._meter.to_deliver += len(found.left)
         return self._counted(lane, sum(records.values()), found)
 
     def _delivered(self, records: int) -> None:
