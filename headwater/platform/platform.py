@@ -473,7 +473,7 @@ class Platform:
                 return
             self._check_failed()
         log = runtime.log_path(self.project.settings.home, command_name(self.project, JOB))
-        before = f"; its last error was {error}" if (error := self.told.error) else ""
+        before = f"; its last error was {error}" if (error := self.job_report.error) else ""
         detail = f"after {deadline_s:.0f} s{before}"
         raise UnhealthyError(otherwise, detail=detail, hint=f"see {log}")
 
