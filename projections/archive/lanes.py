@@ -135,10 +135,6 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
         "it is made from events, and goes to search or the cache only": (
             events and Store.TABLE not in plan.to
         ),
-        "it is a history by a time of its rows": (
-            plan.history is not None and plan.history.sequence_by is not None
-        ),
-        "it is a history with times of its records": plan.history is not None and bool(plan.times),
         "its table has no key": plan.append_only,
         "it has the time of a row's first commit, which an older change says": bool(
             plan.inserted_at

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 2
 """Most attempts at an unfinished piece of work: it may be what ends the job."""
 
-FORM: Final = 2
+FORM: Final = 3
 """Form of requests: a job of another release may read them as something else, so it refuses."""
 
 _FOLDER: Final = ".rebuilds"

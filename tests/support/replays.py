@@ -45,9 +45,13 @@ KEYS: Final[Mapping[Column, Callable[[int, int], Any]]] = {
     for kind, declared, word in (
         (ColumnKind.INTEGER, ("bigint",), lambda number, _: number),
         (ColumnKind.TEXT, ("text",), lambda number, _: f"ä {number}"),
-        (ColumnKind.DATE, ("date",), lambda number, _: f"2026-01-{number:02}"),
+        (ColumnKind.DATE, ("date",), lambda number, _: f"2026-01-{number + 1:02}"),
         (ColumnKind.TIME, ("time",), lambda number, _: f"12:30:0{number}"),
-        (ColumnKind.TIMESTAMP, ("timestamp",), lambda number, _: f"2026-01-01 12:30:00.{number}"),
+        (
+            ColumnKind.TIMESTAMP,
+            ("timestamp",),
+            lambda n, _: f"2026-01-01 12:30:00.{n + 1}",
+        ),
         (ColumnKind.TIMESTAMPTZ, ("timestamptz",), lambda n, _: f"2026-01-01 12:30:0{n}+00"),
         (ColumnKind.BYTES, ("bytea",), lambda number, _: b64encode(bytes([number])).decode()),
         (ColumnKind.NUMERIC, ("numeric(9,2)", 9, 2), lambda number, _: f"{number - 3}.50"),
@@ -68,10 +72,17 @@ def keyed(
     column = data.draw(st.sampled_from([*KEYS]))
     if plan.expectations:  # they name numbers
         column = next(iter(KEYS))
-    word, table = KEYS[column], plan.schema
+    made, rewritten = with_key(plan, column, records)
+    return made, rewritten, lambda number: KEYS[column](number, len(records))
+
+
+def with_key(
+    plan: ViewPlan, column: Column, records: Sequence[Record]
+) -> tuple[ViewPlan, list[Record]]:
+    """The view of a table with one of `KEYS`, and its records."""
+    table = plan.schema
     schema = TableSchema(table.table, (column, *table.columns[1:]), table.key)
-    made = replace(plan, schema=schema)
-    return made, rekeyed(records, word), lambda number: word(number, len(records))
+    return replace(plan, schema=schema), rekeyed(records, KEYS[column])
 
 
 def fill(folder: Path, topic: str, records: Sequence[Record], data: st.DataObject) -> None:

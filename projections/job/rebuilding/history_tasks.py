@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,6 +31,7 @@ from projections.job.rebuilding.fill_tasks import PlainChanges
 from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
 from projections.stores.delta.history.batch import GivenChange
 from projections.stores.delta.history.columnar import known_changes, states_of
+from projections.stores.delta.history.states import history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from projections.job.rebuilding.divided_records import DividedRecords
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
+    from projections.stores.delta.history.arrow import Place
+    from projections.stores.delta.history.states import HistoryState
 
 HISTORIES: Final = pa.schema(
     [
@@ -56,6 +61,7 @@ HISTORIES_DDL: Final = (
     " at_us bigint, left array<bigint>"
 )
 
+_INSTANT: Final = pa.timestamp("us", "UTC")
 _DECODED_ROWS: Final = 32_768
 _REDUCED_ROWS: Final = 8_192
 
@@ -101,7 +107,7 @@ class FillHistories:
                 if not len(changes):
                     continue
                 made[0][1].write_table(changes)
-                made[1][1].write_table(states_of(form, changes, numbers))
+                made[1][1].write_table(_states(form, changes, numbers))
                 live = int(pc.sum(changes[LIVE]).as_py())
                 upserted, deleted = upserted + live, deleted + len(changes) - live
                 version = max(version, pc.max(changes[VERSION_COLUMN]).as_py())
@@ -157,6 +163,10 @@ class FillHistories:
         if columnar is not None:
             upserts, deletes, exact = columnar.decode(piece)
             gone = exact & flags(pc.equal(piece.column("op"), "d"))
+            if form.sequence_by in upserts.column_names:
+                timed = flags(upserts[form.sequence_by].combine_chunks().is_valid())
+                upserts = upserts.filter(pa.array(timed))
+                exact[np.flatnonzero(exact & ~gone)[~timed]] = False  # the reducer says why
             for chosen, table in ((exact & ~gone, upserts), (gone, deletes)):
                 yield self._table(form, piece.filter(pa.array(chosen)), table), places[chosen]
         rest, own = piece.filter(pa.array(~exact)), places[~exact]
@@ -182,6 +192,10 @@ class FillHistories:
             COMMIT: pa.repeat(pa.scalar(self.commit, pa.int64()), len(rows)),
             INSERTED: pa.array(flags(pc.equal(op, "c")), mask=unknown),
         }
+        by = form.sequence_by
+        if by is not None and by in rows.column_names:
+            own_us = _column(rows, by)
+            made["_sequence"] = pa.array(own_us, mask=~live).cast(_INSTANT)
         arrays = [made[field.name] for field in form.changes_schema]
         return pa.Table.from_arrays(arrays, schema=form.changes_schema)
 
@@ -189,15 +203,27 @@ class FillHistories:
         """Returns changes that the reducer made as rows.
 
         Raises:
-            UnholdableValueError: A value has no exact form in a table.
+            UnholdableValueError: A value has no exact form in a table, or a row has no time.
         """
         places = form.places([change.key for change in changes])
         made = []
         for change, place in zip(changes, places, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            given = GivenChange(change, place, None, at_us, None)
+            given = GivenChange(change, place, None, at_us, None).timed(form)
             made.append((place, given.made(change.version, change.row)))
         return form.changes_table(made, self.commit)
+
+
+def _states(form: HistoryForm, changes: pa.Table, keys: Integers) -> pa.Table:
+    """Returns all states of some keys; see `states_of`."""
+    if not form.rule.by_sequence:
+        return states_of(form, changes, keys)
+    # a row's own time may place it before others, so they are taken one by one, as in live delivery
+    states: list[tuple[Place, HistoryState]] = []
+    for _, own in groupby(zip(keys.tolist(), form.changes(changes), strict=True), itemgetter(0)):
+        places, found = zip(*(change for _, change in own), strict=True)
+        states += [(places[0], state) for state in history(found, form.rule)]
+    return form.states_table(states)
 
 
 def _column(table: pa.Table, name: str) -> Integers:

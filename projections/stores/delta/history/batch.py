@@ -81,6 +81,24 @@ class GivenChange(NamedTuple):
     at_us: int
     sequence_us: int | None
 
+    def timed(self, form: HistoryForm) -> GivenChange:
+        """Returns the change with its row's own time, if the history goes by that.
+
+        Raises:
+            UnholdableValueError: The row has none.
+        """
+        row = self.change.row
+        if form.sequence_by is None or row is None:
+            return self
+        time: datetime | None = row[form.sequence_by]  # type: ignore[assignment]
+        if time is None:
+            raise UnholdableValueError(
+                f"view {form.plan.name}: a row has no time of validity",
+                detail=f"column {form.sequence_by} is NULL",
+                hint="set the time at the source, then drop the quarantined record",
+            )
+        return self._replace(sequence_us=microseconds(time))
+
     def made(self, version: int, row: Mapping[str, object] | None) -> HistoryChange:
         """Returns the change with all its values."""
         inserted = self.change.inserted
@@ -199,13 +217,10 @@ class HistoryBatch:
         for change, place in zip(changes, places, strict=True):
             at_us = change.committed_at_us or change.read_at_us
             given = GivenChange(change, place, bases.get(id(change)), at_us, None)
-            if form.sequence_by is not None and change.row is not None:
-                time: datetime | None = change.row[form.sequence_by]  # type: ignore[assignment]
-                if time is None:
-                    self._refuse(given, _without_time(form))
-                    continue
-                given = given._replace(sequence_us=microseconds(time))
-            found.append(given)
+            try:
+                found.append(given.timed(form))
+            except UnholdableValueError as error:
+                self._refuse(given, error)
         return found
 
     def _joins(
@@ -321,11 +336,3 @@ def _parted(
         more_held, more_refused = _parted(form, changes[middle:])
         return held + more_held, refused + more_refused
     return list(changes), []
-
-
-def _without_time(form: HistoryForm) -> UnholdableValueError:
-    return UnholdableValueError(
-        f"view {form.plan.name}: a row has no time of validity",
-        detail=f"column {form.sequence_by} is NULL",
-        hint="set the time at the source, then drop the quarantined record",
-    )

@@ -29,11 +29,21 @@ from projections.definition.views import ChangeTime
 from projections.errors import ReplayStoppedError, ViewHaltedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
-from tests.support.replays import Kill, KilledError, Tables, fill, keyed, replay_killed
+from tests.support.replays import (
+    KEYS,
+    Kill,
+    KilledError,
+    Tables,
+    fill,
+    keyed,
+    replay_killed,
+    with_key,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cdc.table import Column
 
 CHECKED = replace(
     PLAN,
@@ -179,6 +189,19 @@ def test_what_went_on_record_by_record_does_not_go_on_in_bulk(
     replay.replay(tmp_path / "shop", [fresh.target()], ReplayOptions(resume=noted[-1]))
 
     assert tables.left()[:2] == fresh.left()[:2]
+
+
+@pytest.mark.parametrize("column", [*KEYS][:-1], ids=lambda column: column.type_name)
+def test_tasks_write_the_rows_of_every_kind_of_key(
+    spark: SparkSession, tmp_path: Path, column: Column
+) -> None:
+    plan, records = with_key(PLAN, column, orders(20))
+    archived(tmp_path / "shop", TOPIC, records)
+    tables = Tables(tmp_path / "tables", plan, spark)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    assert (7, 7) == (len(tables.left()[0]), tables.of_bulk())
 
 
 def test_a_truncate_ends_what_is_older(spark: SparkSession, tmp_path: Path) -> None:
