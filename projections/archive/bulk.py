@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.planning.view_plan import ViewPlan
 
     Done = Callable[[int], None]
@@ -57,7 +57,7 @@ class BulkWrite:
 
     mark: str
     share: float
-    held: Mapping[str, Held]
+    held: Mapping[str, BlockedKeys]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

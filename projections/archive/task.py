@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from projections.changes.row_change import ReadSpan
     from projections.changes.sink import Sink
     from projections.changes.sweeps import Sweep
-    from projections.changes.task_outcome import Held, UnappliedRecord, ViewCount
+    from projections.changes.task_outcome import BlockedKeys, UnappliedRecord, ViewCount
     from projections.common.offsets import Offsets
     from projections.planning.view_plan import ViewPlan
 
@@ -105,7 +105,7 @@ class ReplayTarget:
 
     plans: tuple[ViewPlan, ...]
     open_sink: Callable[[], Sink]
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, BlockedKeys] = field(default_factory=dict)
     set_aside: Callable[[Sequence[UnappliedRecord], Mapping[str, int]], None] | None = None
     changes_per_write: int = CHANGES_PER_WRITE
     bulk: BulkEngine | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from projections.changes.history_reducer import EveryChangeReducer
 from projections.changes.reducer import TopicReducer
 from projections.changes.task_outcome import (
-    Held,
+    BlockedKeys,
     TaskOutcome,
 )
 from projections.changes.view_delivery import ViewDelivery
@@ -62,7 +62,7 @@ class TaskApplier(TaskOutcome):
         self,
         plans: Iterable[ViewPlan],
         sink: Callable[[], Sink],
-        held: Mapping[str, Held] | None = None,
+        held: Mapping[str, BlockedKeys] | None = None,
         *,
         changes_per_write: int = 100_000,
         overlapped: bool = False,

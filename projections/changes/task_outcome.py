@@ -40,7 +40,7 @@ class UnappliedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BlockedKeys:
     """The quarantined and discarded records of a view, as far as a delivery needs them.
 
     Attributes:
@@ -53,7 +53,7 @@ class Held:
     given_up: Mapping[str, int | None] = field(default_factory=dict)
 
 
-NOTHING_HELD: Final = Held()
+NO_BLOCKED_KEYS: Final = BlockedKeys()
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class TaskOutcome:
     """
 
     def __init__(
-        self, plans: Iterable[ViewPlan], sink: Callable[[], Sink], held: Mapping[str, Held]
+        self, plans: Iterable[ViewPlan], sink: Callable[[], Sink], held: Mapping[str, BlockedKeys]
     ) -> None:
         self._inspections = {p.name: p.inspection() for p in plans if p.expectations}
         self._sink = sink
@@ -106,11 +106,11 @@ class TaskOutcome:
         self.truncated: dict[str, int] = {}
         self.halted: str | None = None
 
-    def held(self, plan: ViewPlan) -> Held:
+    def held(self, plan: ViewPlan) -> BlockedKeys:
         """Returns a view's quarantined records, including those of this task."""
-        held = self._held.get(plan.name, NOTHING_HELD)
+        held = self._held.get(plan.name, NO_BLOCKED_KEYS)
         apart = self._apart.get(plan.name)
-        return Held(held.keys | apart, held.given_up) if apart else held
+        return BlockedKeys(held.keys | apart, held.given_up) if apart else held
 
     def inspection(self, plan: ViewPlan) -> Inspection | None:
         """Returns the check of a view's expectations; None if it has none."""

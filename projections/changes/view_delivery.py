@@ -11,7 +11,7 @@ from msgspec import structs
 from projections.changes.record import RecordFailure, canonical, key_text
 from projections.changes.reduced import missing_values
 from projections.changes.row_change import Applied, RowChange
-from projections.changes.task_outcome import Held, UnappliedRecord
+from projections.changes.task_outcome import BlockedKeys, UnappliedRecord
 from projections.definition.expectations.expectation import OnFail
 from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
 from projections.errors import (
@@ -202,7 +202,12 @@ class ViewDelivery:
         return first
 
     def _unfounded(
-        self, change: RowChange, base: bytes | None, key: str, held: Held, keys: frozenset[str]
+        self,
+        change: RowChange,
+        base: bytes | None,
+        key: str,
+        held: BlockedKeys,
+        keys: frozenset[str],
     ) -> bool:
         """Returns whether the row with a change's kept values is quarantined or was discarded."""
         base_key = key if base is None else (canonical(base) or base).decode()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from projections.changes.sink import Sink
-    from projections.changes.task_outcome import Held, ViewCount
+    from projections.changes.task_outcome import BlockedKeys, ViewCount
     from projections.common.driver_lock import DriverToken
     from projections.planning.job_config import LedgerAddress, StoreAddresses
     from projections.planning.view_plan import ViewPlan
@@ -110,7 +110,7 @@ class BatchWriter:
     plans: Sequence[ViewPlan]
     addresses: StoreAddresses
     ledger: LedgerAddress
-    held: Mapping[str, Held] = field(default_factory=dict)
+    held: Mapping[str, BlockedKeys] = field(default_factory=dict)
     reach: CompleteThrough | None = None
     derives: bool = False
     driver_token: DriverToken | None = None

@@ -138,7 +138,7 @@ class StableTable:
         self._draft_path = self.path / ".draft"
         self._newest: _Newest | None = None
 
-    def shows(self) -> StableData | None:
+    def content(self) -> StableData | None:
         """Returns the table's content; None if it has none yet.
 
         Raises:
@@ -168,9 +168,9 @@ class StableTable:
                 latest, places = published.latest(), published.current()
                 found = None if latest is None else latest.by_view(places).get(self._view)
                 if latest is None or found is None:
-                    return self.shows()
+                    return self.content()
                 try:
-                    return self._show(*found, latest.number, backwards=backwards)
+                    return self._publish(*found, latest.number, backwards=backwards)
                 except FileNotFoundError as error:
                     # the published version may have been removed; its successor exists
                     if attempt == _ATTEMPTS:
@@ -181,7 +181,7 @@ class StableTable:
                         ) from error
         raise AssertionError  # the loop returns or raises
 
-    def show(
+    def publish(
         self, place: str, table: TableVersion, number: int, *, backwards: bool = False
     ) -> StableData | None:
         """Makes the table equal to a published version of a view's table, in one commit.
@@ -200,7 +200,7 @@ class StableTable:
             OSError: A file cannot be read or written.
         """
         with self._lock:
-            return self._show(place, table, number, backwards=backwards)
+            return self._publish(place, table, number, backwards=backwards)
 
     def clean(self, kept_hours: float = KEPT_HOURS) -> None:
         """Removes commits and files that are no longer read.
@@ -229,7 +229,9 @@ class StableTable:
             if self.path.is_dir():
                 shutil.rmtree(self.path)
 
-    def _show(self, place: str, table: TableVersion, number: int, *, backwards: bool) -> StableData:
+    def _publish(
+        self, place: str, table: TableVersion, number: int, *, backwards: bool
+    ) -> StableData:
         for attempt in range(1, _ATTEMPTS + 1):
             newest, mark = self._look(), self._mark(place, table.version)
             before = newest.shown

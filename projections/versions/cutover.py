@@ -34,7 +34,7 @@ from projections.planning import view_schemas
 from projections.publishing import positions
 from projections.publishing.published_versions import Published
 from projections.versions import registry
-from projections.versions.routing import in_order, show, shows, stores_of
+from projections.versions.routing import activate, in_order, is_active, stores_of
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def assert_shown(connection: Connection, config: JobConfig) -> None:
         # no cutover runs under these locks, so the recorded versions are the active ones
         for version in _later(connection, config):
             for store in in_order(stores_of(version)):
-                show(config, store, version)
+                activate(config, store, version)
 
 
 def _later(connection: Connection, config: JobConfig) -> list[ViewVersion]:
@@ -269,7 +269,7 @@ def _ask(config: JobConfig, target: ViewVersion) -> _Asked:
     away: dict[Store, ProjectionError] = {}
     for store in stores_of(target):
         try:
-            if not shows(config, store, target):
+            if not is_active(config, store, target):
                 lacking.add(store)
         except (SinkError, StableTableError) as error:
             away[store] = error
@@ -314,7 +314,7 @@ def _complete(
     left = dict(away)
     for store in in_order(stores):
         try:
-            show(config, store, target)
+            activate(config, store, target)
         except SinkError as error:
             left[store] = error
         except StableTableError as error:  # a version that lags is activated nowhere

@@ -431,7 +431,7 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
     with store_lock.alone(connection, config.source, turns):
         pass  # the batch that was writing to it has finished
     for store in sorted(stores):
-        with closing(routing.showing(store, config)) as sink:
+        with closing(routing.version_pointer(store, config)) as sink:
             sink.drop(plan)
     BulkRequests(config).forget(version.place)
     registry.forget(connection, config.source, version.place)

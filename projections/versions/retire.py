@@ -61,8 +61,8 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
     with store_lock.alone(connection, spec.config.source, turns):
         pass  # the batch that was writing to it has finished
     for store in routing.in_order(list(Store)):
-        routing.hide(spec.config, store, view)
-        with closing(routing.showing(store, spec.config)) as sink:
+        routing.deactivate(spec.config, store, view)
+        with closing(routing.version_pointer(store, spec.config)) as sink:
             for each in versions:
                 # also from stores that the definition no longer names
                 sink.drop(routing.place_of(each.place, {store}))

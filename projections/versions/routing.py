@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 class ActiveVersionPointer(Protocol):
     """A sink that keeps the pointer to a view's active version."""
 
-    def show(self, plan: ViewPlan) -> None:
+    def activate(self, plan: ViewPlan) -> None:
         """Makes this version active, in one step."""
         ...
 
-    def shows(self, plan: ViewPlan) -> bool:
+    def is_active(self, plan: ViewPlan) -> bool:
         """Returns whether this version is active."""
         ...
 
-    def hide(self, view: str) -> None:
+    def deactivate(self, view: str) -> None:
         """Removes the view's name: no version of it is active."""
         ...
 
@@ -68,12 +68,12 @@ def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
     return ViewPlan(name, "", "", schema, (), frozenset(stores))
 
 
-def showing(store: Store, config: JobConfig) -> OwnedVersionPointer:
+def version_pointer(store: Store, config: JobConfig) -> OwnedVersionPointer:
     """Opens a store's sink for the routing of versions."""
     return cast("OwnedVersionPointer", open_sink(store, config.addresses))
 
 
-def shows(config: JobConfig, store: Store, target: ViewVersion) -> bool:
+def is_active(config: JobConfig, store: Store, target: ViewVersion) -> bool:
     """Returns whether a version is active in a store.
 
     Raises:
@@ -82,14 +82,14 @@ def shows(config: JobConfig, store: Store, target: ViewVersion) -> bool:
     if store is Store.TABLE:
         with _reaching_tables():
             published = Published(config.addresses.tables, config.source)
-            shown = StableTable(config.addresses.tables, target.view).shows()
+            shown = StableTable(config.addresses.tables, target.view).content()
             place = published.current().get(target.view, target.view)
         return place == target.place and shown is not None and shown.place == place
-    with closing(showing(store, config)) as sink:
-        return sink.shows(place_of(target.place, stores_of(target)))
+    with closing(version_pointer(store, config)) as sink:
+        return sink.is_active(place_of(target.place, stores_of(target)))
 
 
-def show(config: JobConfig, store: Store, target: ViewVersion) -> None:
+def activate(config: JobConfig, store: Store, target: ViewVersion) -> None:
     """Makes a version active in a store.
 
     Raises:
@@ -103,12 +103,12 @@ def show(config: JobConfig, store: Store, target: ViewVersion) -> None:
             StableTable(config.addresses.tables, target.view).follow(published)
         return
     plan = place_of(target.place, stores_of(target))
-    with closing(showing(store, config)) as sink:
-        if not sink.shows(plan):
-            sink.show(plan)
+    with closing(version_pointer(store, config)) as sink:
+        if not sink.is_active(plan):
+            sink.activate(plan)
 
 
-def hide(config: JobConfig, store: Store, view: str) -> None:
+def deactivate(config: JobConfig, store: Store, view: str) -> None:
     """Removes a view's name from a store: no version of it is active there.
 
     Raises:
@@ -119,8 +119,8 @@ def hide(config: JobConfig, store: Store, view: str) -> None:
             Published(config.addresses.tables, config.source).withdraw(view)
             StableTable(config.addresses.tables, view).remove()
         return
-    with closing(showing(store, config)) as sink:
-        sink.hide(view)
+    with closing(version_pointer(store, config)) as sink:
+        sink.deactivate(view)
 
 
 @contextmanager

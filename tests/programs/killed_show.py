@@ -50,7 +50,7 @@ def switch(tables: Path, source: str, view: str, places: list[str]) -> None:
         shown = stable.follow(published)
         assert shown is not None
         assert shown.place == place
-        while (found := stable.shows()) is None or found.number <= shown.number:
+        while (found := stable.content()) is None or found.number <= shown.number:
             assert time.monotonic() < deadline
             pause.wait(0.02)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.changes.applier import TaskApplier
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition.views import Store
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.stores.delta.history.states import HistoryChange, HistoryState, Rule, history
@@ -64,7 +64,7 @@ def expected(
 
 def deliver(sink: HistorySink, plan: ViewPlan, records: Sequence[Record]) -> TaskApplier:
     """Takes records as the job does."""
-    delivery = TaskApplier([plan], lambda: sink, {plan.name: Held()})
+    delivery = TaskApplier([plan], lambda: sink, {plan.name: BlockedKeys()})
     delivery.take(TOPIC, records)
     delivery.finish()
     return delivery

@@ -19,7 +19,7 @@ from cdc.values import decode
 from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.job.rebuilding.engine import SparkEngine
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import microseconds
@@ -109,17 +109,17 @@ class ReplayedTables(ABC):
         root: Path,
         plan: ViewPlan,
         session: SparkSession | None = None,
-        held: Held | None = None,
+        held: BlockedKeys | None = None,
     ) -> None:
         self._root = root
         self.plan = plan
         self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
-        self._held = held or Held()
+        self._held = held or BlockedKeys()
         self.waits: set[str] = set()
         self.unapplied: set[tuple[str, Any]] = set()
 
     def target(self, *, bulk: bool = True) -> ReplayTarget:
-        held = Held(self._held.keys | self.waits, self._held.given_up)
+        held = BlockedKeys(self._held.keys | self.waits, self._held.given_up)
         opened = self.sink()
         engine = self.engine if bulk else None
         of_view = {self.plan.name: held}

@@ -10,7 +10,7 @@ from projections.changes.applier import TaskApplier, reducer
 from projections.changes.quarantine.table import RetryResult
 from projections.changes.record import key_text
 from projections.changes.row_change import RowChange
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.errors import NoStoredRowError, ProjectionError, WaitsBehindError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def retry_keys(
         plan: The view.
         cases: All quarantined records of these keys, in the order of the log.
         sink: Opens the store.
-        given_up: Keys with a discarded record; see `Held`.
+        given_up: Keys with a discarded record; see `BlockedKeys`.
 
     Raises:
         SinkError: The store refuses everything or cannot be reached; nothing is decided.
@@ -127,7 +127,7 @@ def _apply(
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
 ) -> list[RetryResult]:
-    delivery = TaskApplier([plan], sink, {plan.name: Held(frozenset(), given_up)})
+    delivery = TaskApplier([plan], sink, {plan.name: BlockedKeys(frozenset(), given_up)})
     for case in cases:
         if id(case) in superseded:
             delivery.pass_over(case.topic, case.record)

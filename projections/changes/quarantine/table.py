@@ -17,7 +17,7 @@ from cdc.errors import SchemaMismatchError
 from cdc.postgres import session
 from cdc.postgres.errors import PostgresError
 from projections.changes.record import Record
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.common.fault import Fault
 from projections.errors import (
     KeylessChangeError,
@@ -251,7 +251,7 @@ def write(
         obsolete(connection, address.source, store, swept)
 
 
-def held(connection: Connection, source: str, store: Store) -> dict[str, Held]:
+def held(connection: Connection, source: str, store: Store) -> dict[str, BlockedKeys]:
     """Returns the keys of each view of a store that are quarantined or were discarded."""
     keys: dict[str, set[str]] = defaultdict(set)
     given_up: dict[str, dict[str, int | None]] = defaultdict(dict)
@@ -263,7 +263,7 @@ def held(connection: Connection, source: str, store: Store) -> dict[str, Held]:
         if dropped:
             given_up[view][key] = None if unread else version
     views = keys.keys() | given_up.keys()
-    return {view: Held(frozenset(keys[view]), given_up[view]) for view in views}
+    return {view: BlockedKeys(frozenset(keys[view]), given_up[view]) for view in views}
 
 
 def put(

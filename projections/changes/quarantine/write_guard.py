@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from projections.changes.quarantine.table import Connection
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.common.driver_lock import DriverToken
     from projections.definition.views import Store
     from projections.planning.job_config import LedgerAddress
@@ -46,7 +46,7 @@ class StoreGuard:
         self._address = address
         self._store = store
         self._connection: Connection | None = None
-        self._known: Mapping[str, Held] | None = None
+        self._known: Mapping[str, BlockedKeys] | None = None
         self._again_at = 0.0
         self._away_until = 0.0
 
@@ -73,7 +73,7 @@ class StoreGuard:
                     self._away_until = time.monotonic() + _PAUSE_S
             yield
 
-    def held(self) -> Mapping[str, Held]:
+    def held(self) -> Mapping[str, BlockedKeys]:
         """Returns the quarantined records, by view.
 
         Raises:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from cdc.table import Column
     from projections.archive.fold import Flags
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.planning.view_plan import ViewPlan
 
 _JSON_TYPES: Final = {ColumnKind.BOOLEAN: pa.bool_(), ColumnKind.INTEGER: pa.int64()}
@@ -94,7 +94,7 @@ class ColumnarDecoder:
 
     @classmethod
     def of(
-        cls, plan: ViewPlan, topic: str, held: Mapping[str, Held] | None = None
+        cls, plan: ViewPlan, topic: str, held: Mapping[str, BlockedKeys] | None = None
     ) -> ColumnarDecoder | None:
         """Returns the decoder of a view; None where every record needs the reducer.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from projections.archive.fold import Integers
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.job.rebuilding.task_files import TaskFiles
 
 PORTION_ROWS: Final = 150_000
@@ -37,7 +37,9 @@ class DividedRecords:
     names: tuple[str, ...]
     buckets: int
 
-    def portions(self, bucket: int, held: Held | None, left: list[int]) -> Iterator[pa.RecordBatch]:
+    def portions(
+        self, bucket: int, held: BlockedKeys | None, left: list[int]
+    ) -> Iterator[pa.RecordBatch]:
         """Yields all records of some keys of a part, in the order of their topics.
 
         Args:
@@ -49,7 +51,9 @@ class DividedRecords:
         for portion in range(int(of_key.max(initial=-1)) + 1):
             yield self._records(bucket, keys.filter(pa.array(of_key == portion)))
 
-    def _keys(self, bucket: int, held: Held | None, left: list[int]) -> tuple[Integers, pa.Array]:
+    def _keys(
+        self, bucket: int, held: BlockedKeys | None, left: list[int]
+    ) -> tuple[Integers, pa.Array]:
         """Divides keys into portions; returns the portion of each, and the keys."""
         found = pa.concat_tables(
             [pa.Table.from_batches([b]) for b in self._batches(bucket, (ROW, "key"))]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from projections.archive.fold import Integers
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.job.rebuilding.divided_records import DividedRecords
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
@@ -65,7 +65,7 @@ class FillEvents:
     first: int
     code: str
     files: TaskFiles
-    held: Mapping[str, Held]
+    held: Mapping[str, BlockedKeys]
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from projections.archive.scan import ArchiveScan
     from projections.changes.row_change import RowChange
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 
@@ -103,7 +103,7 @@ class FillRows:
     rows: Integers
     cuts: tuple[int, ...]
     files: TaskFiles
-    held: Mapping[str, Held]
+    held: Mapping[str, BlockedKeys]
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -178,7 +178,7 @@ class PlainChanges:
 
     plan: ViewPlan
     topic: str
-    held: Mapping[str, Held]
+    held: Mapping[str, BlockedKeys]
     planned_keys: bool = False
 
     def taken(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from projections.archive.scan import ArchiveScan
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
@@ -63,7 +63,7 @@ class FillStore:
     rows: Integers
     cuts: tuple[int, ...]
     files: TaskFiles
-    held: Mapping[str, Held]
+    held: Mapping[str, BlockedKeys]
     addresses: StoreAddresses
     share: float = 1.0
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.changes.quarantine.write_guard import StoreGuard
-    from projections.changes.task_outcome import Held
+    from projections.changes.task_outcome import BlockedKeys
     from projections.common.offsets import Offsets
     from projections.definition.views import Store
     from projections.job.active_plans import ActivePlans
@@ -268,7 +268,7 @@ class _HandoverVersion:
         """Returns whether it has all records of its topics below these offsets."""
         return not self._lacking(ends)
 
-    def take(self, ends: Offsets, held: Mapping[str, Held]) -> None:
+    def take(self, ends: Offsets, held: Mapping[str, BlockedKeys]) -> None:
         """Replays the missing records below these offsets.
 
         Args:

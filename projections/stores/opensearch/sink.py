@@ -197,7 +197,7 @@ class SearchSink:
         self._sender.close()
         self.engine.close()
 
-    def show(self, plan: ViewPlan) -> None:
+    def activate(self, plan: ViewPlan) -> None:
         """Makes this version the active one for readers, in one step.
 
         Raises:
@@ -210,11 +210,11 @@ class SearchSink:
         remove = [{"remove": {"index": index, "alias": plan.view}} for index in sorted(others)]
         self.engine.request("POST", "/_aliases", {"actions": [add, *remove]})
 
-    def shows(self, plan: ViewPlan) -> bool:
+    def is_active(self, plan: ViewPlan) -> bool:
         """Returns whether this version is the active one."""
         return self._shown_in(plan.view) == {index_name(plan)}
 
-    def hide(self, view: str) -> None:
+    def deactivate(self, view: str) -> None:
         """Removes the view's alias, in one step; see `ActiveVersionPointer`."""
         if shown := sorted(self._shown_in(view)):
             remove = [{"remove": {"index": index, "alias": view}} for index in shown]

@@ -176,7 +176,7 @@ class CacheSink:
                     self._client.unlink(*found)
             self._client.unlink(keys.links)
 
-    def show(self, plan: ViewPlan) -> None:
+    def activate(self, plan: ViewPlan) -> None:
         """Makes this version the active one for readers, in one step.
 
         Raises:
@@ -185,13 +185,13 @@ class CacheSink:
         with translated_errors():
             self._client.hset(self._server.keys(plan).current, plan.view, plan.name)
 
-    def shows(self, plan: ViewPlan) -> bool:
+    def is_active(self, plan: ViewPlan) -> bool:
         """Returns whether this version is active; without a record, the first one is."""
         with translated_errors():
             found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
         return bool((plan.view if found is None else found.decode()) == plan.name)
 
-    def hide(self, view: str) -> None:
+    def deactivate(self, view: str) -> None:
         """Forgets the active version: readers then see the first one, which is or will be empty.
 
         Raises:

@@ -17,7 +17,7 @@ from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition import codec
 from projections.definition.diff import DefinitionChangeKind, difference
 from projections.definition.event_rows import ENVELOPE, KEY
@@ -65,7 +65,7 @@ def sent(records: Iterable[Record], first: int = 5_000_000) -> list[Record]:
 
 def kept(root: Path, plan: ViewPlan, records: list[Record]) -> dict[int, Mapping[str, Any]]:
     """What a table has once it was given records."""
-    delivery = TaskApplier([plan], lambda: TableSink(root), {plan.name: Held()})
+    delivery = TaskApplier([plan], lambda: TableSink(root), {plan.name: BlockedKeys()})
     TableSink(root).prepare(plan)
     delivery.take(TOPIC, records)
     delivery.finish()
@@ -134,7 +134,7 @@ def test_an_event_has_the_times_at_which_it_first_came_whatever_moves_it_in_what
     for number, order in enumerate(permutations(came, 3)):
         root, written = tmp_path / str(number), []
         TableSink(root).prepare(plan)
-        delivery = TaskApplier([plan], partial(TableSink, root), {plan.name: Held()})
+        delivery = TaskApplier([plan], partial(TableSink, root), {plan.name: BlockedKeys()})
         for topic, lsn, op in order:
             delivery.take(topic, [stored_event(op, lsn)])
             delivery.finish()
@@ -154,7 +154,7 @@ def test_a_deleted_event_comes_back_by_nothing_that_is_older(tmp_path: Path) -> 
     for number, order in enumerate(permutations([(log, 100, "c"), (archived, 400, "c")])):
         root = tmp_path / str(number)
         TableSink(root).prepare(plan)
-        delivery = TaskApplier([plan], partial(TableSink, root), {plan.name: Held()})
+        delivery = TaskApplier([plan], partial(TableSink, root), {plan.name: BlockedKeys()})
         for topic, lsn, op in (order[0], (archived, 600, "d"), order[1]):
             delivery.take(topic, [stored_event(op, lsn)])
             delivery.finish()

@@ -25,7 +25,7 @@ from projections.archive import replay
 from projections.archive.task import ReplayTarget
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition import codec
 from projections.definition.columns import BEGUN_COLUMN
 from projections.definition.expectations.expectation import Expectation, OnFail
@@ -83,7 +83,9 @@ class Table:
         TableSink(root).prepare(plan)
 
     def take(self, records: Iterable[Record]) -> None:
-        delivery = TaskApplier([self._plan], partial(TableSink, self._root), {"things": Held()})
+        delivery = TaskApplier(
+            [self._plan], partial(TableSink, self._root), {"things": BlockedKeys()}
+        )
         delivery.take(TOPIC, list(records))
         delivery.finish()
         assert [] == delivery.waiting
@@ -285,7 +287,7 @@ def test_a_change_that_waits_brings_its_insert_when_it_is_tried_again(tmp_path: 
     inserted, updated = Told("c", 8).record, Told("u", 16).record
     spoilt = updated._replace(value=(updated.value or b"").replace(b'"note":"u"', b'"note":7'))
     TableSink(tmp_path).prepare(FIRST)
-    delivery = TaskApplier([FIRST], partial(TableSink, tmp_path), {"things": Held()})
+    delivery = TaskApplier([FIRST], partial(TableSink, tmp_path), {"things": BlockedKeys()})
 
     delivery.take(TOPIC, numbered([inserted, spoilt]))
     delivery.finish()

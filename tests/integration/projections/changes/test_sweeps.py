@@ -20,7 +20,7 @@ from cdc.snapshot.progress import SnapshotProgress
 from projections.changes import sweeps
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine.write_guard import StoreGuard
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition.views import Store
 from projections.job.tasks.maintenance import MaintenanceTask
 from projections.planning.job_config import JobConfig
@@ -142,7 +142,7 @@ def _done(connection: psycopg.Connection[tuple[object, ...]], at: Lsn, ends: Off
 
 
 def _deliver(sink: WarehouseSink, records: Sequence[Record]) -> None:
-    delivery = TaskApplier([HISTORY], lambda: sink, {HISTORY.name: Held()})
+    delivery = TaskApplier([HISTORY], lambda: sink, {HISTORY.name: BlockedKeys()})
     delivery.take(TOPIC, records)
     delivery.finish()
     delivery.close()

@@ -311,7 +311,7 @@ def test_a_stable_path_shows_what_spark_writes_and_is_read_by_spark(
     found, wanted = [], []
     shown = [("things", 1), ("things.v2", 1), ("things.v2", 2), ("things.v2", 3), ("things", 1)]
     for number, (place, version) in enumerate(shown, 1):
-        stable.show(place, TableVersion(version, 1, number), number)
+        stable.publish(place, TableVersion(version, 1, number), number)
         reader = spark.read.format("delta").option("versionAsOf", version)
         wanted.append(sorted(map(str, reader.load(str(tables / place)).collect())))
         found.append(sorted(map(str, spark.read.format("delta").load(str(stable.path)).collect())))

@@ -18,7 +18,7 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.reading import sql
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import RowChange
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition.registry import load
 from projections.definition.views import Store
 from projections.planning.job_config import JobConfig
@@ -109,7 +109,7 @@ class Web:
 
     def deliver(self, records: Sequence[Record]) -> None:
         """Takes records of the log as the job does."""
-        delivery = TaskApplier([self.plan], lambda: self.history, {self.plan.name: Held()})
+        delivery = TaskApplier([self.plan], lambda: self.history, {self.plan.name: BlockedKeys()})
         delivery.take(TOPIC, records)
         delivery.finish()
         assert [] == delivery.waiting

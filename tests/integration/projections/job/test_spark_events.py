@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition.event_rows import EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.errors import SinkUnavailableError
@@ -63,7 +63,7 @@ def test_the_same_archive_leaves_the_same_rows(
 ) -> None:
     keys = data.draw(st.sets(st.sampled_from(['{"global_position":1}']), max_size=1))
     given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
-    held = Held(frozenset() if given_up else frozenset(keys), given_up)
+    held = BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(data.draw(st.sampled_from([PLAN, CHECKED])), left_to_read=ahead)
     whole = data.draw(st.booleans())

@@ -23,7 +23,7 @@ from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.record import Record
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
 from projections.job.rebuilding import divided_records, engine, keyed_fill
@@ -133,7 +133,7 @@ def test_the_same_archive_leaves_the_same_history(
     numbers = data.draw(st.sets(st.sampled_from(KEYS), max_size=1))
     keys = {orjson.dumps({"id": word(number)}).decode() for number in numbers}
     given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
-    held = Held(frozenset() if given_up else frozenset(keys), given_up)
+    held = BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(plan, left_to_read=ahead)
     whole = data.draw(st.booleans())

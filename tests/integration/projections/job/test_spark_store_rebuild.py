@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.common.task_fence import TaskFence
 from projections.definition.search_options import SearchOptions, Text
 from projections.definition.views import Store
@@ -94,7 +94,7 @@ class Filled:
         target = ReplayTarget(
             (self.plan,),
             lambda: open_sink(store, self._addresses),
-            {self.plan.name: Held(frozenset(self.waits))},
+            {self.plan.name: BlockedKeys(frozenset(self.waits))},
             self._set_aside,
             bulk=self._bulk,
         )

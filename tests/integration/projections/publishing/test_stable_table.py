@@ -143,7 +143,7 @@ def test_it_equals_the_table_at_that_version_whatever_was_done(
     for number, (name, done) in enumerate(steps, 1):
         for what in done:
             what(places[name])
-        shown = stable.show(name, TableVersion(places[name].version, 1, number), number)
+        shown = stable.publish(name, TableVersion(places[name].version, 1, number), number)
         wanted = rows_of(places[name].path)
         columns = DeltaTable(str(places[name].path)).schema().fields
 
@@ -151,7 +151,7 @@ def test_it_equals_the_table_at_that_version_whatever_was_done(
         assert (name, places[name].version) == (shown.place, shown.version)
         assert wanted == rows_of(stable.path)
         assert columns == DeltaTable(str(stable.path)).schema().fields
-        assert shown == StableTable(tables, "things").shows()
+        assert shown == StableTable(tables, "things").content()
         if before is not None:
             assert before[1] == rows_of(stable.path, before[0])
         if opened is None:
@@ -182,11 +182,11 @@ def tables(tmp_path: Path) -> Path:
 
 def test_it_does_not_go_back_unless_told_to(tables: Path) -> None:
     stable = StableTable(tables, "things")
-    stable.show("things", boundary(2), 2)
-    behind = stable.show("things.v2", boundary(1), 3)
-    same = stable.show("things", boundary(2), 4)
+    stable.publish("things", boundary(2), 2)
+    behind = stable.publish("things.v2", boundary(1), 3)
+    same = stable.publish("things", boundary(2), 4)
     commits = DeltaTable(str(stable.path)).version()
-    told = stable.show("things.v2", boundary(1), 3, backwards=True)
+    told = stable.publish("things.v2", boundary(1), 3, backwards=True)
 
     assert behind is not None
     assert ("things", 2) == (behind.place, behind.version)
@@ -199,7 +199,7 @@ def test_it_does_not_go_back_unless_told_to(tables: Path) -> None:
 
 def test_its_history_says_which_version_it_showed_at_which_boundary(tables: Path) -> None:
     stable = StableTable(tables, "things")
-    stable.show("things", boundary(1), 7)
+    stable.publish("things", boundary(1), 7)
     (newest,) = DeltaTable(str(stable.path)).history(1)
 
     assert {"place": "things", "version": "1", "number": "7", "boundary": "0/1"} == {
@@ -215,10 +215,10 @@ def test_it_is_read_where_the_home_has_moved_and_where_no_links_can_be_made(
         raise OSError(errno.EXDEV, "another filesystem")
 
     stable = StableTable(tables, "things")
-    stable.show("things", boundary(1), 1)
+    stable.publish("things", boundary(1), 1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "link", refuse)
-        stable.show("things", boundary(4), 2)
+        stable.publish("things", boundary(4), 2)
     wanted = rows_of(tables / "things", 4)
     moved = tables.parent.rename(tables.parent.with_name("elsewhere"))
     shutil.rmtree(moved / "tables" / "things")
@@ -235,19 +235,19 @@ def test_what_somebody_else_writes_to_it_goes_and_what_a_power_cut_tore_is_mende
     tables: Path,
 ) -> None:
     stable = StableTable(tables, "things")
-    stable.show("things", boundary(1), 1)
+    stable.publish("things", boundary(1), 1)
     write_deltalake(str(stable.path), Place(tables / "other").rows(3), mode="append")
-    stable.show("things", boundary(2), 2)
+    stable.publish("things", boundary(2), 2)
     after_write = rows_of(stable.path)
     (stable.path / "_delta_log" / f"{2:020}.json").write_bytes(b"")
-    StableTable(tables, "things").show("things", boundary(2), 2)
+    StableTable(tables, "things").publish("things", boundary(2), 2)
     mended = rows_of(stable.path)
     (stable.path / "_delta_log" / f"{1:020}.json").write_bytes(b"{")
     (stable.path / "_delta_log" / f"{2:020}.json").write_bytes(b"{")
 
     assert rows_of(tables / "things", 2) == after_write == mended
     with pytest.raises(LogUnreadableError):
-        StableTable(tables, "things").show("things", boundary(3), 3)
+        StableTable(tables, "things").publish("things", boundary(3), 3)
 
 
 def test_what_has_to_be_forgotten_is_nowhere_below_it(tables: Path) -> None:
@@ -256,10 +256,10 @@ def test_what_has_to_be_forgotten_is_nowhere_below_it(tables: Path) -> None:
     canary = "canary-8861"
     rows = pa.table({"id": [100], "n": [1], "odd": [False], "name": [canary]})
     write_deltalake(str(place), rows, mode="append", schema_mode="merge")
-    stable.show("things", boundary(5), 5)
+    stable.publish("things", boundary(5), 5)
     seen = [path for path in stable.path.rglob("*") if holds(path, canary)]
     DeltaTable(str(place)).delete("id = 100")
-    stable.show("things", boundary(6), 6)
+    stable.publish("things", boundary(6), 6)
     stable.clean(0)
 
     assert seen
@@ -279,7 +279,7 @@ def test_one_that_cannot_be_shown_holds_up_no_other_and_is_tried_again(
     published.publish(1, 1, {"things": 3, "things.v2": 3, "others": 3})
     showcase.round()
     failing = dict(showcase.failing)
-    nothing = StableTable(tables, "things").shows()
+    nothing = StableTable(tables, "things").content()
     others = rows_of(stable_path(tables, "others"))
     kept.rename(log)
     showcase.round()
@@ -299,10 +299,10 @@ def test_a_table_that_was_open_while_all_of_its_log_was_replaced_goes_on(
 ) -> None:
     monkeypatch.setattr(stable_table, "COMMITS_PER_CHECKPOINT", 2)
     stable = StableTable(tables, "things")
-    stable.show("things", boundary(0), 1)
+    stable.publish("things", boundary(0), 1)
     opened = DeltaTable(str(stable.path))
     for version in (1, 2, 3, 4):
-        stable.show("things", boundary(version), version)
+        stable.publish("things", boundary(version), version)
     stable.clean(0)
     opened.update_incremental()
 

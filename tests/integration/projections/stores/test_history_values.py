@@ -23,7 +23,7 @@ from projections.changes.quarantine.retry import retry_keys
 from projections.changes.quarantine.table import RetriedRecord
 from projections.changes.record import key_text
 from projections.changes.row_change import Applied, RowChange
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.errors import NoStoredRowError
 from projections.planning.row_upcaster import TableShapes
 from projections.planning.view_plan import HistoryPlan, ViewPlan
@@ -247,7 +247,7 @@ def test_what_lacks_values_is_left_out_once_its_row_was_read(tmp_path: Path) -> 
     sink.prepare(plan)
     kept = numbered([*source.topic[1:], source.read_now(1)])  # the first change was lost
     waiting = deliver(sink, plan, kept[:2]).waiting
-    behind = Held(frozenset(each.key for each in waiting))
+    behind = BlockedKeys(frozenset(each.key for each in waiting))
     later = TaskApplier([plan], lambda: sink, {plan.name: behind})
     later.take(TOPIC, kept[2:])
     later.finish()

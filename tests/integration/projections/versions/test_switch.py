@@ -72,7 +72,7 @@ class Places:
             self._fill(version)
         self.publish()
         for store in Store:
-            routing.show(self.spec.config, store, self.version(view.name, 1))
+            routing.activate(self.spec.config, store, self.version(view.name, 1))
         return view.name
 
     def versions(self, view: str) -> list[ViewVersion]:
@@ -94,7 +94,7 @@ class Places:
         versions = self.versions(view)
         return {
             store: [
-                each.number for each in versions if routing.shows(self.spec.config, store, each)
+                each.number for each in versions if routing.is_active(self.spec.config, store, each)
             ]
             for store in Store
         }
@@ -333,7 +333,7 @@ def test_what_a_store_has_forgotten_is_shown_again_also_while_another_view_is_mo
 ) -> None:
     view, other = places.view("orders", 2), places.view("customers", 2)
     moved(places, view, 2)
-    routing.show(places.spec.config, Store.CACHE, places.version(view, 1))
+    routing.activate(places.spec.config, Store.CACHE, places.version(view, 1))
     registry.note_switching(
         places.connection, places.spec.config.source, places.version(other, 2).place
     )

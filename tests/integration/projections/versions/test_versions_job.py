@@ -223,9 +223,9 @@ def _begun(connection: Any, config: JobConfig, target: ViewVersion) -> None:
     registry.note_switching(connection, config.source, target.place)
     with (
         store_lock.alone(connection, config.source, [Store.SEARCH]),
-        closing(routing.showing(Store.SEARCH, config)) as sink,
+        closing(routing.version_pointer(Store.SEARCH, config)) as sink,
     ):
-        sink.show(routing.place_of(target.place, target.declared().to))
+        sink.activate(routing.place_of(target.place, target.declared().to))
     finished = cutover.finish(connection, config, target.view)
     assert finished is not None
     assert target.place == finished.place

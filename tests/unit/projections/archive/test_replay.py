@@ -33,7 +33,7 @@ from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
 from projections.changes.row_change import _LENT, Applied
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.common.table_pins import pinned, pinned_versions
 from projections.common.throttle import Throttle
 from projections.definition.columns import ROW_ID_COLUMN
@@ -195,7 +195,7 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_ends_the_same(
 
     def target() -> ReplayTarget:
         # who goes on knows what waits: an older row must lend it no values
-        held = {PLAN.name: Held(frozenset(lacking))}
+        held = {PLAN.name: BlockedKeys(frozenset(lacking))}
         return ReplayTarget((PLAN,), lambda: sink, held, set_aside)
 
     with tempfile.TemporaryDirectory() as place:

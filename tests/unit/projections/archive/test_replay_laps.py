@@ -22,7 +22,7 @@ from projections.archive import scan as archive_scan
 from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.applier import TaskApplier
 from projections.changes.record import Record
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.errors import ArchiveIncompleteError
 from projections.stores.delta.sink import WarehouseSink
 from tests.support.memory_sink import MemorySink
@@ -72,7 +72,7 @@ class Filled:
     def lap(self, **options: Any) -> ReplayResult:
         """Takes what the archive has got since the last one."""
         # who waits is known to the next lap: an older row must lend it no values
-        held = {self._plan.name: Held(frozenset(self.lacking))}
+        held = {self._plan.name: BlockedKeys(frozenset(self.lacking))}
         target = ReplayTarget((self._plan,), self._open_sink, held, self._set_aside)
         found = replay.replay(self._archive, [target], ReplayOptions(had=self.had, **options))
         ends = [(topic, number, end) for (topic, number), end in found.ends.items()]
@@ -141,7 +141,7 @@ def live_behind(
     plan: ViewPlan, records: Sequence[Record], sink: MemorySink, waits: set[str]
 ) -> set[str]:
     """Takes one batch, as the job does, behind what waits."""
-    held = {plan.name: Held(frozenset(waits))}
+    held = {plan.name: BlockedKeys(frozenset(waits))}
     with closing(TaskApplier([plan], lambda: sink, held)) as delivery:
         delivery.take(TOPIC, records)
         delivery.finish()

@@ -22,7 +22,7 @@ from cdc.values import UNCHANGED_PLACEHOLDER, encoder
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine.retry import retry_keys
 from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, RetriedRecord
-from projections.changes.task_outcome import Held, UnappliedRecord
+from projections.changes.task_outcome import BlockedKeys, UnappliedRecord
 from projections.definition.expectations.expectation import expect
 from tests.oracles.sink_contract import SinkContract
 from tests.support.memory_sink import MemorySink
@@ -54,7 +54,7 @@ class Job:
 
     def take(self, records: Sequence[Record], *, forgetful: bool = False) -> None:
         """Takes a batch; a forgetful job is killed before it can write down what waits."""
-        held = Held(frozenset(each.key for each in self.waiting.values()))
+        held = BlockedKeys(frozenset(each.key for each in self.waiting.values()))
         delivery = TaskApplier(
             [self.plan],
             lambda: self.sink,

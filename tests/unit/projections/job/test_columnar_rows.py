@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.archive.table import SCHEMA
-from projections.changes.task_outcome import Held
+from projections.changes.task_outcome import BlockedKeys
 from projections.definition.views import ChangeTime, Store
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.job.rebuilding.fill_tasks import READ, FillRows, PlainChanges
@@ -211,7 +211,7 @@ def test_usual_records_are_decoded_by_columns(data: st.DataObject, plan: ViewPla
 
 
 def test_a_view_of_which_something_waits_is_left_to_the_reducer() -> None:
-    held = {PLAN.name: Held(frozenset({"a"}))}
+    held = {PLAN.name: BlockedKeys(frozenset({"a"}))}
 
     assert ColumnarDecoder.of(PLAN, TOPIC, held) is None
-    assert ColumnarDecoder.of(PLAN, TOPIC, {PLAN.name: Held()}) is not None
+    assert ColumnarDecoder.of(PLAN, TOPIC, {PLAN.name: BlockedKeys()}) is not None
