@@ -43,7 +43,7 @@ SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_datab
 
 
 def drawn(run_seed: int) -> list[Database]:
-    """Some databases by chance, each in a schema of its own name."""
+    """Some generated databases, each in a schema of its own name."""
     found: list[Database] = []
 
     @seed(run_seed)
@@ -73,7 +73,7 @@ def twin(postgres_dsn: str) -> Iterator[psycopg.Connection[Any]]:
         connection.execute(f"COPY (SELECT) TO PROGRAM 'rm -f {COPIED}'".encode())
 
 
-def test_databases_by_chance_are_captured_verified_and_let_go(
+def test_generated_databases_are_captured_verified_and_released(
     database: str, twin: psycopg.Connection[Any], tmp_path: Path, run_seed: int
 ) -> None:
     every = drawn(run_seed)

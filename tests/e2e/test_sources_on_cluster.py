@@ -1,4 +1,4 @@
-"""The jobs of two sources on one Spark cluster, of which a worker and then a job are killed."""
+"""The jobs of two sources on one Spark cluster; a worker and then a job are killed."""
 
 from __future__ import annotations
 
