@@ -101,10 +101,10 @@ def _filling(name: str, share: float, *, as_json: bool) -> Iterator[FillOptions]
     """How it is filled: with a line that says how far it is, and an end at Ctrl-C."""
     from projections.versions import fill as filling  # noqa: PLC0415  # half a second of import
 
-    with _interrupted() as stopped, _bar(name, shown=not as_json) as told:
+    with _interrupted() as stopped, _bar(name, shown=not as_json) as show_progress:
         try:
             yield filling.FillOptions(
-                share, stopped, told, (lambda _: None) if as_json else _print_progress
+                share, stopped, show_progress, (lambda _: None) if as_json else _print_progress
             )
         except RebuildStoppedError as error:
             print_error(error, as_json=as_json)
@@ -133,10 +133,12 @@ def _cut_over_held(versions: Versions, version: ViewVersion, *, as_json: bool) -
     switched = versions.cutover_when_explained(version.view, version.number)
     if as_json:
         difference = switched.difference
-        said = None if difference is None else compared(difference)
+        summary = None if difference is None else compared(difference)
         state = "current" if switched.moved else "held"
         still = dict(switched.stand_still)
-        print_json({**document(version), "state": state, "difference": said, "stand_still": still})
+        print_json(
+            {**document(version), "state": state, "difference": summary, "stand_still": still}
+        )
     else:
         _print_cutover(switched)
     if not switched.moved:
@@ -162,7 +164,7 @@ def _print_cutover(switched: Switched) -> None:
 
 def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     """Prints what a rebuild would do: one document, or lines on stderr."""
-    said = {
+    planned_document = {
         "view": planned.view,
         "differs": planned.differs,
         "filled_from": planned.source,
@@ -177,7 +179,7 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         "stand_still": dict(planned.stand_still),
     }
     if as_json:
-        print_json({**said, "lacking": planned.lacking, "instead": planned.instead})
+        print_json({**planned_document, "lacking": planned.lacking, "instead": planned.instead})
         return
     archived = planned.source == "archive"
     counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
@@ -219,26 +221,26 @@ def _bar(name: str, *, shown: bool) -> Iterator[Callable[[ReplayProgress], None]
     columns = (
         TextColumn("[dim]{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[figures]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=stderr, disable=not shown, transient=True) as bar:
-        task = bar.add_task(f"rebuild of {escape(name)}", total=None, said="")
+        task = bar.add_task(f"rebuild of {escape(name)}", total=None, figures="")
 
         lap = 0
 
-        def told(now: ReplayProgress) -> None:
+        def show_progress(now: ReplayProgress) -> None:
             nonlocal lap
             if now.lap != lap:  # what was left of the one before says nothing of this one
                 lap = now.lap
                 bar.reset(
-                    task, description=f"rebuild of {escape(name)}, catch-up round {lap}", said=""
+                    task, description=f"rebuild of {escape(name)}, catch-up round {lap}", figures=""
                 )
             done, every = now.looked_at + now.delivered, now.rows + now.to_deliver
-            said = f"{now.looked_at:,} of {now.rows:,} changes, {now.per_s:,.0f}/s"
-            bar.update(task, total=every, completed=done, said=said)
+            figures = f"{now.looked_at:,} of {now.rows:,} changes, {now.per_s:,.0f}/s"
+            bar.update(task, total=every, completed=done, figures=figures)
 
-        yield told
+        yield show_progress
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def resnapshot(
         raise UsageError("name a table, or a snapshot to cancel", hint="headwater source status")
     spec = _spec(options)
     if cancel is not None:
-        _print(request.cancel(spec, cancel), as_json=as_json, said=f"read {cancel} is cancelled")
+        _print(request.cancel(spec, cancel), as_json=as_json, text=f"read {cancel} is cancelled")
         return
     keys = [key_of(text) for text in key] if key else None
     asked = request.ask(spec, TableName.parse(table or ""), keys=keys, where=where)
@@ -73,7 +73,7 @@ def resnapshot(
     read = asked.read
     if wait:
         read = request.wait(spec, read.id, wait_s, _told())
-    _print(read, as_json=as_json, said=_sentence(read))
+    _print(read, as_json=as_json, text=_sentence(read))
 
 
 def print_reads(found: Sequence[ReadReport]) -> None:
@@ -106,11 +106,11 @@ def documents(found: Sequence[ReadReport]) -> list[dict[str, Any]]:
     return [asdict(line) for line in found]
 
 
-def _print(read: Read, *, as_json: bool, said: str) -> None:
+def _print(read: Read, *, as_json: bool, text: str) -> None:
     if as_json:
         print_json(asdict(report.of_read(read, read.ended_at or read.asked_at)))
     else:
-        typer.echo(said)
+        typer.echo(text)
 
 
 def _sentence(read: Read) -> str:
@@ -120,15 +120,15 @@ def _sentence(read: Read) -> str:
 
 
 def _told() -> Any:
-    said: list[str] = []
+    shown: list[str] = []
 
-    def told(read: Read) -> None:
+    def show_progress(read: Read) -> None:
         text = read.failure or f"{read.state}, {read.rows_read:,} rows"
-        if said != [text]:
-            said[:] = [text]
+        if shown != [text]:
+            shown[:] = [text]
             stderr.print(escape(text), soft_wrap=True)
 
-    return told
+    return show_progress
 
 
 def key_of(text: str) -> object:

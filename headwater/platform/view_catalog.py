@@ -312,7 +312,7 @@ class KeptViews:
                         view.name,
                         "definition",
                         f"version {shown.number}",
-                        "; ".join(change.said),
+                        "; ".join(change.differences),
                         repaired=False,
                         hint=hint,
                     )

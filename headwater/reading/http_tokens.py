@@ -54,10 +54,10 @@ class _Exchange:
         """Returns the response header: the later one of the requested and the written position."""
         asked, promised = self.at_least, self.promised
         if promised is None or asked is None or asked.source != promised.source:
-            said = promised or asked
+            newest = promised or asked
         else:
-            said = max(asked, promised, key=lambda token: (token.epoch, token.lsn))
-        return None if said is None else str(said)
+            newest = max(asked, promised, key=lambda token: (token.epoch, token.lsn))
+        return None if newest is None else str(newest)
 
 
 _exchange: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)
@@ -97,8 +97,8 @@ class WsgiPositions:
             with _answering(environ.get(_ENVIRON)) as exchange:
 
                 def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-                    said = exchange.header
-                    more = [] if said is None else [(HEADER, said)]
+                    header = exchange.header
+                    more = [] if header is None else [(HEADER, header)]
                     return start_response(status, [*headers, *more], *rest)
 
                 return self._app(environ, start)
@@ -138,8 +138,8 @@ class AsgiPositions:
                     nonlocal begun
                     if message["type"] == "http.response.start":
                         begun = True
-                        said = exchange.header
-                        more = [] if said is None else [(_NAME, said.encode())]
+                        header = exchange.header
+                        more = [] if header is None else [(_NAME, header.encode())]
                         message = message | {"headers": [*message.get("headers", ()), *more]}
                     await send(message)
 
@@ -172,5 +172,5 @@ def _refusal(error: TokenError | BehindError) -> tuple[HTTPStatus, dict[str, str
         status = HTTPStatus.BAD_REQUEST
     else:
         status = HTTPStatus.PRECONDITION_FAILED
-    said = {"code": error.code, "message": error.message, "detail": error.detail}
-    return status, headers, orjson.dumps(said | {"hint": error.hint})
+    fields = {"code": error.code, "message": error.message, "detail": error.detail}
+    return status, headers, orjson.dumps(fields | {"hint": error.hint})

@@ -32,14 +32,14 @@ class DefinitionChange(NamedTuple):
 
     Attributes:
         kind: What the difference requires.
-        said: The differences, in words.
+        differences: The differences, in words.
         columns: Columns whose addition, removal or retyping the difference explains.
         rows: Whether it explains added or removed rows: those that only one definition admits, as
             far as a row shows that.
     """
 
     kind: DefinitionChangeKind
-    said: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     columns: frozenset[str] = frozenset()
     rows: bool = False
 
@@ -70,7 +70,7 @@ def difference(
         rebuilt = False  # the module has lost the former function, so it cannot maintain the view
     return DefinitionChange(
         DefinitionChangeKind.REBUILD if rebuilt else DefinitionChangeKind.IN_PLACE,
-        tuple(said for part in found for said in part.said),
+        tuple(differences for part in found for differences in part.differences),
         frozenset[str]().union(*(part.columns for part in found)),
         any(part.rows for part in found),
     )
@@ -100,11 +100,11 @@ def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
         )
     before, after = _withholding(old), _withholding(new)
     if before != after:
-        said = [f"no longer: {each}" for each in before if each not in after]
-        said += [f"expects {each}" for each in after if each not in before]
+        differences = [f"no longer: {each}" for each in before if each not in after]
+        differences += [f"expects {each}" for each in after if each not in before]
         yield DefinitionChange(
             DefinitionChangeKind.REBUILD,
-            tuple(said) or ("expectations in another order",),
+            tuple(differences) or ("expectations in another order",),
             rows=True,
         )
     elif old.expectations != new.expectations:
@@ -132,8 +132,8 @@ def _of_rows(
             DefinitionChangeKind.IN_PLACE, ("what it does when its table changes",)
         )
     if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
-        said = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
-        yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), changed)
+        change = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (change,), changed)
     yield from _of_times(old, new)
     if old.history != new.history:
         yield DefinitionChange(
@@ -144,8 +144,8 @@ def _of_rows(
 
 def _of_times(old: View, new: View) -> Iterator[DefinitionChange]:
     if names := frozenset(name for name, _ in {*old.times} ^ {*new.times}):
-        said = f"times of changes: {_listed(names)}"
-        yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), names)
+        change = f"times of changes: {_listed(names)}"
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (change,), names)
 
 
 def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
@@ -153,17 +153,17 @@ def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
         types = f"events: {_listed(old.types)} -> {_listed(new.types)}"
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (types,), rows=True)
     was, now = old.versions or {}, new.versions or {}
-    said = [
+    differences = [
         f"event {name}: version {was[name]} -> {now[name]}"
         for name in sorted(was.keys() & now.keys())
         if was[name] != now[name]
     ]
     columns = {*(old.columns or ())} ^ {*(new.columns or ())}
-    if columns and not said:
-        said = [f"fields of its events: {_listed({column.name for column in columns})}"]
-    if said:
+    if columns and not differences:
+        differences = [f"fields of its events: {_listed({column.name for column in columns})}"]
+    if differences:
         names = frozenset(column.name for column in columns)
-        yield DefinitionChange(DefinitionChangeKind.REBUILD, tuple(said), names)
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, tuple(differences), names)
 
 
 def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
@@ -180,8 +180,10 @@ def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
         )
     elif is_function(old) and old.text != new.text:
         known = digest_in(old.text) is not None and digest_in(new.text) is not None
-        said = "its function" if known else "its function, or what stands beside it in its module"
-        yield DefinitionChange(DefinitionChangeKind.REBUILD, (said,), rows=True)
+        change = (
+            "its function" if known else "its function, or what stands beside it in its module"
+        )
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, (change,), rows=True)
     elif _query(old) != _query(new):
         yield DefinitionChange(DefinitionChangeKind.REBUILD, ("its query",), rows=True)
     yield from _of_cache(old.cache, new.cache)
@@ -197,13 +199,13 @@ def is_function(view: DerivedView) -> bool:
 
 
 def _of_cache(old: CacheOptions, new: CacheOptions) -> Iterator[DefinitionChange]:
-    said = [
+    differences = [
         f"{name} in the cache"
         for name in ("layout", "lookups", "counters", "leaderboards")
         if getattr(old, name) != getattr(new, name)
     ]
-    if said:
-        yield DefinitionChange(DefinitionChangeKind.REBUILD, tuple(said))
+    if differences:
+        yield DefinitionChange(DefinitionChangeKind.REBUILD, tuple(differences))
     elif old.ttl != new.ttl:
         yield DefinitionChange(DefinitionChangeKind.IN_PLACE, ("how long rows stay in the cache",))
 

@@ -56,7 +56,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
     versions_derived.in_order(by_view)
     own = [v for v in registry.read(connection, spec.config.source) if v.view == view.name]
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
-    differs = () if current is None else registry.changed(connection, current, view).said
+    differs = () if current is None else registry.changed(connection, current, view).differences
     rows = _rows(spec.config, view)
     return RebuildPlan(
         view.name,

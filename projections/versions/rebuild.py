@@ -127,7 +127,7 @@ def plan_rebuild(
     versions = registry.read(connection, spec.config.source)
     own = [each for each in versions if each.view == view.name]
     current = next((each for each in own if each.state is VersionState.CURRENT), None)
-    differs = () if current is None else registry.changed(connection, current, view).said
+    differs = () if current is None else registry.changed(connection, current, view).differences
     size = table_size.of_tables(connection, tables_of(view))
     changes, lacking = size.rows, None
     if source == "archive":

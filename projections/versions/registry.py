@@ -173,7 +173,7 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
             continue
         found, document = changed(connection, known, view), codec.encoded(view)
         if found.kind is DefinitionChangeKind.REBUILD:
-            differing[view.name] = "; ".join(found.said)
+            differing[view.name] = "; ".join(found.differences)
         elif document != known.definition:
             connection.execute(_DEFINE, (Jsonb(document), source, known.place))
     return differing

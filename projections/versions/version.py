@@ -127,29 +127,29 @@ class ViewVersion:
 def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:
     """Converts it to the form in the source database."""
     ends = [[topic, number, offset] for (topic, number), offset in replayed.ends.items()]
-    said = {
+    figures = {
         "records": replayed.records,
         "seconds": replayed.seconds,
         "share": replayed.share,
         "archive": replayed.archive,
         "laps": replayed.rounds,
     }
-    return {"ends": ends, "progress": replayed.progress, **said}
+    return {"ends": ends, "progress": replayed.progress, **figures}
 
 
-def replayed_of_json(said: Mapping[str, Any]) -> FillProgress:
+def replayed_of_json(stored: Mapping[str, Any]) -> FillProgress:
     """Converts it from the form in the source database."""
-    ends = {(topic, number): offset for topic, number, offset in said["ends"]}
-    if said.get("until") is not None:
+    ends = {(topic, number): offset for topic, number, offset in stored["ends"]}
+    if stored.get("until") is not None:
         # an earlier release filled it from a copy of its topic: it cannot be resumed
-        return FillProgress({}, None, said["records"], said["seconds"], said.get("share"))
-    archive = said.get("archive")
+        return FillProgress({}, None, stored["records"], stored["seconds"], stored.get("share"))
+    archive = stored.get("archive")
     return FillProgress(
         ends,
-        said["progress"],
-        said["records"],
-        said["seconds"],
-        said.get("share"),
+        stored["progress"],
+        stored["records"],
+        stored["seconds"],
+        stored.get("share"),
         None if archive is None else (archive[0], archive[1]),
-        said.get("laps", 0),
+        stored.get("laps", 0),
     )

@@ -279,14 +279,14 @@ class _Parser:
             return found
         if self._place == len(self._tokens):
             raise _unreadable("its end")
-        said, read = self._tokens[self._place]
+        text, read = self._tokens[self._place]
         self._place += 1
         if read is None:
-            raise _unreadable(said)
+            raise _unreadable(text)
         if read["compared"]:
             value = read["plain"] if read["quoted"] is None else read["quoted"]
             return _compared(read["field"], read["sign"], value, self._fields)
-        return _words(said)
+        return _words(text)
 
     def _takes(self, sign: str) -> bool:
         here = self._place < len(self._tokens) and self._tokens[self._place] == (sign, None)
@@ -308,17 +308,17 @@ def _tokens(text: str) -> Sequence[tuple[str, re.Match[str] | None]]:
     return found
 
 
-def _words(said: str) -> Query:
-    if said == ANYTHING:
+def _words(text: str) -> Query:
+    if text == ANYTHING:
         return Anything()
-    prefix = said.endswith(ANYTHING) and not said.startswith('"')
-    found = words_of(said)
+    prefix = text.endswith(ANYTHING) and not text.startswith('"')
+    found = words_of(text)
     if not found:
-        raise _unreadable(said)
+        raise _unreadable(text)
     return Words(found, prefix)
 
 
-def _compared(field: str, sign: str, said: str, fields: Mapping[str, FieldKind]) -> Compared:
+def _compared(field: str, sign: str, text: str, fields: Mapping[str, FieldKind]) -> Compared:
     kind = fields.get(field)
     if kind is None:
         raise _refused(
@@ -326,7 +326,7 @@ def _compared(field: str, sign: str, said: str, fields: Mapping[str, FieldKind])
             "fields: " + (", ".join(sorted(fields)) or "none"),
         )
     try:
-        value = _READ[kind](said)
+        value = _READ[kind](text)
     except (ValueError, InvalidOperation):
         raise _refused(
             f"a standing query compares {field} with a value that is not a {kind}"
@@ -336,30 +336,30 @@ def _compared(field: str, sign: str, said: str, fields: Mapping[str, FieldKind])
     return Compared(field, sign, value)
 
 
-def _number(said: str) -> Decimal:
-    value = Decimal(said)
+def _number(text: str) -> Decimal:
+    value = Decimal(text)
     if not value.is_finite():
-        raise ValueError(said)
+        raise ValueError(text)
     return value
 
 
-def _truth(said: str) -> bool:
-    return {"true": True, "false": False}[said.lower()] if said.lower() in _TRUTHS else _no(said)
+def _truth(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()] if text.lower() in _TRUTHS else _no(text)
 
 
 _TRUTHS: Final = ("true", "false")
 
 
-def _no(said: str) -> bool:
-    raise ValueError(said)
+def _no(text: str) -> bool:
+    raise ValueError(text)
 
 
-def _days(said: str) -> int:
-    return (date.fromisoformat(said) - _EPOCH.date()).days
+def _days(text: str) -> int:
+    return (date.fromisoformat(text) - _EPOCH.date()).days
 
 
-def _micros(said: str) -> int:
-    read = datetime.fromisoformat(said)
+def _micros(text: str) -> int:
+    read = datetime.fromisoformat(text)
     since = (read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
@@ -374,8 +374,8 @@ _READ: Final[Mapping[FieldKind, Callable[[str], Any]]] = {
 }
 
 
-def _unreadable(said: str) -> StandingQueryError:
-    return _refused("a standing query cannot be read", f"at {said!r}")
+def _unreadable(text: str) -> StandingQueryError:
+    return _refused("a standing query cannot be read", f"at {text!r}")
 
 
 def _refused(message: str, detail: str | None = None) -> StandingQueryError:

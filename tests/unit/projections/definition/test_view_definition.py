@@ -231,7 +231,7 @@ def test_a_view_made_from_others_is_made_anew_beside_itself_for_another_query(
     assert encoded(old) == encoded(kept)
     found = difference(kept, new, gone=lambda _: False)
 
-    assert (kind, said) == (found.kind, found.said if said is not None else None)
+    assert (kind, said) == (found.kind, found.differences if said is not None else None)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_what_an_earlier_release_noted_of_a_function_is_the_same_in_the_same_mod
     )
     assert {made_by, declared.fingerprint} == declared.fingerprints
     found = difference(decoded(noted), edited, gone=lambda _: False)
-    assert (DefinitionChangeKind.IN_PLACE, (SAID,)) == (found.kind, found.said)
+    assert (DefinitionChangeKind.IN_PLACE, (SAID,)) == (found.kind, found.differences)
     assert declared.text == edited.text
     assert made_by not in edited.fingerprints
 
@@ -306,7 +306,7 @@ def test_a_difference_names_the_columns_that_it_explains() -> None:
     found = difference(view(left_out=("a", "b")), view(left_out=("b", "c")), gone=lambda _: False)
 
     assert frozenset({"a", "c"}) == found.columns
-    assert ("columns left out: a, b -> b, c",) == found.said
+    assert ("columns left out: a, b -> b, c",) == found.differences
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_another_version_of_an_event_asks_for_another_version_of_the_view() -> N
 
     found = difference(decoded(kept), new, gone=lambda _: False)
     assert DefinitionChangeKind.REBUILD is found.kind
-    assert ("event order.placed: version 1 -> 2",) == found.said
+    assert ("event order.placed: version 1 -> 2",) == found.differences
     assert {"note", "channel"} == found.columns
     assert digest(old) != digest(new)
 
@@ -357,7 +357,7 @@ def test_fields_that_came_without_a_version_ask_for_it_too() -> None:
     found = difference(old, new, gone=lambda _: False)
     assert (DefinitionChangeKind.REBUILD, ("fields of its events: note",)) == (
         found.kind,
-        found.said,
+        found.differences,
     )
 
 
