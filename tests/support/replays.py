@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 from deltalake import DeltaTable
@@ -97,12 +96,17 @@ def fill(folder: Path, topic: str, records: Sequence[Record], data: st.DataObjec
 class ReplayedTables(ABC):
     """Where a replay writes a view, and what it leaves there.
 
+    Attributes:
+        filled: End of the name of the table that has one row for each record.
+
     Args:
         root: Folder of the tables.
         plan: The view.
         session: What fills them; None to write record by record.
         held: What waits before.
     """
+
+    filled: ClassVar = ""
 
     def __init__(
         self,
@@ -150,16 +154,12 @@ class ReplayedTables(ABC):
         return set(keys_table(self.plan, changes)[name].to_pylist())
 
     def of_bulk(self) -> int:
-        """Rows that were committed in bulk, of the table that has most of them."""
-        log = self._root.glob(f"{self.plan.name}*/_delta_log/*.json")
-        counts = Counter[str]()
-        for path in log:
-            if "headwater.replay." not in (text := path.read_text()):
-                continue
-            added = [orjson.loads(line) for line in text.split("\n") if line.startswith('{"add"')]
-            rows = (orjson.loads(each["add"]["stats"])["numRecords"] for each in added)
-            counts[path.parts[-3]] += sum(rows)
-        return max(counts.values(), default=0)
+        """Rows that were committed in bulk: the newest ones, or changes of a history."""
+        log = (self._root / f"{self.plan.name}{self.filled}" / "_delta_log").glob("*.json")
+        texts = [path.read_text() for path in log]
+        lines = [line for each in texts if "headwater.replay." in each for line in each.split("\n")]
+        added = [orjson.loads(line)["add"] for line in lines if line.startswith('{"add"')]
+        return sum(orjson.loads(each["stats"])["numRecords"] for each in added)
 
     def _table(self, suffix: str = "") -> DeltaTable:
         return DeltaTable(str(self._root / f"{self.plan.name}{suffix}"))
@@ -187,6 +187,8 @@ class Tables(ReplayedTables):
 
 class HistoryTables(ReplayedTables):
     """The states of a history, and all its changes."""
+
+    filled: ClassVar = ".changes"
 
     def sink(self) -> Sink:
         return HistorySink(self._root)

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 
 from projections.definition.views import DerivedView
+from projections.incremental.spark import maintainer
 from projections.incremental.spark.maintainer import DerivedMaintainer
 from projections.incremental.spark.pruned_inputs import PrunedInputs
 from projections.incremental.spark.table_reader import TableVersions
@@ -122,15 +123,15 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
     maintainers = [DerivedMaintainer(tmp_path, view, versions) for view in VIEWS]
     for boundary in range(1, 6):
         known = {name: TableVersion(at, 1, boundary) for name, at in web.versions.items()}
-        for maintainer in maintainers:
-            maintainer.identities = dict.fromkeys(SCHEMAS, ("id",))
-            name = maintainer.view.name
+        for derived in maintainers:
+            derived.identities = dict.fromkeys(SCHEMAS, ("id",))
+            name = derived.view.name
             version = PublishedVersion(boundary, 1, boundary, 0, known, complete=False)
             with monkeypatch.context() as patched:
                 if boundary == BREAKS:  # as it does where the feed reaches not so far
                     patched.setattr(maintainer, "gathered", broken)
-                own[name] = maintainer.maintain(version, known, own[name])
-            whole = maintainer.result({each: at.version for each, at in known.items()})
+                own[name] = derived.maintain(version, known, own[name])
+            whole = derived.result({each: at.version for each, at in known.items()})
             kept = spark.read.format("delta").load(str(tmp_path / name)).drop("_version")
             assert rows(whole) == rows(kept.select(whole.columns))
         web.add(NOON + dt.timedelta(days=DAYS + boundary), 2)
@@ -142,7 +143,7 @@ def test_files_that_are_not_near_what_changed_are_passed_over_and_no_row_is_miss
     if files_max == 1:
         near, whole_files = map(sum, zip(*seen, strict=True))
         assert near < whole_files / 2
-    said = {maintainer.view.name: maintainer.explanation for maintainer in maintainers}
+    said = {each.view.name: each.explanation for each in maintainers}
     assert said["pairs"] is not None
     assert {"searches.at", "clicks.at", "clicks.search"} <= set(said["pairs"].near)
     maintainers[0].identities = {"searches": ("id", "at")}  # which no key of the view has
