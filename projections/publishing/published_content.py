@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -133,3 +133,45 @@ class PendingRecords(msgspec.Struct, frozen=True):
 
     ahead: UnpublishedProgress = UnpublishedProgress()
     waiting: list[tuple[str, list[Record]]] = []
+
+
+class StableData(msgspec.Struct, frozen=True):
+    """The content of a stable table.
+
+    Attributes:
+        place: Physical name of the table with the rows.
+        version: Its version.
+        number: Number of the published version.
+        epoch: Incarnation of the source.
+        lsn: The boundary of the rows, in bytes.
+        mark: Distinguishes the table's commit from that of another table of the same name.
+    """
+
+    place: str
+    version: int
+    number: int
+    epoch: int
+    lsn: int
+    mark: str
+
+    @property
+    def applied_through(self) -> Lsn:
+        """Returns the boundary."""
+        return Lsn(self.lsn)
+
+    def parameters(self) -> dict[str, str]:
+        """Returns it as parameters in the history of the Delta table."""
+        fields = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
+        return {**fields, "boundary": str(self.applied_through)}
+
+    @staticmethod
+    def of_parameters(parameters: object) -> StableData:
+        """Reads them back.
+
+        Raises:
+            msgspec.ValidationError: Another program wrote them.
+        """
+        return _STABLE.decode(msgspec.json.encode(parameters))
+
+
+_STABLE: Final = msgspec.json.Decoder(StableData, strict=False)

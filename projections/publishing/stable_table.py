@@ -35,10 +35,10 @@ import orjson
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from cdc.lsn import Lsn
 from projections.common.delta_log import LogState, TableLog, file_key, files_of, parsed
 from projections.common.file_lock import WriterLock
 from projections.errors import LogUnreadableError, LogWrittenError, StableTableError
+from projections.publishing.published_content import StableData
 from projections.publishing.published_versions import KEPT_HOURS, stable_path
 
 if TYPE_CHECKING:
@@ -65,39 +65,6 @@ _CONFIGURATION: Final = {
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 _MS_PER_HOUR: Final = 3_600_000
 logger = logging.getLogger(__name__)
-
-
-class StableData(msgspec.Struct, frozen=True):
-    """The content of a stable table.
-
-    Attributes:
-        place: Physical name of the table with the rows.
-        version: Its version.
-        number: Number of the published version.
-        epoch: Incarnation of the source.
-        lsn: The boundary of the rows, in bytes.
-        mark: Distinguishes the table's commit from that of another table of the same name.
-    """
-
-    place: str
-    version: int
-    number: int
-    epoch: int
-    lsn: int
-    mark: str
-
-    @property
-    def applied_through(self) -> Lsn:
-        """Returns the boundary."""
-        return Lsn(self.lsn)
-
-    def parameters(self) -> dict[str, str]:
-        """Returns it as parameters in the history of the Delta table."""
-        fields = {name: str(value) for name, value in msgspec.structs.asdict(self).items()}
-        return {**fields, "boundary": str(self.applied_through)}
-
-
-_DATA: Final = msgspec.json.Decoder(StableData, strict=False)
 
 
 class _Newest(msgspec.Struct, frozen=True):
@@ -465,7 +432,7 @@ def _shown(lines: list[Action]) -> StableData | None:
         info = line.get("commitInfo")
         if info is not None and info.get("operation") == _OPERATION:
             with suppress(msgspec.ValidationError):
-                return _DATA.decode(msgspec.json.encode(info.get("operationParameters")))
+                return StableData.of_parameters(info.get("operationParameters"))
     return None
 
 
