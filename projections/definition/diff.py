@@ -180,9 +180,7 @@ def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
         )
     elif is_function(old) and old.text != new.text:
         known = digest_in(old.text) is not None and digest_in(new.text) is not None
-        change = (
-            "its function" if known else "its function, or what stands beside it in its module"
-        )
+        change = "its function" if known else "its function, or what stands beside it in its module"
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (change,), rows=True)
     elif _query(old) != _query(new):
         yield DefinitionChange(DefinitionChangeKind.REBUILD, ("its query",), rows=True)
