@@ -38,5 +38,5 @@ SELECT jsonb_build_object('parts', jsonb_object_agg(part.id, part.reads))
          WHERE p.attnum > 0 AND NOT p.attisdropped
          GROUP BY p.attrelid) AS part
 HAVING count(*) > 0
-"""  # noqa: S608  # put together from constants only
+"""  # noqa: S608  # built from constants only
 """The object `{"parts": {number: text}}` of the type `{type}`; no row if it has no such part."""

@@ -6,13 +6,13 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from fix_services import fresh_database
 from fix_shell import Shell
 
 from headwater import runtime
 from headwater.runtime.spec import RuntimeSpec, ServiceName, Spawned
+from tests.support.two_databases import INVOICES, ORDERS, execute
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -27,14 +27,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-ORDERS = """
-CREATE TABLE orders (id bigint PRIMARY KEY, status text NOT NULL);
-INSERT INTO orders SELECT i, 'new' FROM generate_series(1, 200) i;
-"""
-INVOICES = """
-CREATE TABLE invoices (order_id bigint PRIMARY KEY, note text NOT NULL);
-INSERT INTO invoices SELECT i, 'note ' || i FROM generate_series(1, 100) i;
-"""
 BILLED = """
 view.sql(
     "billed",
@@ -47,11 +39,6 @@ SAME = (
     "SELECT count(*) AS n FROM billed b JOIN invoices i ON i.order_id = b.id"
     " JOIN orders o ON o.id = b.id WHERE o.status = b.status AND i.note = b.note"
 )
-
-
-def execute(dsn: str, statement: str, *values: object) -> None:
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(statement.encode(), values or None)
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def time_limit() -> Iterator[None]:
         gateway: Any = None
         while gateway is None and not answered.wait(_POLL_S):  # the JVM may still be starting
             gateway = SparkContext._gateway  # noqa: SLF001  # its process has no other name
-        if gateway is not None:
+        if gateway is not None and not answered.is_set():
             gateway.proc.kill()
 
     threading.Thread(target=end, name="cluster's answer", daemon=True).start()

@@ -78,7 +78,7 @@ class Job:
         self.process.wait(60)
 
 
-def test_jobs_of_two_sources_share_the_workers_and_a_third_is_told_that_there_is_no_room(
+def test_jobs_of_two_sources_share_the_workers_and_a_third_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
