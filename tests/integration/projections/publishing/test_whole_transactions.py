@@ -146,10 +146,10 @@ def _stable_paths_are_there(published: Published, tables: Path) -> None:
     for view, table in published.latest().views.items():
         stable = StableTable(tables, view)
         wait_until(
-            stable.shows,
+            stable.content,
             f"version {table.version} of {view}",
-            accept=lambda shown, version=table.version: (  # type: ignore[misc]
-                shown is not None and shown.version == version
+            accept=lambda content, version=table.version: (  # type: ignore[misc]
+                content is not None and content.version == version
             ),
             timeout_s=LONG_S,
         )
