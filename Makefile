@@ -42,6 +42,7 @@ lint: environment ## style, types, module contracts
 	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: make format'; exit 1; }
 	@$(PY) -m mypy
 	@$(PY) -m mypy setup docker docs benchmarks
+	@MYPYPATH=. $(PY) -m mypy --explicit-package-bases tests
 	@.venv/bin/lint-imports --no-cache
 
 format: environment ## rewrite the sources in the house style

@@ -11,7 +11,8 @@ import pytest
 # tests that send it must find it as a person at a terminal does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = sorted(plugin.stem for plugin in Path(__file__).parent.glob("fix_*.py"))
+pytest_plugins = sorted(f"tests.{plugin.stem}" for plugin in Path(__file__).parent.glob("fix_*.py"))
+pytest.register_assert_rewrite(*pytest_plugins)  # before one of them imports another
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -63,7 +63,7 @@ class Release:
     """
 
     def __init__(self, folder: Path, environment: dict[str, str], log: Path) -> None:
-        from fix_standby import free_port
+        from tests.fix_standby import free_port
 
         self.port = free_port()
         with log.open("ab") as output:

@@ -132,7 +132,7 @@ def capture(
 @pytest.fixture(scope="module")
 def module_database(postgres_dsn: str) -> Iterator[str]:
     """DSN of a database for all tests of a module, each of which has its own tables in it."""
-    from fix_services import fresh_database
+    from tests.fix_services import fresh_database
 
     with fresh_database(postgres_dsn) as dsn:
         yield dsn

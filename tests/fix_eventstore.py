@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def store_template(postgres_dsn: str) -> Iterator[str]:
     """Name of a database with the event store's schema: copied faster than migrated."""
-    from fix_services import fresh_database
-
     from eventstore.postgres import schema
+    from tests.fix_services import fresh_database
 
     with fresh_database(postgres_dsn) as dsn:
         schema.upgrade(dsn)
@@ -28,7 +27,7 @@ def store_template(postgres_dsn: str) -> Iterator[str]:
 @pytest.fixture
 def store_dsn(postgres_dsn: str, store_template: str) -> Iterator[str]:
     """DSN, as the owner, of a database that has the event store's schema and nothing else."""
-    from fix_services import fresh_database
+    from tests.fix_services import fresh_database
 
     with fresh_database(postgres_dsn, store_template) as dsn:
         yield dsn

@@ -97,7 +97,7 @@ def services_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="session")
 def services(request: pytest.FixtureRequest, services_home: Path) -> Iterator[Endpoints]:
     """Addresses of the servers that the collected tests need."""
-    from fix_shared_servers import ask_for
+    from tests.fix_shared_servers import ask_for
 
     needed = _needed(request.session)
     wanted: dict[ServiceName, External | Spawned] = {name: Spawned() for name in needed}
@@ -130,7 +130,7 @@ def connect_secrets(
     request: pytest.FixtureRequest, services: Endpoints, services_home: Path
 ) -> Path:
     """Folder that the shared Connect reads secrets from."""
-    from fix_shared_servers import shared_home
+    from tests.fix_shared_servers import shared_home
 
     if request.config.getoption("--connect-url"):
         folder = request.config.getoption("--connect-secrets")

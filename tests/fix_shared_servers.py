@@ -55,7 +55,7 @@ def shared_home(config: pytest.Config) -> Path | None:
 @pytest.fixture(scope="module")
 def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     """Kafka and Connect of a module's own, whose tests kill or freeze them."""
-    from fix_services import START_TIMEOUT_S
+    from tests.fix_services import START_TIMEOUT_S
 
     home = tmp_path_factory.mktemp("own") / ".headwater"
     names = (ServiceName.KAFKA, ServiceName.CONNECT)
@@ -92,7 +92,7 @@ class SharedServers:
     def pytest_sessionstart(self) -> None:
         """Starts them at once where all tests run, while workers still collect."""
         if self._config.getoption("--require-integration"):
-            from fix_services import SHARED
+            from tests.fix_services import SHARED
 
             threading.Thread(target=self._addresses, args=(SHARED,), daemon=True).start()
 
@@ -119,7 +119,7 @@ class SharedServers:
                 worker.send(f"{type(error).__name__}: {error}")
 
     def _addresses(self, names: Iterable[ServiceName]) -> dict[ServiceName, str]:
-        from fix_services import START_TIMEOUT_S, attached_to
+        from tests.fix_services import START_TIMEOUT_S, attached_to
 
         wanted = [name for name in names if attached_to(self._config, name) is None]
         with self._lock:

@@ -9,7 +9,6 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_standby import free_port
 
 from headwater.runtime.home import Home
 from headwater.runtime.identity import launcher
@@ -17,6 +16,7 @@ from headwater.runtime.java import jars
 from headwater.runtime.java.java import find_java
 from headwater.runtime.servers.connect import GROUP, Connect
 from headwater.runtime.servers.java_server import JavaProgram
+from tests.fix_standby import free_port
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_demo import HISTORIES, VIEWS
 
 from headwater.cli import main
 from headwater.demo.result import STORES
 from projections.publishing.published_versions import Published
+from tests.fix_demo import HISTORIES, VIEWS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pytest
 import redis
 from deltalake import DeltaTable
-from fix_demo import HISTORIES, VIEWS
 from rich.console import Console
 
 from cdc.position_token import PositionToken
@@ -21,6 +20,7 @@ from headwater.demo.options import DemoOptions
 from headwater.demo.result import STORES
 from headwater.reading.views import Views
 from projections.publishing.read_barrier import BehindError, ChangeStage
+from tests.fix_demo import HISTORIES, VIEWS
 
 if TYPE_CHECKING:
     from headwater.demo.reader import ViewEndpoints

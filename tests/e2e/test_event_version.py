@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_shell import Shell
 
 from cdc import source
 from cdc.broker.group.key_value_topic import read_all
@@ -19,6 +18,7 @@ from eventstore.privacy.keyring import MemoryKeyRing
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventData, EventTypes
 from projections.definition.views import EVENT_TABLES
+from tests.fix_shell import Shell
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 import pytest
-from fix_services import fresh_database
-from fix_shell import Shell
 
 from projections.erasure.file_search import search_files
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

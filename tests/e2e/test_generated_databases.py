@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
-from fix_services import fresh_database
-from fix_shell import Shell
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 from tests.support.database_attempts import ATTEMPT, NOT_LOGGED, attempt
 from tests.support.database_grammar import COPIED, Database, databases, q
 

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 import redis
 from deltalake import DeltaTable
-from fix_services import fresh_database
-from fix_shell import Shell
 
 from headwater.cli import main
 from projections.stores.delta.table_format import LOADED
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 from tests.support.running_project import RunningProject
 from tests.waiting import LONG_S, wait_until
 

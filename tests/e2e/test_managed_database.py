@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from fix_shell import Shell
 
 from cdc.postgres import session
+from tests.fix_shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,8 @@ import psutil
 import psycopg
 import pytest
 from deltalake import DeltaTable
-from fix_shell import Shell
+
+from tests.fix_shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

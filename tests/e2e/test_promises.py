@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_services import fresh_database
-from fix_shell import Shell
 
 from headwater.demo.reader import ViewEndpoints
 from headwater.demo.watcher import watchers
 from headwater.reading.views import Views
 from projections.erasure.file_search import search_files
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 from tests.support.promised_project import PLAIN, PROBE, REACTOR, SCHEMA, SETTINGS, Project
 from tests.waiting import LONG_S, wait_until
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from deltalake import DeltaTable
-from fix_services import fresh_database
-from fix_shell import Shell
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from fix_services import fresh_database
-from fix_shell import Shell
 
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 from tests.support.two_databases import INVOICES, ORDERS, execute
 from tests.waiting import LONG_S, wait_until
 

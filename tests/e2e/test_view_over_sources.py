@@ -7,11 +7,11 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_services import fresh_database
-from fix_shell import Shell
 
 from headwater import runtime
 from headwater.runtime.spec import RuntimeSpec, ServiceName, Spawned
+from tests.fix_services import fresh_database
+from tests.fix_shell import Shell
 from tests.support.two_databases import INVOICES, ORDERS, execute
 from tests.waiting import wait_until
 

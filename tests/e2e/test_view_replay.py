@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from deltalake import DeltaTable
-from fix_shell import Shell
 
+from tests.fix_shell import Shell
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_capture import event_of
 
 from cdc.postgres import session, slot
 from cdc.table import TableName
+from tests.fix_capture import event_of
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-    from fix_worker import Worker
-
     from cdc.change_event import ChangeEvent
+    from tests.fix_capture import Captured
+    from tests.fix_worker import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
-from fix_capture import event_of, guarding
 
 from cdc import source
 from cdc.broker.client.admin import consumer
@@ -21,16 +20,17 @@ from cdc.postgres import session
 from cdc.snapshot import reader, reads
 from cdc.snapshot.reads import SnapshotRequest
 from cdc.table import TableName
+from tests.fix_capture import event_of, guarding
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fix_seeds import Rotation
-    from fix_worker import Worker
     from psycopg import Connection
 
     from cdc.change_event import ChangeEvent
+    from tests.fix_seeds import Rotation
+    from tests.fix_worker import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 
@@ -201,7 +201,7 @@ class Script:
         connection.execute("INSERT INTO ledger VALUES (%s, %s, 'one')", (self._next, self._next))
         return self._next
 
-    def _copy(self, copy: psycopg.Copy[Any], rows: int) -> None:
+    def _copy(self, copy: psycopg.Copy, rows: int) -> None:
         for _ in range(rows):
             self._next += 1
             copy.write_row((self._next, 0, "copied"))

@@ -16,8 +16,8 @@ from tests.waiting import LONG_S, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-    from fix_worker import Worker
+    from tests.fix_capture import Captured
+    from tests.fix_worker import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]
 

@@ -23,7 +23,7 @@ from tests.waiting import take_time, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fix_capture import Captured
+    from tests.fix_capture import Captured
 
 pytestmark = [
     pytest.mark.integration,

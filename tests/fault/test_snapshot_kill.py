@@ -17,7 +17,6 @@ import orjson
 import psutil
 import psycopg
 import pytest
-from fix_capture import Captured, event_of, wait_until_streaming
 
 from cdc import source
 from cdc.capture import CaptureSpec
@@ -28,6 +27,7 @@ from cdc.snapshot import reader, reads
 from cdc.snapshot.reads import SnapshotRequest
 from cdc.table import TableName
 from cdc.values import UNCHANGED_PLACEHOLDER
+from tests.fix_capture import Captured, event_of, wait_until_streaming
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

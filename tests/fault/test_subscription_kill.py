@@ -12,13 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fix_process import PlaceOrder, ReceivePayment, fulfilment, shop
-from fix_subscription import record
 
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import RetryPolicy, Subscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_process import PlaceOrder, ReceivePayment, fulfilment, shop
+from tests.fix_subscription import record
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault]

@@ -34,7 +34,7 @@ def show(tables: Path, source: str, view: str, step: int) -> None:
     """Follows what is published; ends the process before the step of that number."""
     stable_table.COMMITS_PER_CHECKPOINT = 2
     stable_table.CHECKPOINTS_PER_CLEANING = 1
-    stable_table.KEPT_HOURS = 0
+    stable_table.KEPT_HOURS = 0  # type: ignore[attr-defined]
     left = [step]
     for owner, name in STEPS:
         setattr(owner, name, _counted(getattr(owner, name), left))

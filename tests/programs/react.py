@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from fix_reactor import ORDERS, posting, store_on
-
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.reactor import Reactor
 from eventstore.reactor.runner import ReactorRunner
 from eventstore.subscription import RetryPolicy, Start
+from tests.fix_reactor import ORDERS, posting, store_on
 
 dsn, url, partitions = sys.argv[1:]
 reactor = Reactor(

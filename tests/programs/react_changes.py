@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fix_reactor import SendLetter, store_on
-
 from cdc.consumer import GroupStart
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.process import Dispatch
 from eventstore.reactor import HttpPost, Reactor
 from eventstore.subscription import RetryPolicy
 from projections.reacting.change_reactor import ChangeReactorRunner, reactor_changes
+from tests.fix_reactor import SendLetter, store_on
 
 if TYPE_CHECKING:
     from cdc.consumer import Change

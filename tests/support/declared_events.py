@@ -10,11 +10,11 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from fix_stored import STREAM, TENANT
 from hypothesis import strategies as st
 
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventTypes
+from tests.fix_stored import STREAM, TENANT
 
 types = EventTypes()
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import orjson
-from fix_archive import archived
-from fix_log import envelope
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableSchema
@@ -19,6 +17,8 @@ from projections.changes.record import Record
 from projections.definition.event_rows import ENVELOPE, KEY, EventForm
 from projections.definition.views import ARCHIVED_EVENTS, EVENTS, Store
 from projections.planning.view_plan import EventsPlan, ViewPlan
+from tests.fix_archive import archived
+from tests.fix_log import envelope
 from tests.support.order_events import types
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from fix_log import PLAN, TOPIC
 from hypothesis import strategies as st
 
 from cdc.values import UNCHANGED_PLACEHOLDER
@@ -16,6 +15,7 @@ from projections.changes.task_outcome import BlockedKeys
 from projections.definition.views import Store
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.stores.delta.history.states import HistoryChange, HistoryState, Rule, history
+from tests.fix_log import PLAN, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 from deltalake import DeltaTable
-from fix_archive import archived, compacted
-from fix_log import rekeyed
 from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableSchema
@@ -25,6 +23,8 @@ from projections.stores.delta.history.arrow import microseconds
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.history.tables import marks_of
 from projections.stores.delta.table_sink import TableSink
+from tests.fix_archive import archived, compacted
+from tests.fix_log import rekeyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 if TYPE_CHECKING:
-    from fix_shell import Shell
+    from tests.fix_shell import Shell
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from fix_account import (
-    Deposit,
-    account,
-    types,
-)
-
 from eventstore import (
     EventStore,
     StreamPart,
 )
+from eventstore.deciding.fold_identity import fold_name
 from eventstore.model.event import SNAPSHOT_TYPE, NewEvent
 from eventstore.model.event_id import new_event_id
 from eventstore.planning.snapshotting import (
-    fold_name,
     prefix_data,
     subjects_of,
+)
+from tests.fix_account import (
+    Deposit,
+    account,
+    types,
 )
 
 STREAM = "account-a"

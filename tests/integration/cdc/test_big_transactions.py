@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_capture import event_of
 
 from cdc.broker.client.admin import consumer
 from cdc.broker.topics.offsets import end_offsets, partitions
 from cdc.postgres import pressure, session
 from cdc.table import TableName
 from headwater.runtime.servers.connect import HEAP_MB
+from tests.fix_capture import event_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-    from fix_worker import Worker
-
     from cdc.change_event import ChangeEvent
     from cdc.postgres.pressure import Pressure
+    from tests.fix_capture import Captured
+    from tests.fix_worker import Worker
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -20,7 +20,7 @@ from cdc.table import TableName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

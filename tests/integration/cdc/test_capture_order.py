@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 import orjson
 import psycopg
 import pytest
-from fix_capture import event_of
 
 from cdc.envelope import Operation
 from cdc.lsn import Lsn
+from tests.fix_capture import event_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-
     from cdc.change_event import ChangeEvent
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

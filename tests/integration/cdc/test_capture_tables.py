@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

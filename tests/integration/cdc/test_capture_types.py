@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import psycopg
 import pytest
-from fix_types import HELD, REFUSED, WITHOUT_SAMPLES, insert_all, make_table, make_types, run
 
 from cdc import source
 from cdc.errors import ValueDecodeError
@@ -16,13 +15,13 @@ from cdc.postgres import catalog, session
 from cdc.snapshot import expression
 from cdc.table import ColumnKind, TableName
 from cdc.values import UNCHANGED, decoder, document
+from tests.fix_types import HELD, REFUSED, WITHOUT_SAMPLES, insert_all, make_table, make_types, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-
     from cdc.table import TableSchema
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fix_capture import Captured
-
     from cdc.change_event import ChangeEvent
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

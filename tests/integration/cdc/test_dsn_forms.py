@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_standby import free_port
 from psycopg.conninfo import conninfo_to_dict
 
 from cdc.capture import CaptureSpec
@@ -20,9 +19,10 @@ from cdc.postgres.errors import HostUnknownError, PostgresError
 from cdc.table import TableName
 from headwater.cli import main
 from headwater.project.settings import load
+from tests.fix_standby import free_port
 
 if TYPE_CHECKING:
-    from fix_standby import Clusters
+    from tests.fix_standby import Clusters
 
 pytestmark = pytest.mark.integration
 

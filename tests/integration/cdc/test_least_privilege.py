@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from fix_capture import Captured
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

@@ -24,9 +24,8 @@ from cdc.upkeep.topic_watch import look
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from fix_capture import Captured
-
     from cdc.upkeep.retention import PartitionReader
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

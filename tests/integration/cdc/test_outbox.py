@@ -26,9 +26,8 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-
     from eventstore.postgres.log import PostgresEventLog
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

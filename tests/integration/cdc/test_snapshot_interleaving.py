@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_seeds import examples
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from psycopg import errors
@@ -16,6 +15,7 @@ from cdc.lsn import Lsn
 from cdc.snapshot import read_point
 from cdc.snapshot.read_point import ReadPoint
 from cdc.table import TableName
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_capture import Captured, event_of
 
 from cdc import source
 from cdc.position import ChangePosition
@@ -17,6 +16,7 @@ from cdc.postgres import session
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reader, reads, request
 from cdc.table import TableName
+from tests.fix_capture import Captured, event_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

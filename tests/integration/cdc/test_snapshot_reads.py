@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from fix_capture import Captured, event_of
 
 from cdc import source
 from cdc.broker.topics import topics
@@ -29,6 +28,7 @@ from cdc.snapshot.errors import (
     WritersInTheWayError,
 )
 from cdc.table import TableName
+from tests.fix_capture import Captured, event_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

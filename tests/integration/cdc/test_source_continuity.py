@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_capture import Captured
 
 from cdc import source
 from cdc.broker.client.admin import admin
@@ -20,16 +19,17 @@ from cdc.postgres import captures, session, slot
 from cdc.postgres.errors import PublicationDriftError
 from cdc.snapshot import reader
 from cdc.table import TableName
+from tests.fix_capture import Captured
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_worker import Worker
     from psycopg import Connection
 
     from cdc.capture import CaptureSpec
     from cdc.postgres.slot import SlotStatus
+    from tests.fix_worker import Worker
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_capture import Captured, guarding, wait_until_streaming
-from fix_standby import free_port
 
 from cdc import source
 from cdc.connect.rest import ConnectRest
@@ -20,15 +18,16 @@ from cdc.lsn import Lsn
 from cdc.postgres import captures, pressure, session, slot
 from cdc.postgres.pressure import Level
 from cdc.snapshot import reader
+from tests.fix_capture import Captured, guarding, wait_until_streaming
+from tests.fix_standby import free_port
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fix_standby import Cluster, Clusters
-
     from cdc.lsn import Lsn
+    from tests.fix_standby import Cluster, Clusters
 
 pytestmark = pytest.mark.integration
 

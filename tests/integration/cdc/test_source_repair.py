@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_capture import Captured
 
 from cdc import source
 from cdc.capture import CaptureSpec
@@ -18,6 +17,7 @@ from cdc.postgres import captures, own_schema, publication, session, slot
 from cdc.snapshot import reader, reads
 from cdc.table import TableName
 from cdc.upkeep import reconcile
+from tests.fix_capture import Captured
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_a_repair_that_is_killed_at_any_step_is_refused_by_name_until_it_is_done
     spec = notes.spec
     with session.connect(spec.dsn) as connection, closing(ConnectRest(spec.connect_url)) as rest:
         for steps in range(1, 20):
-            under_way = repair(connection, rest, spec, reconcile=_reconciled(connection, rest))
+            under_way: Any = repair(connection, rest, spec, reconcile=_reconciled(connection, rest))
             said = [step for _, step in zip(range(steps), under_way, strict=False)]
             under_way.close()
             begun = captures.find(connection, spec.name)

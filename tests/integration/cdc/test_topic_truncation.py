@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from waiting import LONG_S
 
 from cdc.broker.topics import topics, truncation
 from cdc.broker.topics.topics import TopicSpec
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,9 +28,8 @@ from tests.waiting import stays_so, wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fix_capture import Captured
-
     from headwater.runtime import Endpoints
+    from tests.fix_capture import Captured
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from fix_process import PlaceOrder, ReceivePayment, deciders, fulfilment, types
-from fix_process import shop as blocking_shop
 
 from eventstore import AsyncEventStore
 from eventstore.errors import WrongKindError
@@ -16,6 +14,8 @@ from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.process.async_runner import AsyncProcessRunner
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import Start
+from tests.fix_process import PlaceOrder, ReceivePayment, deciders, fulfilment, types
+from tests.fix_process import shop as blocking_shop
 from tests.support.async_waiting import WAIT_S, until
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,6 @@ import threading
 from contextlib import suppress
 
 import pytest
-from fix_subscription import RECORD
 
 from eventstore.errors import SubscriptionError, UndeclaredError, WrongKindError
 from eventstore.model.query import EVERYTHING
@@ -17,6 +16,7 @@ from eventstore.subscription import AsyncSubscription, RetryPolicy, Subscription
 from eventstore.subscription.async_control import AsyncSubscriptions
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_subscription import RECORD
 from tests.support.async_waiting import WAIT_S, until
 
 pytestmark = pytest.mark.integration

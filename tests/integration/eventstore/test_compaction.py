@@ -8,17 +8,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_counters import (
-    ORIGINALS,
-    STREAM,
-    Added,
-    Counter,
-    Doubled,
-    Named,
-    Streams,
-    counting,
-    evolve,
-)
 
 from eventstore.errors import (
     CompactionError,
@@ -33,6 +22,17 @@ from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.compaction import PostgresCompactor
 from eventstore.privacy.personal import Redacted
 from eventstore.upkeep.compaction import CompactionPolicy
+from tests.fix_counters import (
+    ORIGINALS,
+    STREAM,
+    Added,
+    Counter,
+    Doubled,
+    Named,
+    Streams,
+    counting,
+    evolve,
+)
 
 if TYPE_CHECKING:
     from eventstore.postgres.log import PostgresEventLog

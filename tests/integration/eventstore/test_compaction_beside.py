@@ -7,13 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_counters import (
-    ORIGINALS,
-    STREAM,
-    Added,
-    Doubled,
-    Streams,
-)
 
 from eventstore.errors import (
     ContentionError,
@@ -27,6 +20,13 @@ from eventstore.postgres import compaction
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.log import PostgresEventLog
 from eventstore.upkeep.compaction import CompactionPolicy
+from tests.fix_counters import (
+    ORIGINALS,
+    STREAM,
+    Added,
+    Doubled,
+    Streams,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_counters import ORIGINALS, STREAM, Added, Counter, Streams, types
 
 from eventstore import EventStore
 from eventstore.errors import CompactionError, WrongExpectedVersionError
 from eventstore.postgres.audit import PostgresAudit
 from eventstore.postgres.retention import PostgresRetention
 from headwater.cli import main
+from tests.fix_counters import ORIGINALS, STREAM, Added, Counter, Streams, types
 
 if TYPE_CHECKING:
     from pathlib import Path

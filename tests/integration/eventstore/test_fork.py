@@ -11,11 +11,11 @@ import textwrap
 from contextlib import suppress
 
 import pytest
-from fix_subscription import new_event
 
 from eventstore.errors import StoreUnavailableError
 from eventstore.model.event import AppendRequest, StreamAppend
 from eventstore.postgres import answer
+from tests.fix_subscription import new_event
 
 pytestmark = pytest.mark.integration
 

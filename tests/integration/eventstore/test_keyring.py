@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from fix_services import fresh_database
 from psycopg import sql
 
 from eventstore.errors import (
@@ -32,6 +31,7 @@ from eventstore.privacy.personal import Personal, Redacted
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventTypes
 from eventstore.upkeep.upcast_check import check_log
+from tests.fix_services import fresh_database
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-from fix_seeds import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,6 +30,7 @@ from eventstore.memory import MemoryEventLog
 from eventstore.model.event import AppendRequest, Idempotency, NewEvent, StreamAppend, digest_of
 from eventstore.model.expected_version import ANY, NO_STREAM, STREAM_EXISTS
 from eventstore.model.query import Condition, Query, QueryItem
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

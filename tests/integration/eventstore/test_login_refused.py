@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_subscription import record
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
@@ -21,15 +20,15 @@ from eventstore.postgres.sessions import AsyncSessions, Sessions
 from eventstore.subscription import AsyncSubscription, Subscription, serving
 from eventstore.subscription.async_runner import AsyncSubscriptionRunner
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_subscription import record
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fix_subscription import Ledger
-
     from eventstore.model.event import StoredEvent
     from eventstore.subscription import Delivery
+    from tests.fix_subscription import Ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

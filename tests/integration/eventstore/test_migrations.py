@@ -10,13 +10,13 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
-from fix_services import fresh_database
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from eventstore.errors import AccessRefusedError, SchemaMissingError, StoreUnavailableError
 from eventstore.postgres import schema
 from eventstore.subscription.control import Subscriptions
+from tests.fix_services import fresh_database
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

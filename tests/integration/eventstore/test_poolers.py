@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from fix_pooler import SmallPooler
 
 from eventstore.errors import SubscriptionError
 from eventstore.log import StateSnapshot
@@ -22,6 +21,7 @@ from eventstore.privacy.master_key import new_master_keys
 from eventstore.subscription import Subscription, membership
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_pooler import SmallPooler
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

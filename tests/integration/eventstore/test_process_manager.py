@@ -5,14 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from fix_process import (
-    OrderPlaced,
-    PaymentReceived,
-    PlaceOrder,
-    ReceivePayment,
-    fulfilment,
-    shop,
-)
 
 from eventstore.deciding.context import Context
 from eventstore.errors import Rejected
@@ -20,6 +12,14 @@ from eventstore.process import Complete, Dispatch, Schedule
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import RetryPolicy, Start
 from eventstore.subscription.control import Subscriptions
+from tests.fix_process import (
+    OrderPlaced,
+    PaymentReceived,
+    PlaceOrder,
+    ReceivePayment,
+    fulfilment,
+    shop,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

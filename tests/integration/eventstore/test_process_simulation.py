@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from fix_process import CancelOrder, PlaceOrder, ReceivePayment, deciders, fulfilment, shop, types
 
 from eventstore import AsyncEventStore
 from eventstore.memory import MemoryEventLog
@@ -14,6 +13,15 @@ from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.process.async_runner import AsyncProcessRunner
 from eventstore.process.runner import ProcessRunner
 from eventstore.testing import MovedClock, ProcessSimulation
+from tests.fix_process import (
+    CancelOrder,
+    PlaceOrder,
+    ReceivePayment,
+    deciders,
+    fulfilment,
+    shop,
+    types,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

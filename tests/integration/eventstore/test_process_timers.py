@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from fix_process import OrderPlaced, PlaceOrder, fulfilment, shop
 from structlog.testing import capture_logs
 
 from eventstore.errors import UndeclaredError, WrongKindError
@@ -14,6 +13,7 @@ from eventstore.process import Complete, ProcessManager, Schedule
 from eventstore.process.runner import ProcessRunner
 from eventstore.subscription import RetryPolicy
 from eventstore.subscription.control import Subscriptions
+from tests.fix_process import OrderPlaced, PlaceOrder, fulfilment, shop
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from fix_reactor import ORDERS, Ordered, SendLetter, letters, place, posting, store_on
 
 from eventstore.async_store import AsyncEventStore
 from eventstore.errors import SubscriptionError
@@ -30,6 +29,7 @@ from eventstore.subscription import RetryPolicy, Start, Subscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.rebuild import rebuild
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_reactor import ORDERS, Ordered, SendLetter, letters, place, posting, store_on
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

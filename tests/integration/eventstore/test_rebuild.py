@@ -7,7 +7,6 @@ import threading
 
 import psycopg
 import pytest
-from fix_subscription import Ledger
 
 from eventstore.errors import SubscriptionError
 from eventstore.model.query import EVERYTHING
@@ -15,6 +14,7 @@ from eventstore.subscription import AsyncSubscription, RetryPolicy, Start, Subsc
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.rebuild import async_rebuild, rebuild
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_subscription import Ledger
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -42,7 +42,7 @@ class Counts:
 
 
 class AsyncCounts(Counts):
-    async def apply(self, stored, connection) -> None:
+    async def apply(self, stored, connection) -> None:  # type: ignore[override]
         await connection.execute(self.asked, (stored.stream, self.weight))
 
 

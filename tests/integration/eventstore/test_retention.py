@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 import structlog
-from fix_counters import ORIGINALS, STREAM, Added, Counter, Doubled, Named, Streams, types
 
 from eventstore import EventStore
 from eventstore.errors import CompactionError, WrongExpectedVersionError, WrongKindError
@@ -29,6 +28,7 @@ from eventstore.postgres.compaction import TOMBSTONE
 from eventstore.postgres.retention import PostgresRetention
 from eventstore.upkeep.compaction import CompactionPolicy
 from eventstore.upkeep.retention import RetentionReport, RetentionRule
+from tests.fix_counters import ORIGINALS, STREAM, Added, Counter, Doubled, Named, Streams, types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

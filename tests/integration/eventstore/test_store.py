@@ -11,19 +11,6 @@ import pytest
 import sqlalchemy
 import sqlalchemy.orm
 import structlog
-from fix_account import (
-    Account,
-    Deposit,
-    Deposited,
-    Empty,
-    Open,
-    Opened,
-    Overdrawn,
-    Withdraw,
-    account,
-    decide,
-    types,
-)
 
 from eventstore import (
     NO_STREAM,
@@ -38,6 +25,19 @@ from eventstore.deciding.fold_identity import fold_name
 from eventstore.postgres.async_log import AsyncPostgresEventLog
 from eventstore.postgres.keyring import PostgresKeyRing
 from eventstore.privacy.master_key import new_master_keys
+from tests.fix_account import (
+    Account,
+    Deposit,
+    Deposited,
+    Empty,
+    Open,
+    Opened,
+    Overdrawn,
+    Withdraw,
+    account,
+    decide,
+    types,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -4,7 +4,6 @@ import threading
 
 import psycopg
 import pytest
-from fix_subscription import RECORD, new_event, record
 
 from eventstore.errors import (
     CheckpointBeyondHeadError,
@@ -23,6 +22,7 @@ from eventstore.subscription import Start, Subscription
 from eventstore.subscription import serving as running
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_subscription import RECORD, new_event, record
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

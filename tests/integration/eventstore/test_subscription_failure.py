@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import psycopg
 import pytest
-from fix_subscription import RECORD, record
 from psycopg import errors as postgres
 from structlog.testing import capture_logs
 
@@ -16,6 +15,7 @@ from eventstore.subscription import serving as running
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import CONTENTION_MAX
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_subscription import RECORD, record
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

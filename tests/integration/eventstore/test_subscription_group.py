@@ -9,7 +9,6 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
-from fix_subscription import record
 
 from eventstore.errors import SubscriptionError
 from eventstore.subscription import Subscription, membership
@@ -19,6 +18,7 @@ from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.handling import Handling
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.subscription.session import BlockingSession, completed
+from tests.fix_subscription import record
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

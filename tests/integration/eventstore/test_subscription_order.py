@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from fix_subscription import record
 
 from eventstore.subscription import Subscription
 from eventstore.subscription.runner import SubscriptionRunner
+from tests.fix_subscription import record
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from fix_process import PlaceOrder, shop
-from fix_subscription import new_event, record
 from psycopg.rows import dict_row
 from structlog.testing import capture_logs
 
@@ -21,6 +19,8 @@ from eventstore.subscription import RetryPolicy, Subscription
 from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.runner import SubscriptionRunner
 from eventstore.subscription.trace import location_of, traceback_of
+from tests.fix_process import PlaceOrder, shop
+from tests.fix_subscription import new_event, record
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.integration

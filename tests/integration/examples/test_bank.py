@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from fix_bank import ROOT, Clients, Release, earlier_release
-from fix_pooler import pgbouncer
 
 from eventstore import EventStore, Redacted
 from eventstore.master_key import master_key_line, new_master_keys, read_master_keys
@@ -22,6 +20,8 @@ from eventstore.postgres.log import PostgresEventLog
 from eventstore.subscription.control import Subscriptions
 from examples.bank.balances import TABLE
 from examples.bank.domain import Account, Payment
+from tests.fix_bank import ROOT, Clients, Release, earlier_release
+from tests.fix_pooler import pgbouncer
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import psycopg
 import pytest
@@ -65,7 +66,7 @@ def test_rows_in_the_tables_are_those_of_the_ledger(database):
 
     ledger = traffic.run(database)
 
-    changed = ledger.to_json()["tables"]
+    changed: Any = ledger.to_json()["tables"]
     expected = {
         table: before[table]
         + changed.get(table, {}).get("insert", 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -20,6 +19,7 @@ from cdc.consumer.partition_queue import (
     QueuedRecord,
 )
 from cdc.consumer.retry import ChangeFailure
+from tests.fix_seeds import examples
 
 KEYS = (b"a", b"b", b"c", None)
 POISON = ChangeFailure("builtins.ValueError", None, 1, permanent=True)

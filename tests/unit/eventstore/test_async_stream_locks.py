@@ -8,11 +8,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_account import Deposit, Empty, Overdrawn, Withdraw, account, types
 
 from eventstore import AsyncEventStore
 from eventstore.memory import AsyncMemoryEventLog
 from eventstore.planning.async_stream_locks import AsyncStreamLocks
+from tests.fix_account import Deposit, Empty, Overdrawn, Withdraw, account, types
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

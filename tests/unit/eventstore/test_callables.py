@@ -6,13 +6,13 @@ import functools
 import warnings
 
 import pytest
-from fix_account import Account, Deposit, Deposited, account, decide, evolve
 
 from eventstore import AsyncEventStore, EventStore, EventTypes, WrongKindError, aggregate
 from eventstore.deciding.aggregate import evolves, handles
 from eventstore.memory import AsyncMemoryEventLog, MemoryEventLog
 from eventstore.model.callables import check_function, check_instance, check_result, is_async
 from eventstore.privacy.keyring import MemoryKeyRing
+from tests.fix_account import Account, Deposit, Deposited, account, decide, evolve
 
 
 async def coroutine(*_):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from fix_account import Account, Deposit, Deposited, Empty, Open, Withdraw, Withdrawn, account
 
 from eventstore import Decider, NameRefusedError, UndeclaredError, aggregate
 from eventstore.deciding.decider import decider_of
+from tests.fix_account import Account, Deposit, Deposited, Empty, Open, Withdraw, Withdrawn, account
 
 
 def test_events_are_folded_into_a_state_and_the_state_before_stays():

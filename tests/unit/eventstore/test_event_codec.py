@@ -14,8 +14,6 @@ from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
-from fix_seeds import examples
-from fix_stored import stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +24,8 @@ from eventstore.errors import (
 )
 from eventstore.serialization.exactness import fault_of
 from eventstore.serialization.registry import EventData
+from tests.fix_seeds import examples
+from tests.fix_stored import stored
 from tests.support.declared_events import (
     Everything,
     Level,

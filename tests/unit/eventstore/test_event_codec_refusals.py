@@ -12,7 +12,6 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 import pytest
-from fix_stored import STREAM, TENANT, stored
 
 from eventstore.errors import (
     EventRefusedError,
@@ -23,6 +22,7 @@ from eventstore.errors import (
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.exactness import DEPTH_MAX
 from eventstore.serialization.registry import EventData, EventTypes
+from tests.fix_stored import STREAM, TENANT, stored
 from tests.support.declared_events import (
     Everything,
     Level,

@@ -9,11 +9,11 @@ from typing import Literal, NamedTuple, TypedDict
 import msgspec
 import pydantic
 import pytest
-from fix_stored import stored
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from eventstore import EventTypes, Personal, UndeclaredError
 from eventstore.serialization.codec import Codec
+from tests.fix_stored import stored
 
 
 class Model(pydantic.BaseModel):

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 
 import msgspec
 import pytest
-from fix_account import Account, Deposit, Deposited, account, evolve, types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from eventstore import (
 )
 from eventstore.deciding.fold_identity import fold_name, shape_of
 from eventstore.memory import MemoryEventLog
+from tests.fix_account import Account, Deposit, Deposited, account, evolve, types
 
 NAMES = ["balance", "balance_cents", "total"]
 DEFAULTS: list[tuple[type, Any]] = [(int, 0), (int, 1), (float, 0.0), (int | None, None)]

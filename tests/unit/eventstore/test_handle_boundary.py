@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from fix_account import HookedLog, again, append_of
 
 from eventstore import (
     BatchRefusedError,
@@ -25,6 +24,7 @@ from eventstore import (
     tagged,
 )
 from eventstore.memory import MemoryEventLog
+from tests.fix_account import HookedLog, again, append_of
 
 types = EventTypes()
 

@@ -6,15 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fix_account import (
-    Deposit,
-    Deposited,
-    Withdraw,
-    Withdrawn,
-    account,
-    events_of,
-    evolve,
-)
 
 from eventstore import (
     EventRefusedError,
@@ -25,6 +16,15 @@ from eventstore import (
     evolves,
     handles,
     scenario,
+)
+from tests.fix_account import (
+    Deposit,
+    Deposited,
+    Withdraw,
+    Withdrawn,
+    account,
+    events_of,
+    evolve,
 )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from decimal import Decimal
 
 import pytest
-from fix_account import Deposit, Deposited, account, append_of, types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from eventstore.model.event import AppendRequest, Idempotency, StreamAppend, dig
 from eventstore.planning.idempotency import command_digest, earlier_digests, keyed_event_id
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.wire import encoded
+from tests.fix_account import Deposit, Deposited, account, append_of, types
 
 
 def test_a_deploy_that_adds_a_field_leaves_a_retry_the_same_command(make_account_store):

@@ -11,8 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fix_seeds import examples
-from fix_stored import STREAM, TENANT, stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +29,8 @@ from eventstore.privacy.sealing import (
 )
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventData, EventTypes
+from tests.fix_seeds import examples
+from tests.fix_stored import STREAM, TENANT, stored
 
 types = EventTypes()
 

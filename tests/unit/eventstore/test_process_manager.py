@@ -3,7 +3,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fix_process import (
+
+from eventstore.errors import BatchRefusedError, NameRefusedError, SubscriptionError
+from eventstore.process import CommandRejected, Dispatch, ProcessManager, Schedule, TimedOut
+from tests.fix_process import (
     CancelOrder,
     Fulfilment,
     OrderPlaced,
@@ -12,9 +15,6 @@ from fix_process import (
     RequestPayment,
     fulfilment,
 )
-
-from eventstore.errors import BatchRefusedError, NameRefusedError, SubscriptionError
-from eventstore.process import CommandRejected, Dispatch, ProcessManager, Schedule, TimedOut
 
 
 def test_a_process_manager_is_tested_without_a_store():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 
 import pytest
-from fix_reactor import ORDERS, Ordered, SendLetter, place, posting, store_on
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -30,6 +29,7 @@ from eventstore.reactor import (
 from eventstore.reactor.dry_run import dry_run
 from eventstore.reactor.limit import EffectLimit
 from eventstore.subscription.retry import Failure, RetryPolicy
+from tests.fix_reactor import ORDERS, Ordered, SendLetter, place, posting, store_on
 
 POLICY = BreakerPolicy(failures_max=3, open_s=5, open_max_s=15)
 AWAY = DependencyAwayError("away")

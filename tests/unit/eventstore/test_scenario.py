@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fix_account import (
+
+from eventstore import EventTypes, Rejected, UndeclaredError, aggregate, evolves, handles, scenario
+from eventstore.deciding.scenario import ForgottenExpectation
+from tests.fix_account import (
     Account,
     Deposited,
     Empty,
@@ -19,9 +22,6 @@ from fix_account import (
     Withdrawn,
     account,
 )
-
-from eventstore import EventTypes, Rejected, UndeclaredError, aggregate, evolves, handles, scenario
-from eventstore.deciding.scenario import ForgottenExpectation
 
 
 class Closed(Rejected):

@@ -9,19 +9,6 @@ from typing import Any
 
 import pytest
 import structlog
-from fix_account import (
-    Account,
-    Deposit,
-    Deposited,
-    Empty,
-    HookedLog,
-    Open,
-    Overdrawn,
-    Withdraw,
-    account,
-    decide,
-    evolve,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +26,19 @@ from eventstore.planning.snapshotting import (
     state_type,
 )
 from eventstore.privacy.keyring import MemoryKeyRing
+from tests.fix_account import (
+    Account,
+    Deposit,
+    Deposited,
+    Empty,
+    HookedLog,
+    Open,
+    Overdrawn,
+    Withdraw,
+    account,
+    decide,
+    evolve,
+)
 from tests.support.saved_states import (
     STREAM,
     a_store,

@@ -6,14 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 import structlog
-from fix_account import (
-    Deposit,
-    Deposited,
-    HookedLog,
-    Open,
-    Opened,
-    Withdraw,
-)
 
 from eventstore import (
     CompactedPrefix,
@@ -23,6 +15,14 @@ from eventstore import (
 )
 from eventstore.memory import MemoryEventLog
 from eventstore.privacy.keyring import MemoryKeyRing
+from tests.fix_account import (
+    Deposit,
+    Deposited,
+    HookedLog,
+    Open,
+    Opened,
+    Withdraw,
+)
 from tests.support.saved_states import (
     STREAM,
     a_store,

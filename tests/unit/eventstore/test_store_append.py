@@ -10,19 +10,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from fix_account import (
-    Account,
-    Deposit,
-    Deposited,
-    Open,
-    Opened,
-    Withdraw,
-    Withdrawn,
-    account,
-    always_faster,
-    append_of,
-    events_of,
-)
 
 from eventstore import (
     NO_STREAM,
@@ -51,6 +38,19 @@ from eventstore import (
 )
 from eventstore.memory import MemoryEventLog
 from eventstore.privacy.keyring import MemoryKeyRing
+from tests.fix_account import (
+    Account,
+    Deposit,
+    Deposited,
+    Open,
+    Opened,
+    Withdraw,
+    Withdrawn,
+    account,
+    always_faster,
+    append_of,
+    events_of,
+)
 
 
 @pytest.fixture

@@ -7,21 +7,6 @@ from datetime import datetime
 from uuid import UUID
 
 import pytest
-from fix_account import (
-    Deposit,
-    Deposited,
-    Empty,
-    Overdrawn,
-    Withdraw,
-    Withdrawn,
-    account,
-    again,
-    always_faster,
-    append_of,
-    decide,
-    events_of,
-    types,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +28,21 @@ from eventstore import (
 from eventstore.memory import MemoryEventLog
 from eventstore.planning.idempotency import command_digest, keyed_event_id, made_under
 from eventstore.planning.operation import PAUSE_S_MAX, pause_after
+from tests.fix_account import (
+    Deposit,
+    Deposited,
+    Empty,
+    Overdrawn,
+    Withdraw,
+    Withdrawn,
+    account,
+    again,
+    always_faster,
+    append_of,
+    decide,
+    events_of,
+    types,
+)
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_account import Deposit, Overdrawn, Withdraw, account, types
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventstore import EventStore
 from eventstore.memory import MemoryEventLog
 from eventstore.planning.stream_locks import StreamLocks
+from tests.fix_account import Deposit, Overdrawn, Withdraw, account, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable

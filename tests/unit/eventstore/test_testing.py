@@ -7,20 +7,6 @@ import warnings
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fix_process import (
-    CancelOrder,
-    Fulfilment,
-    OrderPlaced,
-    PaymentReceived,
-    PlaceOrder,
-    ReceivePayment,
-    RefundPayment,
-    RequestPayment,
-    SendShipment,
-    fulfilment,
-    shop,
-    types,
-)
 
 from eventstore import AsyncEventStore, Query
 from eventstore.deciding.scenario import ForgottenExpectation
@@ -40,6 +26,20 @@ from eventstore.testing import (
     ProcessSimulation,
     process_scenario,
     projection_scenario,
+)
+from tests.fix_process import (
+    CancelOrder,
+    Fulfilment,
+    OrderPlaced,
+    PaymentReceived,
+    PlaceOrder,
+    ReceivePayment,
+    RefundPayment,
+    RequestPayment,
+    SendShipment,
+    fulfilment,
+    shop,
+    types,
 )
 
 HOUR = timedelta(hours=1)

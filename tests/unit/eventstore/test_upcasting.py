@@ -8,7 +8,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from fix_stored import STREAM, TENANT, stored
 
 from eventstore.errors import StoreUnavailableError, SubjectKeyError, UndeclaredError, UpcastError
 from eventstore.privacy.keyring import MemoryKeyRing
@@ -16,6 +15,7 @@ from eventstore.privacy.personal import Personal, Redacted
 from eventstore.serialization.codec import Codec
 from eventstore.serialization.registry import EventData, EventTypes
 from eventstore.upkeep.upcast_check import Verdict, check_log
+from tests.fix_stored import STREAM, TENANT, stored
 
 SUBJECT = "c1"
 

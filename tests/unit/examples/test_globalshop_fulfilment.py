@@ -10,7 +10,6 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +52,7 @@ from examples.globalshop.orders import (
     ShipOrder,
     Status,
 )
+from tests.fix_seeds import examples
 
 ADA, PAYMENT_ID = UUID(int=1), UUID(int=2)
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

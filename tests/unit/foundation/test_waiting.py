@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from foundation import waiting
 from foundation.waiting import looks, wait_until
 
 
@@ -25,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
     return made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PLUGINS = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PASSES = "def test_it(): pass\n"
 SKIPS = "import pytest\ndef test_it(): pytest.skip('no server')\n"
 FAILS = "def test_it(): assert 0\n"
@@ -19,11 +19,11 @@ WORKERS = ("-p", "xdist", "-n", "2", "--dist", "loadfile")
 
 def run(folder: Path, *options: str) -> tuple[int, str]:
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-p", "fix_counts", "--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.fix_counts", "--import-mode=importlib"]
     answer = subprocess.run(
         [*command, *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PLUGINS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

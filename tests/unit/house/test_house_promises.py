@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from fix_counts import promises
+
+from tests.fix_counts import promises
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMISES = promises(ROOT)

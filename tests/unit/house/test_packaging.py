@@ -8,11 +8,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fix_packaging import PROJECT, closure, modules_of, normalized
 from hatchling.build import build_editable
 from packaging.requirements import Requirement
 
 from headwater.project import optional
+from tests.fix_packaging import PROJECT, closure, modules_of, normalized
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from fix_seeds import Rotation
 
-PLUGINS = Path(__file__).resolve().parents[2]
+from tests.fix_seeds import Rotation
+
+ROOT = Path(__file__).resolve().parents[3]
 TESTS = """
 import pytest
 from hypothesis import given, settings, strategies as st
-from fix_seeds import examples
+from tests.fix_seeds import examples
 
 @pytest.mark.rotating("seed", range(40), 3)
 def test_it(seed): pass
@@ -37,10 +38,19 @@ def test_inside(rotation):
 
 def ran(folder: Path, *options: str) -> str:
     (folder / "test_one.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "fix_seeds", "-sv", *options, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(PLUGINS)}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.fix_seeds",
+        "-sv",
+        *options,
+        str(folder),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, "--randomly-dont-reorganize"],
+        [*command, "--randomly-dont-reorganize", str(folder)],
         cwd=folder,
         env=environment,
         capture_output=True,

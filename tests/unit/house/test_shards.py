@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from fix_workers import parts_of, shard
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.fix_workers import parts_of, shard
 
 names = st.text("abc", min_size=1, max_size=3)
 

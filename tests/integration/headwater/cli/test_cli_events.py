@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from fix_standby import free_port
 
 from eventstore.postgres import schema
 from tests.fix_events_command import append
+from tests.fix_standby import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from projections.definition.views import DerivedView
+    from projections.planning.view_plan import ViewPlan
+
 pytestmark = pytest.mark.integration
 
 SETTINGS = """
@@ -104,7 +107,8 @@ class Project:
         kept = registry.kept(self.source, self.name, platform.project.declarations.views.values())
         binding.bind(self.source, self.name, [each.view for each in kept], decides=True)
         spec = platform.views.job_spec()
-        there = [(each.name, store) for each in (*spec.plans, *spec.derived) for store in each.to]
+        views: tuple[ViewPlan | DerivedView, ...] = (*spec.plans, *spec.derived)
+        there = [(each.name, store) for each in views for store in each.to]
         if there:
             positions.publish(self.source, self.name, there, Lsn(1))
 

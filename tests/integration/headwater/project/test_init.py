@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from fix_services import fresh_database
 
 from cdc.postgres import own_schema, session
 from cdc.table import TableName
@@ -21,6 +20,7 @@ from headwater.project.added_text import NOTE, adding, joined, undo, unfinished
 from headwater.project.project import open_project
 from headwater.project.survey import Wanted, survey
 from projections.definition.views import Store
+from tests.fix_services import fresh_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable

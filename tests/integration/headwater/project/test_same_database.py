@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_services import fresh_database
 
 from headwater.cli import main
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from headwater.project.project import open_project
 from headwater.project.settings.errors import ConflictingSettingsError
+from tests.fix_services import fresh_database
 
 if TYPE_CHECKING:
     from pathlib import Path

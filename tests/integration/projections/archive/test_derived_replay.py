@@ -15,7 +15,6 @@ import orjson
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from fix_archive import archived, compacted
 
 from cdc.lsn import Lsn
 from cdc.table import Column, ColumnKind, TableName, TableSchema
@@ -33,6 +32,7 @@ from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import plan_views
 from projections.publishing.published_versions import Published
 from projections.stores.delta.table_sink import TableSink
+from tests.fix_archive import archived, compacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived, compacted
-from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
@@ -19,6 +17,8 @@ from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
+from tests.fix_archive import archived, compacted
+from tests.fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

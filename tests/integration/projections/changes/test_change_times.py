@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from fix_log import PLAN, TOPIC, Source, envelope, numbered
 
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
@@ -33,6 +32,7 @@ from projections.definition.views import (
 from projections.errors import DeclarationError, PlanError
 from projections.planning.view_plan import plan_views
 from projections.stores.delta.table_sink import TableSink
+from tests.fix_log import PLAN, TOPIC, Source, envelope, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived
-from fix_log import PLAN, TABLE, TOPIC, Source, envelope, groups, numbered, sources
-from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,15 +34,18 @@ from projections.definition.views import ChangeTime, MirrorView, Store
 from projections.errors import DeclarationError, PlanError
 from projections.planning.view_plan import plan_views
 from projections.stores.delta.table_sink import TableSink
+from tests.fix_archive import archived
+from tests.fix_log import PLAN, TABLE, TOPIC, Source, envelope, groups, numbered, sources
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from fix_seeds import Rotation
     from pyspark.sql import SparkSession
 
     from projections.planning.view_plan import ViewPlan
+    from tests.fix_seeds import Rotation
 
 pytestmark = pytest.mark.integration
 
@@ -230,8 +230,8 @@ def of_log(log: Source, rows: Iterable[int]) -> dict[int, datetime | None]:
             found = event.position.version, str(event.operation), event.position.lsn.value
             newest[key] = max(found, newest.get(key, found))
     emptied = newest.get(None, (0, "t", 0))
-    found = {key: max(newest.get(key, emptied), emptied) for key in rows}
-    return {key: committed(lsn) if op == "c" else None for key, (_, op, lsn) in found.items()}
+    last = {key: max(newest.get(key, emptied), emptied) for key in rows}
+    return {key: committed(lsn) if op == "c" else None for key, (_, op, lsn) in last.items()}
 
 
 def test_what_a_read_brings_keeps_the_time_of_a_row_that_is_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from projections.definition.views import Store
 from projections.errors import (
     KeylessChangeError,
     NoStoredRowError,
+    QuarantineDownError,
     QuarantineFullError,
     WaitsBehindError,
 )
@@ -184,7 +185,7 @@ def test_what_could_not_be_read_is_remembered_once_it_is_superseded(shop: Ledger
 
 
 def test_a_database_that_is_away_is_named_without_its_address() -> None:
-    with pytest.raises(quarantine_table.QuarantineDownError) as refused:
+    with pytest.raises(QuarantineDownError) as refused:
         quarantine_table.connect(LedgerAddress("postgresql://u:secret@127.0.0.1:9/x", "shop", 1))
 
     assert "secret" not in f"{refused.value} {refused.value.detail}"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from deltalake import DeltaTable
-from fix_log import PLAN, TOPIC, Source, numbered
 
 from cdc.lsn import Lsn
 from cdc.postgres import own_schema
@@ -29,6 +28,7 @@ from projections.planning.view_plan import HistoryPlan
 from projections.publishing.boundary import UnpublishedProgress
 from projections.publishing.published_versions import Published
 from projections.stores.delta.sink import WarehouseSink
+from tests.fix_log import PLAN, TOPIC, Source, numbered
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from tests.oracles.derived_queries import DDL, TABLES, Grammar, SpreadWorld, Wor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fix_seeds import Rotation
     from pyspark.sql import DataFrame, SparkSession
 
     from projections.incremental.spark.analysis import Derivation
+    from tests.fix_seeds import Rotation
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 

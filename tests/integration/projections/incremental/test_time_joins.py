@@ -12,7 +12,6 @@ import orjson
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater.reading import sql
@@ -27,6 +26,7 @@ from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.table_format import FEED
+from tests.fix_log import KEYS, PLAN, TOPIC, Source, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

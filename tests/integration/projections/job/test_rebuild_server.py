@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived
-from fix_log import PLAN, TOPIC, orders
 
 from eventstore.serialization.registry import EventTypes
 from projections.archive import replay
@@ -41,6 +39,8 @@ from projections.versions.bulk_requests import (
 )
 from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
+from tests.fix_archive import archived
+from tests.fix_log import PLAN, TOPIC, orders
 from tests.support.event_logs import PLAN as EVENTS
 from tests.support.event_logs import placed
 from tests.waiting import wait_until
@@ -167,7 +167,8 @@ def test_the_job_fills_a_cache_as_the_command_would(
             bulk = JobEngine(config, plan, filling) if by_job else None
             target = ReplayTarget((plan,), lambda: open_sink(Store.CACHE, place), bulk=bulk)
             replay.replay(config.archive, [target])
-        with closing(open_sink(Store.CACHE, place)) as sink:
+        opened: Any = open_sink(Store.CACHE, place)
+        with closing(opened) as sink:
             found.append(sorted(map(dict, sink.documents(plan)), key=lambda row: row["id"]))
             sink.drop(plan)
 

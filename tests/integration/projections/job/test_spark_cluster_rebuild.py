@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived
-from fix_log import PLAN, TOPIC, Source, numbered
 
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, SparkCluster
 from headwater.runtime.java.jars import ensure
 from projections.archive import replay
-from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.archive.task import ReplayOptions, ReplayResult, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
 from projections.definition.views import Store
 from projections.errors import RebuildSpaceError
@@ -37,6 +35,8 @@ from projections.versions import job_engine
 from projections.versions.bulk_requests import BulkRequests
 from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
+from tests.fix_archive import archived
+from tests.fix_log import PLAN, TOPIC, Source, numbered
 from tests.programs.rebuild_driver import COMMITS
 from tests.support.task_halts import TaskHalts
 from tests.waiting import LONG_S, wait_until
@@ -184,7 +184,7 @@ def cluster(started: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 def filled(
     config: JobConfig, plan: ViewPlan, *, by_job: bool = True, **options: Any
-) -> replay.ReplayResult:
+) -> ReplayResult:
     """What a command does that fills a version."""
     (store,) = plan.to
     filling = FillOptions()
@@ -198,7 +198,8 @@ def filled(
 def left(config: JobConfig, plan: ViewPlan) -> Any:
     """Rows, and versions of all keys with those of deletes."""
     (store,) = plan.to
-    with closing(open_sink(store, config.addresses)) as sink:
+    opened: Any = open_sink(store, config.addresses)
+    with closing(opened) as sink:
         if store is Store.TABLE:
             names = (plan.name, f"{plan.name}.deleted")
             tables = [DeltaTable(str(config.addresses.tables / name)) for name in names]
@@ -210,7 +211,7 @@ def left(config: JobConfig, plan: ViewPlan) -> Any:
         return rows, sink.versions(plan, [RowChange((key,), 0, None, 0) for key in ROWS])
 
 
-def as_by_command(config: JobConfig, plan: ViewPlan, result: replay.ReplayResult) -> None:
+def as_by_command(config: JobConfig, plan: ViewPlan, result: ReplayResult) -> None:
     """Compares what is there with what a replay without Spark makes of the same archive."""
     other = replace(plan, name=f"{plan.name}_by_command")
     expected = filled(config, other, by_job=False)
@@ -263,7 +264,8 @@ def in_store(cluster: Cluster, store: Store) -> None:
         as_by_command(cluster.config, plan, result.result(LONG_S))
     assert [] == cluster.left_behind()
     for each in (plan, replace(plan, name=f"{plan.name}_by_command")):
-        with closing(open_sink(store, cluster.config.addresses)) as sink:
+        opened: Any = open_sink(store, cluster.config.addresses)
+        with closing(opened) as sink:
             sink.drop(each)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.errors import SinkUnavailableError
 from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
+from tests.fix_seeds import examples
 from tests.support.event_logs import PLAN, logs, placed
 from tests.support.replays import Kill, KilledError, Tables, alike, fill, replay_killed
 

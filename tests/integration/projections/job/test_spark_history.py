@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from fix_archive import archived
-from fix_log import KEYS, LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +26,9 @@ from projections.definition.views import Store
 from projections.job.rebuilding import divided_records, engine, keyed_fill
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.history.sink import HistorySink
+from tests.fix_archive import archived
+from tests.fix_log import KEYS, LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
+from tests.fix_seeds import examples
 from tests.support.replays import (
     HistoryTables,
     Kill,

@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from fix_archive import archived
-from fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +26,9 @@ from projections.definition.views import ChangeTime
 from projections.errors import ReplayStoppedError, ViewHaltedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
+from tests.fix_archive import archived
+from tests.fix_log import LEAN, PLAN, TOPIC, envelope, numbered, orders, topics
+from tests.fix_seeds import examples
 from tests.support.replays import (
     KEYS,
     Kill,

@@ -12,14 +12,11 @@ from uuid import uuid4
 
 import orjson
 import pytest
-from fix_archive import archived, compacted
-from fix_log import KEYS, LEAN, PLAN, TOPIC, orders, topics
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.archive import replay
-from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
+from projections.archive.task import ReplayOptions, ReplayResult, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
 from projections.changes.task_outcome import BlockedKeys
 from projections.common.task_fence import TaskFence
@@ -31,6 +28,9 @@ from projections.job.rebuilding.engine import SparkEngine
 from projections.planning.job_config import StoreAddresses
 from projections.stores.factory import open_sink
 from projections.stores.opensearch.sink import SearchSink
+from tests.fix_archive import archived, compacted
+from tests.fix_log import KEYS, LEAN, PLAN, TOPIC, orders, topics
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ class Filled:
         )
         self.waits: set[str] = set()
 
-    def replayed(self, archive: Path, options: ReplayOptions | None = None) -> replay.ReplayResult:
+    def replayed(self, archive: Path, options: ReplayOptions | None = None) -> ReplayResult:
         (store,) = self.plan.to
         target = ReplayTarget(
             (self.plan,),
@@ -115,7 +115,8 @@ class Filled:
 
     def drop(self) -> None:
         (store,) = self.plan.to
-        with closing(open_sink(store, self._addresses)) as sink:
+        opened: Any = open_sink(store, self._addresses)
+        with closing(opened) as sink:
             sink.drop(self.plan)
 
 

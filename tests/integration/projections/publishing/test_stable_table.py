@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.schema import PrimitiveType
-from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from projections.publishing.published_content import TableVersion
 from projections.publishing.published_versions import Published, stable_path
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.table_format import CONFIGURATION, FEED
+from tests.fix_seeds import examples
 from tests.programs import killed_show
 from tests.waiting import wait_until
 
@@ -482,6 +482,6 @@ def test_readers_see_no_error_no_half_and_no_step_back_across_switches(tmp_path:
         thread.join(30)
 
     assert switcher.exitcode == 0
-    assert [[]] * 5 == [each.wrong for each in (writer, *readers)]
+    assert [[]] * 5 == [writer.wrong, *(reader.wrong for reader in readers)]
     assert {} == showcase.failing
     assert writer.number > SWITCHES

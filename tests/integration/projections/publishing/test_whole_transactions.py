@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fix_capture import Captured
-    from fix_spark import ViewJob
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
 
 pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.timeout(600)]
 
@@ -110,7 +110,7 @@ def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_k
     tables, source = job.spec.config.addresses.tables, bank.spec.name
     published, reader = Published(tables, source), Reader(tables, source)
     banks = [Bank(bank.database, seed) for seed in (1, 2)]
-    threads = [*banks, reader]
+    threads: list[Bank | Reader] = [*banks, reader]
     job.start()
     for thread in threads:
         thread.start()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_reactor import SendLetter, store_on
 
 from cdc import consumer
 from cdc.consumer import GroupStart, GroupUnknownError, pausing
@@ -26,6 +25,7 @@ from eventstore.reactor import HttpPost, Invoke, Reactor
 from headwater.cli import main
 from projections.reacting.change_reactor import ChangeReactorRunner, reactor_changes
 from projections.reacting.dry_run import dry_run_changes
+from tests.fix_reactor import SendLetter, store_on
 from tests.waiting import stays_so, wait_until
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 import redis
 from deltalake import DeltaTable
-from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +37,7 @@ from projections.stores.valkey.index_check import ExpectedIndexes
 from projections.stores.valkey.index_scan import MEMBERS_AT_ONCE, entries
 from projections.stores.valkey.sink import CacheSink
 from projections.verification.verify import verify
+from tests.fix_seeds import examples
 from tests.oracles.sink_contract import latest
 
 if TYPE_CHECKING:

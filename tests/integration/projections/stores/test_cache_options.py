@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from projections.errors import CacheUnknownError, NoStoredRowError, UnholdableVa
 from projections.planning.view_plan import ViewPlan
 from projections.stores.valkey.reader import CacheReader, Count, Rank
 from projections.stores.valkey.sink import CacheSink
+from tests.fix_seeds import examples
 from tests.oracles.sink_contract import SinkContract, latest
 
 if TYPE_CHECKING:

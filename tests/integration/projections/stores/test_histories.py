@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from fix_history import EPOCH, gone, price, prices, slowly, stored, unlike
-from fix_log import Source, numbered, sources
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -21,6 +19,8 @@ from projections.errors import UnholdableValueError, WaitsBehindError
 from projections.stores.delta.history.arrow import HistoryForm
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.history.states import HistoryChange, history
+from tests.fix_history import EPOCH, gone, price, prices, slowly, stored, unlike
+from tests.fix_log import Source, numbered, sources
 from tests.support.history_records import COLUMNS, deliver, expected, pieces, things
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from fix_history import EPOCH, gone, price, prices, slowly, stored, unlike
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -16,6 +15,7 @@ from projections.changes.row_change import Applied, ReadSpan, RowChange
 from projections.stores.delta.history.arrow import HistoryForm
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.history.states import HistoryChange, history
+from tests.fix_history import EPOCH, gone, price, prices, slowly, stored, unlike
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_history import EPOCH, PRICES, gone, price, prices, slowly, stored, unlike
-from fix_log import PLAN, TOPIC, Source, numbered, sources
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -30,6 +28,8 @@ from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.stores.delta.history.check import HistoryCheck
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.schema_migration import reshape
+from tests.fix_history import EPOCH, PRICES, gone, price, prices, slowly, stored, unlike
+from tests.fix_log import PLAN, TOPIC, Source, numbered, sources
 from tests.support.history_records import COLUMNS, deliver, expected, pieces, things
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from deltalake import DeltaTable
-from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey import client as valkey_client
 from projections.stores.valkey import row as valkey_row
 from projections.stores.valkey.sink import CacheSink
+from tests.fix_seeds import examples
 from tests.oracles.sink_contract import (
     SinkContract,
     delete,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from fix_seeds import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from projections.errors import SinkUnavailableError
 from projections.stores.delta import table_diff
 from projections.stores.delta.table_diff import ChangedRow, TableDifference, compare
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from fix_types import HELD, insert_all, make_table, make_types
 
 from cdc.postgres import catalog
 from cdc.table import TableName
@@ -14,12 +13,13 @@ from projections.definition.views import MirrorView, Store
 from projections.planning.view_plan import plan_views
 from projections.stores.factory import open_sink
 from projections.verification import source_rows
+from tests.fix_types import HELD, insert_all, make_table, make_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-    from fix_spark import ViewJob
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
 
 # One array of each type would only be one more text.
 COLUMNS = [column for column in HELD if column.name.startswith("s")]

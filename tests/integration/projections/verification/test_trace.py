@@ -15,8 +15,8 @@ from projections.verification.trace import StoredState, trace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fix_capture import Captured
-    from fix_spark import ViewJob
+    from tests.fix_capture import Captured
+    from tests.fix_spark import ViewJob
 
 pytestmark = pytest.mark.integration
 

@@ -24,8 +24,8 @@ from projections.versions import (
 )
 from projections.versions import derived as versions_derived
 from projections.versions.version import VersionState
-from tests.support.order_writes import Reader, readers, writing
-from tests.support.version_steps import connected, switched
+from tests.support.order_writes import readers, writing
+from tests.support.version_steps import Reader, connected, switched
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

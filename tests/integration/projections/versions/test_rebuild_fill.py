@@ -12,8 +12,6 @@ import orjson
 import psycopg
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived, compacted
-from fix_log import envelope
 
 from cdc.broker.topics import topics
 from cdc.broker.topics.topics import TopicSpec
@@ -31,6 +29,8 @@ from projections.versions import fill as versions_fill
 from projections.versions import fill_from_archive, handover, rebuild, registry
 from projections.versions.bulk_requests import FORM, BulkAnswer, BulkRequests, BulkServer
 from projections.versions.fill import FillOptions
+from tests.fix_archive import archived, compacted
+from tests.fix_log import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

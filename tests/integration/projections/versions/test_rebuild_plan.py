@@ -14,8 +14,6 @@ import orjson
 import psycopg
 import pytest
 import redis
-from fix_archive import archived
-from fix_log import envelope
 
 from cdc.postgres import own_schema
 from cdc.table import TableName
@@ -38,6 +36,8 @@ from projections.versions import handover, rebuild, registry
 from projections.versions.compare import compare_versions
 from projections.versions.handover import HandoverOffsets
 from projections.versions.version import FillProgress
+from tests.fix_archive import archived
+from tests.fix_log import envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,8 @@ import typer
 from deltalake import write_deltalake
 
 from cdc.lsn import Lsn
-from headwater.cli import main, services
+from headwater import runtime
+from headwater.cli import main
 from headwater.cli.output import print_error
 from headwater.cli.verification import VerificationReport, present
 from headwater.errors import UnhealthyError, UsageError
@@ -207,7 +208,7 @@ def test_ctrl_c_exits_130(project: Path, run: Run, monkeypatch: pytest.MonkeyPat
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(services.runtime, "status", interrupted)
+    monkeypatch.setattr(runtime, "status", interrupted)
 
     assert 130 == run("status")[0]
 

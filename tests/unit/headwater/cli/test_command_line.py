@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -12,11 +13,11 @@ from headwater import __version__
 from headwater.cli import command_line
 from headwater.cli.app import _GROUPS, _MODULES
 
-WHOLE = get_command(command_line())
+WHOLE: Any = get_command(command_line())
 NAMES = sorted(WHOLE.commands)
 
 
-def _said(group: object, name: str) -> list[tuple[str, str | None, list[str]]]:
+def _said(group: Any, name: str) -> list[tuple[str, str | None, list[str]]]:
     command = group.commands[name]
     inner = getattr(command, "commands", {})
     own = (name, command.help, [parameter.name for parameter in command.params])
@@ -29,7 +30,7 @@ def test_every_command_is_named_with_the_module_that_has_it() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_that_is_loaded_alone_is_that_of_the_whole_tree(name: str) -> None:
-    alone = get_command(command_line(["--verbose", name, "--json"]))
+    alone: Any = get_command(command_line(["--verbose", name, "--json"]))
 
     assert _said(WHOLE, name) == _said(alone, name)
     module = _MODULES.get(name)
@@ -39,7 +40,8 @@ def test_a_command_that_is_loaded_alone_is_that_of_the_whole_tree(name: str) -> 
 
 
 def test_what_is_no_command_is_looked_for_among_all() -> None:
-    assert NAMES == sorted(get_command(command_line(["stauts"])).commands)
+    tree: Any = get_command(command_line(["stauts"]))
+    assert NAMES == sorted(tree.commands)
 
 
 def test_a_command_loads_nothing_of_the_others() -> None:

@@ -12,7 +12,8 @@ import pytest
 from headwater.cli import main
 from headwater.runtime import ServiceState, ServiceStatus
 from headwater.runtime.home import Home
-from headwater.runtime.status import ProcessRecord, RuntimeStatus
+from headwater.runtime.process import ProcessRecord
+from headwater.runtime.status import RuntimeStatus
 from projections.common.fault import Fault
 from projections.errors import NoExecutorsError
 from projections.job import driver

@@ -45,9 +45,10 @@ def a_result() -> DemoResult:
 
 
 def shown(result: DemoResult, *, width: int = 80, unicode: bool = True) -> str:
-    console = Console(file=io.StringIO(), width=width, no_color=True)
+    text = io.StringIO()
+    console = Console(file=text, width=width, no_color=True)
     console.print(report(result, unicode=unicode))
-    return console.file.getvalue()
+    return text.getvalue()
 
 
 def test_views_that_agree_are_said_to_equal_their_source():
@@ -75,7 +76,8 @@ def test_every_difference_is_named_with_its_number():
 
 @pytest.mark.parametrize("counts", [(1, 0, 0), (0, 1, 0), (0, 0, 1)], ids=str)
 def test_any_single_difference_makes_the_result_red(counts):
-    wrong = StoreComparison("orders", "cache", 10, *counts, "0/1")
+    missing, extra, different = counts
+    wrong = StoreComparison("orders", "cache", 10, missing, extra, different, "0/1")
 
     assert not dataclasses.replace(a_result(), views=(wrong,)).verified
 

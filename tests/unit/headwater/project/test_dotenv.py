@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_seeds import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.project.settings import dotenv
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path

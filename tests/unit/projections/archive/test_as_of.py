@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from deltalake import DeltaTable
-from fix_archive import archived, compacted
-from fix_log import PLAN, TOPIC
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +31,9 @@ from projections.definition.views import Store
 from projections.errors import MomentUnreadableError
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.table_diff import compare
+from tests.fix_archive import archived, compacted
+from tests.fix_log import PLAN, TOPIC
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from fix_archive import archived
-from fix_log import TABLE, TOPIC, envelope
 
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
@@ -22,6 +20,8 @@ from projections.archive.survey import ArchiveSurvey, RecordFilter
 from projections.changes.record import Record
 from projections.definition.views import EventsRef, EventsView, HistoryColumns, MirrorView, Store
 from projections.errors import ArchiveIncompleteError
+from tests.fix_archive import archived
+from tests.fix_log import TABLE, TOPIC, envelope
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,11 @@ from copy import deepcopy
 from typing import Any
 
 import orjson
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.archive import table
+from tests.fix_seeds import examples
 
 ODD = st.sampled_from(
     [

@@ -19,9 +19,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 from deltalake import DeltaTable
-from fix_archive import SENT_AT, archived, compacted
-from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, envelope, numbered, sources, topics
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +37,9 @@ from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.expectations.expectation import expect
 from projections.errors import ArchiveIncompleteError, ReplayStoppedError
 from projections.planning.view_plan import HistoryPlan
+from tests.fix_archive import SENT_AT, archived, compacted
+from tests.fix_log import LEAN, PLAN, TABLE, TOPIC, Source, envelope, numbered, sources, topics
+from tests.fix_seeds import examples
 from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:

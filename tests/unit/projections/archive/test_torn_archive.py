@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_archive import archived
-from fix_log import PLAN, TOPIC, orders
 
 from projections.archive.replay import replay
 from projections.archive.task import ReplayTarget
 from projections.errors import ArchiveMissingError
+from tests.fix_archive import archived
+from tests.fix_log import PLAN, TOPIC, orders
 from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from fix_log import LEAN, PLAN, TABLE, TOPIC, Source, groups, numbered, sources
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +22,8 @@ from projections.changes.quarantine.retry import retry_keys
 from projections.changes.quarantine.table import BEHIND, UNEXPECTED, UNRESOLVED, RetriedRecord
 from projections.changes.task_outcome import BlockedKeys, UnappliedRecord
 from projections.definition.expectations.expectation import expect
+from tests.fix_log import LEAN, PLAN, TABLE, TOPIC, Source, groups, numbered, sources
+from tests.fix_seeds import examples
 from tests.oracles.sink_contract import SinkContract
 from tests.support.memory_sink import MemorySink
 

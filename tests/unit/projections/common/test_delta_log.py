@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
-from fix_log import PLAN
 
 from projections.changes.row_change import RowChange
 from projections.common.delta_log import torn
 from projections.errors import TableTornError
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.identity import Marked
+from tests.fix_log import PLAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from fix_log import KEYS, PLAN, TABLE, TOPIC, Source, numbered
 
 from cdc.table import TableName
 from headwater import expect, source, view
@@ -27,6 +26,7 @@ from projections.errors import (
 )
 from projections.incremental.expectation_filter import ExpectationFilter
 from projections.planning.view_plan import plan_views
+from tests.fix_log import KEYS, PLAN, TABLE, TOPIC, Source, numbered
 from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:

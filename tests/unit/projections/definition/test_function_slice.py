@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from projections.definition.derived.function_source import (
     digest_of,
     sliced,
 )
+from tests.fix_seeds import examples
 
 
 def slice_of(text: str, name: str = "made") -> FunctionSlice:

@@ -12,9 +12,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
-from fix_archive import archived, compacted
-from fix_log import PLAN, TOPIC, Source, numbered, sources
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +31,9 @@ from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.delta.table_format import CONFIGURATION, FEED
+from tests.fix_archive import archived, compacted
+from tests.fix_log import PLAN, TOPIC, Source, numbered, sources
+from tests.fix_seeds import examples
 from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import ProjectionError
 from projections.incremental.patterns.batch import Limits, found
+from tests.fix_seeds import examples
 from tests.oracles.pattern_searches import MINUTE, patterns, rows_for
 from tests.oracles.walked_pattern import Event, walked
 

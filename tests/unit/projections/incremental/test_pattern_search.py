@@ -6,7 +6,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from projections.errors import ProjectionError
 from projections.incremental.patterns.index import Comparison, RowIndex, WorkBudget
 from projections.incremental.patterns.search import GroupRows, Match
 from projections.incremental.patterns.search import matches as searched
+from tests.fix_seeds import examples
 from tests.oracles.pattern_searches import MINUTE, operators, patterns, rows_for, values
 from tests.oracles.walked_pattern import Event, episode, holds, walked
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 import pyarrow as pa
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from projections.definition.views import ChangeTime, Store
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.job.rebuilding.fill_tasks import READ, FillRows, PlainChanges
 from projections.planning.view_plan import ViewPlan
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

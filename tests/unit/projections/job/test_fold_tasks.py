@@ -10,8 +10,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from fix_archive import archived
-from fix_log import TOPIC, envelope
 
 from projections.archive.fold_entries import ENTRY, folded_rows, read_entries
 from projections.archive.scan import ArchiveScan
@@ -20,6 +18,8 @@ from projections.changes.record import Record
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
 from projections.job.rebuilding.task_files import TaskFiles
+from tests.fix_archive import archived
+from tests.fix_log import TOPIC, envelope
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.errors import PySparkException
 
 from projections.errors import SinkRefusedError, SinkUnavailableError
 from projections.job import query_supervisor
@@ -38,7 +39,7 @@ class Store:
             if self.tried > 100:
                 self.stopped.set()
             if self.error is None:
-                raise query_supervisor.PySparkException("[NOBODY_KNOWS] what this is")
+                raise PySparkException("[NOBODY_KNOWS] what this is")
             raise self.error
         self.stopped.set()
         return Query()

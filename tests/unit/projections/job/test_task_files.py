@@ -13,7 +13,12 @@ import pytest
 from projections.common.fault import Fault, FaultError
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
-from projections.errors import ArchiveMissingError, RebuildSpaceError, SinkUnavailableError
+from projections.errors import (
+    ArchiveMissingError,
+    ProjectionError,
+    RebuildSpaceError,
+    SinkUnavailableError,
+)
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.task_files import TaskFiles
 
@@ -127,7 +132,9 @@ def test_an_error_of_a_task_shows_no_value(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_spark_says_gets_a_name(error: OSError, kind: type, said: str) -> None:
+def test_what_spark_says_gets_a_name(
+    error: OSError, kind: type[ProjectionError], said: str
+) -> None:
     with pytest.raises(kind) as ended, engine._named_errors("what", Path("/home/.view.filling")):
         raise error
     assert said in (ended.value.detail or "")

@@ -84,11 +84,11 @@ def test_what_nobody_can_read_any_more_goes_and_the_newest_stays(
     group: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = time.time_ns()
-    monkeypatch.setattr(published_versions.time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     group.publish(1, 100, {"a": 1})
-    monkeypatch.setattr(published_versions.time, "time_ns", lambda: now_ns + 1_800 * 10**9)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + 1_800 * 10**9)
     group.publish(1, 200, {"a": 2})
-    monkeypatch.setattr(published_versions.time, "time_ns", lambda: now_ns + 3_700 * 10**9)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + 3_700 * 10**9)
     group.publish(1, 300, {"a": 3})
 
     assert [200, 300] == [version.lsn for version in group.all()]
@@ -242,7 +242,7 @@ def test_switches_are_known_as_long_as_versions_from_before_them(
     now_ns = time.time_ns()
     for hours in (0.0, 0.5, 1.5, 3.0):
         at_ns = now_ns + round(hours * 3600 * 10**9)
-        monkeypatch.setattr(published_versions.time, "time_ns", lambda at_ns=at_ns: at_ns)
+        monkeypatch.setattr(time, "time_ns", lambda at_ns=at_ns: at_ns)
         group.publish(1, round(100 + hours * 10), {"a": 1, "a.v2": 1})
         group.switch({"a": "a.v2" if group.current().get("a", "a") == "a" else "a"})
     content = msgspec.json.decode((group.folder / "current.json").read_bytes())

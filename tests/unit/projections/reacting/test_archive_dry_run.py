@@ -7,9 +7,6 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fix_archive import SENT_AT, archived, compacted
-from fix_log import TABLE, TOPIC, numbered, orders, sources
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +15,9 @@ from eventstore.reactor import Invoke, Reactor
 from projections.errors import ArchiveMissingError
 from projections.reacting.change_reactor import change_key
 from projections.reacting.dry_run import dry_run_archive
+from tests.fix_archive import SENT_AT, archived, compacted
+from tests.fix_log import TABLE, TOPIC, numbered, orders, sources
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,6 @@ from collections import Counter, deque
 from types import SimpleNamespace
 
 import pytest
-from fix_reactor import ORDERS, SendLetter, store_on, types
 
 from cdc import Change, ChangePosition, Lsn, Operation, TableName
 from eventstore.memory import MemoryEventLog
@@ -22,6 +21,7 @@ from projections.reacting.change_reactor import (
     tables_of,
 )
 from projections.reacting.dry_run import dry_run_changes
+from tests.fix_reactor import ORDERS, SendLetter, store_on, types
 from tests.waiting import wait_until
 
 TABLE = TableName("public", "orders")
@@ -29,6 +29,8 @@ QUICK = BreakerPolicy(failures_max=2, open_s=0.01, open_max_s=0.02)
 
 
 class Outcomes:
+    change: Change
+
     def __init__(self, changes, change_id):
         self.changes, self.id = changes, change_id
 

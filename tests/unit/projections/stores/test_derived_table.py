@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projections.definition.columns import DELETED_FIELD
 from projections.stores.delta.derived_table import DerivedTable, settled
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from fix_seeds import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from projections.publishing.published_content import TableVersion
 from projections.publishing.published_versions import Published
 from projections.stores.delta.derived_table import DerivedTable
 from projections.stores.delta.table_stats import kept, states
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fix_seeds import examples
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from projections.changes.sink import StoredKey
 from projections.verification.recheck import judge
 from projections.verification.report import KeyVerdict
+from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fix_log import PLAN
-
 from projections.changes.quarantine import table as quarantine_table
 from projections.definition.views import Store
 from projections.planning.job_config import JobConfig
 from projections.versions import fill
+from tests.fix_log import PLAN
 
 if TYPE_CHECKING:
     import pytest
