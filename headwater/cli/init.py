@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from headwater.cli.options import Json
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import duration, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.project import scaffold
 from headwater.project.settings import DEFAULT_FILE
@@ -30,7 +30,6 @@ _NAMED_MAX: Final = 5
 _START_S: Final = 23
 """How long servers and job take to start, about; the tables' own share comes on top."""
 
-_ROUND_MIN: Final = 1.5
 """So much of a unit is told in it."""
 
 _UNITS: Final = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
@@ -232,7 +231,7 @@ def _show_load(found: DatabaseSurvey) -> None:
     disk = _size(sum(choice.disk_bytes for choice in found.mirrored))
     stderr.print(
         f"first load: {len(found.mirrored)} tables, about {rows:,} rows ({size}), about "
-        f"{_duration(_load_s(found))} on two cores (a rough estimate), "
+        f"{duration(_load_s(found))} on two cores (a rough estimate), "
         f"and {disk} of this machine's disk",
         soft_wrap=True,
     )
@@ -291,10 +290,3 @@ def _size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:,.1f} {name}"
     return f"{count} B"
-
-
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    if minutes < _ROUND_MIN:
-        return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 60 * _ROUND_MIN else f"{minutes / 60:.1f} h"

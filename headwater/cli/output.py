@@ -18,12 +18,24 @@ if TYPE_CHECKING:
     from foundation.errors import PlatformError
 
 _WIDTH_MAX: Final = 2_000
+_MINUTE_S: Final = 60
+_ROUND_MIN: Final = 1.5
+"""Minutes, and hours, below which the smaller unit is printed."""
+
 stderr = Console(stderr=True, highlight=False)
 
 
 def stdout() -> Console:
     """Returns a console on the stdout of this moment, which tests may have replaced."""
     return Console(highlight=False)
+
+
+def duration(seconds: float) -> str:
+    """Returns a span of time for people, such as `40 s`, `12 min` or `3.5 h`."""
+    minutes = seconds / _MINUTE_S
+    if minutes < _ROUND_MIN:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 60 * _ROUND_MIN else f"{minutes / 60:.1f} h"
 
 
 def print_json(document: object) -> None:

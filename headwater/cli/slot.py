@@ -15,7 +15,7 @@ from cdc.postgres import captures, pressure, session
 from cdc.postgres.pressure import Level, Pressure
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.output import duration, print_json, print_rows, stderr, stdout
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -119,8 +119,8 @@ def _print(found: Pressure | None, loss: capture.Loss | None) -> None:
         ("may hold back", _mib(found.keep_bytes) if found.keep_bytes else "any amount"),
         ("log grows by", f"{_mib(round(found.bytes_per_s))}/s"),
         ("free on its disk", _mib(found.disk_bytes) if found.disk_bytes is not None else "unknown"),
-        ("disk full in", _duration(found.disk_full_in_s)),
-        ("given up in", _duration(found.given_up_in_s)),
+        ("disk full in", _time_left(found.disk_full_in_s)),
+        ("given up in", _time_left(found.given_up_in_s)),
     ]
     print_rows([{"": name, " ": value} for name, value in rows], as_json=False, title="", empty="")
     if found.level is not Level.OK:
@@ -140,11 +140,8 @@ def _advice(found: Pressure) -> str:
     return "the slot holds back more than max_wal_size"
 
 
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "never, or unknown"
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours} h {rest // 60:02d} min" if hours else f"{rest // 60} min {rest % 60:02d} s"
+def _time_left(seconds: float | None) -> str:
+    return "never, or unknown" if seconds is None else duration(seconds)
 
 
 def _mib(count: int) -> str:

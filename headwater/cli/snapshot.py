@@ -12,7 +12,7 @@ from rich.markup import escape
 from cdc.snapshot import report, request
 from cdc.table import TableName
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import duration, print_json, print_rows, stderr
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from cdc.capture import CaptureSpec
     from cdc.snapshot.reads import Read
     from cdc.snapshot.report import ReadReport
-
-_MINUTE_S = 60
-_HOUR_S = 3600
 
 
 def resnapshot(
@@ -97,7 +94,7 @@ def row_of(line: ReadReport) -> dict[str, object]:
         "rows": rows if line.id is not None else None,
         "percent": f"{line.percent:g} %" if line.percent is not None else None,
         "rows/s": f"{line.rows_per_s:,.0f}" if line.rows_per_s else None,
-        "left": _duration(line.remaining_s),
+        "left": None if line.remaining_s is None else duration(line.remaining_s),
     }
 
 
@@ -139,16 +136,6 @@ def key_of(text: str) -> object:
         return json.loads(text, parse_int=str, parse_float=str)  # no digit is lost
     except json.JSONDecodeError:
         return text  # a text may begin so, too; what it is none of is refused by its type
-
-
-def _duration(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    if seconds < _MINUTE_S:
-        return f"{seconds:.0f} s"
-    if seconds < _HOUR_S:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _HOUR_S:.1f} h"
 
 
 def _spec(options: SourceOptions) -> CaptureSpec:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.markup import escape
 
 from headwater.cli import difference, plan, rebuild, replay, state, token, verification, version
 from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
-from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.output import duration, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
 from projections.definition.views import DerivedView
 from projections.publishing.published_versions import Published
@@ -89,23 +89,60 @@ def status(
     the view is healthy; a code says why a store is not written now, or which background task fails.
     Views are verified in the background: the listing shows the position through which each was last
     found equal to its source, and how many rows were wrong at the last comparison.
+
+    After a pause, the job has a backlog: records that a store has not got yet. Their number is
+    shown if it is more than one batch, with the time until the store has caught up.
     """
     done = for_each(options.platforms(), _status)
     rows = [
-        {**done.named(source), **row} for source, (found, *_) in done.found.items() for row in found
+        {**done.named(source), **row, "backlog": listing.backlogs.get(str(row["store"]))}
+        for source, listing in done.found.items()
+        for row in listing.rows
     ]
     if not as_json:
         columns = dict.fromkeys(name for row in rows for name in row)
         rows = [{**columns, **row, "unexpected": _counts(row["unexpected"])} for row in rows]
+        for row in rows:
+            del row["backlog"]  # printed below, once for each store
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
-    for _, paused, building in done.found.values():
-        verification.print_paused(paused)
-        plan.print_building(building)
+    for source, listing in done.found.items():
+        verification.print_paused(listing.paused)
+        plan.print_building(listing.building)
+        print_backlogs(done.named(source).get("source"), listing.backlogs)
     done.end()
 
 
-def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault], list[Place]]:
-    """Rows of the listing, why views are paused, and what is being filled for the first time."""
+def print_backlogs(source: str | None, backlogs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints how far each store is behind, and when it will have caught up."""
+    for store, backlog in backlogs.items():
+        rate, left_s = backlog["fewer_per_s"], backlog["left_s"]
+        if left_s is not None:
+            when = f"caught up in {duration(left_s)}"
+        elif rate is None:
+            when = "the rate is not known yet"
+        else:
+            when = f"not catching up, {-rate:,.0f} more each second"
+        place = store if source is None else f"{source} in {store}"
+        stderr.print(f"[dim]backlog[/] {escape(place)}: {backlog['records']:,} records, {when}")
+
+
+class _Listing(NamedTuple):
+    """The views of a source.
+
+    Attributes:
+        rows: Rows of the listing.
+        paused: Why views are paused.
+        building: Views and stores that are being filled for the first time.
+        backlogs: By store; see `JobReport.backlogs`.
+    """
+
+    rows: list[dict[str, Any]]
+    paused: list[Fault]
+    building: list[Place]
+    backlogs: Mapping[str, Mapping[str, Any]]
+
+
+def _status(platform: Platform) -> _Listing:
     paused = {view.name: view.fault for view in platform.views.bound().paused}
     report, waiting = platform.job_report, platform.views.waiting()
     records, unexpected = report.records(), report.unexpected()
@@ -154,7 +191,8 @@ def _status(platform: Platform) -> tuple[list[dict[str, Any]], list[Fault], list
         for (view, store), code in apart.items()
         if (view, store) not in shown and view not in paused  # never there, or lost
     ]
-    return rows, list(paused.values()), platform.building()
+    backlogs = report.backlogs() if platform.job_runs() else {}
+    return _Listing(rows, list(paused.values()), platform.building(), backlogs)
 
 
 @app.command("explain")

@@ -51,6 +51,17 @@ class JobReport:
                 found[view, "table"] = kept["failed"]
         return found
 
+    def backlogs(self) -> dict[str, dict[str, Any]]:
+        """Returns by store the records that the job has still to read, if more than one batch.
+
+        For the keys, see `QueryBacklog.figures`.
+        """
+        return {
+            store: query["backlog"]
+            for store, query in self._queries.items()
+            if query.get("backlog")
+        }
+
     def store_errors(self) -> dict[str, dict[str, Any]]:
         """Returns the error of each store whose query does not run at the moment."""
         return _errors(self._queries)

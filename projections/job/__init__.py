@@ -4,8 +4,8 @@ Purpose: `driver` takes the lock of the home and starts a `generation`: everythi
 views are bound to one state of their tables. A `streaming_query` passes batches to a
 `batch_writer`.
 Entry points: `driver.run`, `generation`, `tasks` (what runs beside queries), `batch` (sessions
-beside the job), `spark` (session, JVM, cluster), `status` (`run/job.json`), `schema_watch`,
-`initial_load`, `backfill`, `store_recovery`, `data_loss`.
+beside the job), `spark` (session, JVM, cluster), `status` (`run/job.json`), `backlog`,
+`schema_watch`, `initial_load`, `backfill`, `store_recovery`, `data_loss`.
 Invariants: one driver writes a home. A query's checkpoint and its stores belong together and are
 checked at each start. Loss is refused with an error code, and never ignored.
 Tests: tests/unit/projections/job, tests/integration/projections/job.

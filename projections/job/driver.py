@@ -225,9 +225,12 @@ class _Job:
         for name, progress in self._progress.items():
             if name not in queries:  # all its views are paused
                 progress.running, progress.error = False, None
+                progress.backlog.clear()
         for query in queries.values():
             running = query.query
             query.progress.running = running is not None
+            if running is None:
+                query.progress.backlog.clear()  # the time until it runs again is no rate
             # expensive: Spark converts all offsets to text, which is parsed here
             wanted = running is not None and query.progress.phases_wanted
             last = running.lastProgress if running is not None and wanted else None

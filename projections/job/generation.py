@@ -20,6 +20,7 @@ from projections.definition.views import Store
 from projections.errors import ProjectionError
 from projections.job import data_loss
 from projections.job.active_plans import ActivePlans
+from projections.job.backlog import QueryBacklog
 from projections.job.initial_load import load_new
 from projections.job.query_supervisor import SupervisedQuery
 from projections.job.spark.session import session_of_batches
@@ -29,6 +30,7 @@ from projections.job.streaming_query import (
     CHANGED,
     BatchContext,
     committed_offsets,
+    pace,
     prepare_store,
     start_archive,
     start_query,
@@ -180,7 +182,8 @@ class Generation:
             )
 
     def _add(self, name: str, start: Callable[[], Any]) -> None:
-        progress = self._progress.setdefault(str(name), QueryProgress())
+        backlog = QueryBacklog(pace(self.spec, name).offsets_max)
+        progress = self._progress.setdefault(str(name), QueryProgress(backlog=backlog))
         self.queries[str(name)] = SupervisedQuery(
             str(name), start, progress, lambda: self._loss(name)
         )

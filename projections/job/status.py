@@ -12,6 +12,7 @@ import orjson
 
 from foundation.atomic_file import write_atomically
 from projections.common.fault import Fault
+from projections.job.backlog import QueryBacklog, unread_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +70,7 @@ class QueryProgress:
             `applied`, `quarantined` and `filtered`, in each batch and so in all.
         failed: By view and expectation, rows of those batches that did not meet it.
         recent: Its last batches.
+        backlog: The records that it has still to read.
     """
 
     batches: int = 0
@@ -80,6 +82,7 @@ class QueryProgress:
     views: dict[str, dict[str, int]] = field(default_factory=dict)
     failed: dict[str, dict[str, int]] = field(default_factory=dict)
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    backlog: QueryBacklog = field(default_factory=lambda: QueryBacklog(0))
 
     def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds the counters of a finished batch."""
@@ -123,10 +126,11 @@ class QueryProgress:
         return bool(self.recent) and self.recent[-1].batch_id != self.phases_of
 
     def time_spent(self, last: StreamingQueryProgress) -> None:
-        """Adds the phases of a batch; Spark reports them some time after it."""
+        """Adds the phases of a batch and what is left; Spark reports both some time after it."""
         if last.batchId >= self.recent[-1].batch_id:
             self.phases_of = self.recent[-1].batch_id
             self.phases_ms = dict(last.durationMs)
+            self.backlog.add(time.monotonic(), unread_records(last))
 
     def figures(self) -> dict[str, Any]:
         """Returns the figures for the status file."""
@@ -145,6 +149,7 @@ class QueryProgress:
             "lag_p50_ms": _middle([batch.lag_p50_ms or 0 for batch in fresh]),
             "lag_p99_ms": max((batch.lag_p99_ms or 0 for batch in fresh), default=None),
             "phases_ms": self.phases_ms,
+            "backlog": self.backlog.figures(),
             "error": asdict(self.error) if self.error else None,
         }
 

@@ -9,7 +9,7 @@ from projections.job.status import QueryProgress
 
 
 def told(batch: int, **phases: int) -> Any:
-    return SimpleNamespace(batchId=batch, durationMs=phases)
+    return SimpleNamespace(batchId=batch, durationMs=phases, sources=[])
 
 
 def test_batches_of_the_archive_count_what_they_have_added() -> None:
