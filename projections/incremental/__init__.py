@@ -1,4 +1,4 @@
-"""Derived views, kept up to date by what changed in their inputs.
+"""Derived views, kept up to date by the changes of their inputs.
 
 Purpose: find the keys of a query over several views that a change affects, compute their rows
 and deliver these to every store.

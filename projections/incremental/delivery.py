@@ -42,7 +42,7 @@ _COMMIT: Final = "_commit_version"
 
 
 class DeliveredState(msgspec.Struct, frozen=True):
-    """What a store has of a derived view.
+    """The delivered state of a derived view in a store.
 
     Attributes:
         table: Id of the view's table.
@@ -77,12 +77,12 @@ _DELIVERED: Final = msgspec.json.Decoder(dict[str, DeliveredState])
 
 
 def delivered_file(config: JobConfig, store: Store) -> Path:
-    """Returns the file that records what a store has of each derived view."""
+    """Returns the file that records the delivered state of each derived view in a store."""
     return config.checkpoint(store).with_name(f"{store}.derived.json")
 
 
 def delivered(config: JobConfig, store: Store) -> dict[str, DeliveredState]:
-    """Returns what a store has of each derived view, by physical name."""
+    """Returns the delivered state of each derived view in a store, by physical name."""
     try:
         content = delivered_file(config, store).read_bytes()
         return _DELIVERED.decode(content)
@@ -163,14 +163,16 @@ class DerivedDelivery:
     def _between(self, table: DeltaTable, first: int) -> Iterator[list[RowChange]]:
         try:
             read = table.load_cdf(starting_version=first, ending_version=self.through)
-            found = pa.table(read.read_all())
+            changes = pa.table(read.read_all())
         except Exception as error:  # noqa: BLE001  # a missing file raises nothing more special
             raise FeedLostError(
                 f"view {self.plan.name}: the change feed of its table has a gap",
                 detail=f"since its version {self.after}: {type(error).__name__}",
                 hint="all its rows are written again automatically",
             ) from None
-        feed = found.cast(pa.schema([each.with_type(_plain(each.type)) for each in found.schema]))
+        feed = changes.cast(
+            pa.schema([each.with_type(_plain(each.type)) for each in changes.schema])
+        )
         form = DerivedForm(self.plan, feed.schema)
         rows, gone = last_changes(feed, self.plan.keys)
         yield form.changes(rows, self.number)
@@ -210,8 +212,8 @@ def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Ta
             continue
         key = tuple(change[name] for name in keys)
         # a commit that replaces a row lists the old one as deleted
-        found = change[_COMMIT], change[_TYPE] != "delete", place
-        last[key] = max(found, last.get(key, (-1, False, 0)))
+        candidate = change[_COMMIT], change[_TYPE] != "delete", place
+        last[key] = max(candidate, last.get(key, (-1, False, 0)))
     there = [place for _, present, place in last.values() if present]
     gone = [place for _, present, place in last.values() if not present]
     columns = [name for name in feed.column_names if name not in (_TYPE, _COMMIT, VERSION_COLUMN)]

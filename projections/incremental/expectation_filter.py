@@ -79,14 +79,14 @@ class ExpectationFilter:
         inspection = Inspection(self.view, self.expectations, columns)
         wanted = [name for name in columns if name in inspection.named]
         values = rows.select(wanted).to_pylist() if wanted else [{}] * rows.num_rows
-        found = [
+        unmet = [
             None if was else inspection.unmet(row) for was, row in zip(gone, values, strict=True)
         ]
         self.failed.update(inspection.failed)
-        return found
+        return unmet
 
 
 def _type(kind: pa.DataType) -> Type:
     if kinds.is_timestamp(kind):
         return Type.TIMESTAMP if kind.tz is None else Type.TIMESTAMPTZ
-    return next((found for fits, found in _TYPES if fits(kind)), Type.OTHER)
+    return next((column_type for fits, column_type in _TYPES if fits(kind)), Type.OTHER)

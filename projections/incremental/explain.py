@@ -73,29 +73,29 @@ def explain(
 
 
 def explain_derived(
-    view: DerivedView, source: str, said: Mapping[str, Any], group: Iterable[str]
+    view: DerivedView, source: str, status: Mapping[str, Any], group: Iterable[str]
 ) -> ViewExplanation:
     """Describes how a derived view is maintained.
 
     Args:
         view: The view.
         source: Name of its source.
-        said: The job's report on it; empty if the job has not maintained it yet.
+        status: The job's report on it; empty if the job has not maintained it yet.
         group: The views whose tables are published together with its own.
     """
-    strategy = "not known before the job has kept it"
-    if said.get("strategy") == "keyed":
-        ways = [f"{name}: {way}" for name, found in said["paths"].items() for way in found]
+    strategy = "unknown until the job has maintained it"
+    if status.get("strategy") == "keyed":
+        ways = [f"{name}: {way}" for name, paths in status["paths"].items() for way in paths]
         along = view.along
         onward = (
             "" if along is None else f" and, of many rows, from the {along.time} of a change on"
         )
-        near = f"; what is near a change by {', '.join(said['near'])}" if said.get("near") else ""
-        strategy = f"by {', '.join(said['by'])}{onward}; " + "; ".join(ways) + near
-    elif said.get("strategy") and view.along is not None and not view.along.by:
+        near = f"; rows near a change by {', '.join(status['near'])}" if status.get("near") else ""
+        strategy = f"by {', '.join(status['by'])}{onward}; " + "; ".join(ways) + near
+    elif status.get("strategy") and view.along is not None and not view.along.by:
         strategy = f"from the {view.along.time} of a change on"
-    elif said.get("strategy"):
-        strategy = f"computed as a whole: {said['reason']}"
+    elif status.get("strategy"):
+        strategy = f"computed as a whole: {status['reason']}"
     return ViewExplanation(
         view.name,
         "derived",
@@ -104,7 +104,7 @@ def explain_derived(
         strategy,
         tuple(sorted(group)),
         {
-            str(store): _sink(view, source, store) + _trouble(said, store)
+            str(store): _sink(view, source, store) + _trouble(status, store)
             for store in sorted(view.to)
         },
         tuple(str(each) for each in view.expectations),
@@ -129,10 +129,10 @@ def _strategy(plan: ViewPlan) -> str:
     return f"every state of each key, valid since {by}"
 
 
-def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
+def _trouble(status: Mapping[str, Any], store: Store) -> tuple[str, ...]:
     """Returns why a derived view is missing from a store."""
-    told = said if store is Store.TABLE else said.get("stores", {}).get(str(store), {})
-    error = told.get("error")
+    in_store = status if store is Store.TABLE else status.get("stores", {}).get(str(store), {})
+    error = in_store.get("error")
     if error is None:
         return ()
     seen = [text for text in (error["detail"], error["hint"]) if text]
@@ -140,16 +140,16 @@ def _trouble(said: Mapping[str, Any], store: Store) -> tuple[str, ...]:
 
 
 def _sink(view: ViewPlan | DerivedView, source: str, store: Store) -> tuple[str, ...]:
-    found = [_PLACES[store].format(name=view.name, source=source)]
+    structures = [_PLACES[store].format(name=view.name, source=source)]
     if store is Store.SEARCH:
-        found += [f"{name}: {option}" for name, option in sorted(view.search.fields.items())]
+        structures += [f"{name}: {option}" for name, option in sorted(view.search.fields.items())]
     if store is Store.CACHE and view.cache != DEFAULT_OPTIONS:
         cache = view.cache
-        found += [f"layout {cache.layout}"]
-        found += [] if cache.ttl is None else [f"gone {cache.ttl} after its last change"]
-        found += [f"lookup {pattern}" for pattern in cache.lookups]
-        found += [f"counter {pattern}: {of}" for pattern, of in sorted(cache.counters.items())]
-        found += [
+        structures += [f"layout {cache.layout}"]
+        structures += [] if cache.ttl is None else [f"gone {cache.ttl} after its last change"]
+        structures += [f"lookup {pattern}" for pattern in cache.lookups]
+        structures += [f"counter {pattern}: {of}" for pattern, of in sorted(cache.counters.items())]
+        structures += [
             f"leaderboard {pattern}: {by}" for pattern, by in sorted(cache.leaderboards.items())
         ]
-    return tuple(found)
+    return tuple(structures)

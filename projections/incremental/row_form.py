@@ -46,21 +46,21 @@ def derived_plan(view: DerivedView, source: str, schema: pa.Schema) -> ViewPlan:
     fields = [each for each in schema if each.name != VERSION_COLUMN]
     columns = tuple(_column(each) for each in fields)
     nested = {each.name: made for each in fields if (made := _nested(each.type)) is not None}
-    found = TableSchema(place, columns, view.keys)
+    table = TableSchema(place, columns, view.keys)
     for name in view.keys:
         if name in nested:
             raise PlanError(
                 f"view {view.name}: column {name} cannot be a key",
-                detail=found.by_name[name].type_name,
+                detail=table.by_name[name].type_name,
                 hint="use simple values as keys: search and cache identify rows by their text",
             )
     view.search.check(view.name, TableSchema(place, (*columns, *_leaves(nested)), view.keys))
-    view.cache.check(view.name, found)
+    view.cache.check(view.name, table)
     plan = ViewPlan(
         view.name,
         source,
         "",
-        found,
+        table,
         view.keys,
         view.to,
         cache=view.cache,
@@ -77,8 +77,8 @@ def form_of(plan: ViewPlan) -> str:
     columns = [(c.name, str(c.kind), c.type_name) for c in plan.schema.columns]
     search = sorted((name, repr(option)) for name, option in plan.search.fields.items())
     options = [plan.keys, plan.cache.form, search, plan.search.analyzer, plan.search.analysis]
-    said = orjson.dumps([columns, options], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(said).hexdigest()[:16]
+    encoded = orjson.dumps([columns, options], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(encoded).hexdigest()[:16]
 
 
 class DerivedForm:
@@ -96,12 +96,12 @@ class DerivedForm:
 
     def changes(self, rows: pa.Table, version: int) -> list[RowChange]:
         """Converts rows to changes of a version."""
-        found = []
+        changes = []
         for row in rows.select(self._names).to_pylist():
             for name, encode in self._nested:
                 row[name] = encode(row[name])
-            found.append(RowChange(self._key(row), version, row, 0))
-        return found
+            changes.append(RowChange(self._key(row), version, row, 0))
+        return changes
 
     def deletes(self, keys: pa.Table, version: int) -> list[RowChange]:
         """Converts keys to deletes of a version."""
@@ -123,15 +123,15 @@ def misnamed(plan: ViewPlan, change: RowChange) -> UnholdableValueError | None:
 
 
 def _leaves(nested: Mapping[str, Nested], above: str = "") -> list[Column]:
-    found = []
+    leaves = []
     for name, each in nested.items():
         path = f"{above}{name}"
         for column in each.columns:
             if column.name not in each.inner:
                 dotted = f"{path}.{column.name}"
-                found.append(Column(dotted, column.kind, column.type_name))
-        found += _leaves(each.inner, f"{path}.")
-    return found
+                leaves.append(Column(dotted, column.kind, column.type_name))
+        leaves += _leaves(each.inner, f"{path}.")
+    return leaves
 
 
 def _column(field: pa.Field) -> Column:
@@ -142,11 +142,15 @@ def _column(field: pa.Field) -> Column:
     if pa.types.is_integer(kind):
         return Column(name, ColumnKind.INTEGER, _INTEGERS[kind.bit_width])
     if pa.types.is_timestamp(kind):
-        told = ColumnKind.TIMESTAMP if kind.tz is None else ColumnKind.TIMESTAMPTZ
-        return Column(name, told, str(told))
-    for holds, told in _KINDS:
+        column_kind = ColumnKind.TIMESTAMP if kind.tz is None else ColumnKind.TIMESTAMPTZ
+        return Column(name, column_kind, str(column_kind))
+    for holds, column_kind in _KINDS:
         if holds(kind):
-            return Column(name, told, str(kind) if told is ColumnKind.NESTED else str(told))
+            return Column(
+                name,
+                column_kind,
+                str(kind) if column_kind is ColumnKind.NESTED else str(column_kind),
+            )
     raise PlanError(f"column {name} has a type that no store supports", detail=str(kind))
 
 
@@ -157,8 +161,12 @@ def _nested(kind: pa.DataType) -> Nested | None:
             return Nested(many=True, columns=inner.columns, inner=inner.inner, value=inner.value)
         return Nested(many=True, value=_column(pa.field("value", kind.value_type)))
     if pa.types.is_struct(kind):
-        found = {each.name: inner for each in kind if (inner := _nested(each.type)) is not None}
-        return Nested(many=False, columns=tuple(_column(each) for each in kind), inner=found)
+        inner_columns = {
+            each.name: inner for each in kind if (inner := _nested(each.type)) is not None
+        }
+        return Nested(
+            many=False, columns=tuple(_column(each) for each in kind), inner=inner_columns
+        )
     return Nested(many=False) if pa.types.is_map(kind) else None
 
 

@@ -1,4 +1,4 @@
-"""Which keys of a query over several inputs a change of its inputs affects.
+"""Determines the keys of a query that a change of its inputs affects.
 
 Purpose: a proof that rows of other keys stay as they are, or the decision to compute everything.
 Entry points: `strategy` (by which columns a view is kept), `lineage` (finds the paths and proves

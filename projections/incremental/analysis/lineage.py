@@ -20,27 +20,28 @@ operator's columns that `paths` accepts: if the rows with one value of `c` diffe
 paths give that value. And `rows`: a path through an unchanged operator finds all its rows, or more.
 
 - *Leaf `x`.* A row that differs is a changed row.
-- *Project, Filter, Sort, Union, Expand.* They treat each row by itself. What differs above comes
-  from a row that differs below, with the same columns or those they are computed from (for NULL as
-  for any value). A filter is followed right above a leaf, elsewhere dropped, which only adds.
-- *Inner join, `x` on the left.* The right side R is as it was. A result that differs is a pair
-  (l, r) with r in R for which the number of rows l differs; l is found by induction, on the columns
-  wanted and those of the equalities; r has equal values there and is found by joining. Other
-  conditions are dropped, which only adds. If no column of R is wanted, it need not be joined.
-  A wanted column of R that an equality gives is taken from l.
-- *Left outer join.* What differs are pairs (l, r) and rows (l, NULL). `x` on the left: l differs;
+- *Project, Filter, Sort, Union, Expand.* They treat each row by itself. A row that differs above
+  comes from a row that differs below, with the same columns or those they are computed from (for
+  NULL as for any value). A filter is followed right above a leaf, elsewhere dropped, which only
+  adds.
+- *Inner join, `x` on the left.* The right side R is as it was. A result that differs is a pair (l,
+  r) with r in R for which the number of rows l differs; induction gives l, on the columns wanted
+  and those of the equalities; r has equal values there, and the join gives it. Other conditions are
+  dropped, which only adds. If no column of R is wanted, it need not be joined. A wanted column of R
+  that an equality gives is taken from l.
+- *Left outer join.* Pairs (l, r) and rows (l, NULL) may differ. `x` on the left: l differs;
   the value is that of the pair, or that with NULL for R's columns. `x` on the right: l is as it was
   and a matching r differs; l's results are (l, r) and (l, NULL). Both are given, whether they exist
   or not. Right outer: the mirror image. Full outer: also (NULL, r), where a match l came or went.
 - *Semi, anti, existence join.* `x` on the left: l differs. On the right: the answer for l differs
-  only if a matching r differs, and l is found by joining.
+  only if a matching r differs, and the join gives l.
 - *Aggregate, Distinct.* A column of the result without an aggregate function is a function of the
   group, so the rows of one value of it are whole groups, computed from the rows below that have
   this value, and if those do not differ the groups do not. Other columns are not accepted.
 - *Window.* As an aggregate; accepted are the columns that the window is partitioned by.
-- *Generate, Python functions.* They treat each row by itself, as a projection does: what they add
-  is computed again from the rows below that differ. Functions that are not marked deterministic
-  are not followed at all.
+- *Generate, Python functions.* They treat each row by itself, as a projection does: the columns
+  that they add are computed again from the rows below that differ. Functions that are not marked
+  deterministic are not followed at all.
 
 A join without an equality that can be followed, where one would be needed, is not accepted, nor is
 any operator not named here. Then the view is computed as a whole.
@@ -105,7 +106,7 @@ class Lineage:
     def __init__(self, plan: PlanNode, names: Mapping[int, str]) -> None:
         self._plan = plan
         self._names = names
-        self._found: dict[tuple[int, Columns, int | None], tuple[Step, ...] | str] = {}
+        self._paths: dict[tuple[int, Columns, int | None], tuple[Step, ...] | str] = {}
 
     def paths(self, columns: Columns, leaf: int) -> tuple[Step, ...]:
         """Returns the paths from the changed rows of a leaf to columns of the result.
@@ -127,15 +128,15 @@ class Lineage:
     def _reach(self, node: PlanNode, columns: Columns, leaf: int | None) -> tuple[Step, ...]:
         """Returns paths to an operator's columns, from a leaf's changes, or from all rows."""
         place = (node.index, columns, leaf)
-        if place not in self._found:
+        if place not in self._paths:
             try:
-                found = tuple(dict.fromkeys(self._below(node, columns, leaf)))
-                if len(found) > PATHS_MAX:
+                paths = tuple(dict.fromkeys(self._below(node, columns, leaf)))
+                if len(paths) > PATHS_MAX:
                     _refuse(f"more than {PATHS_MAX} ways lead there through outer joins or unions")
-                self._found[place] = found
+                self._paths[place] = paths
             except UnreachableError as error:
-                self._found[place] = str(error)
-        answer = self._found[place]
+                self._paths[place] = str(error)
+        answer = self._paths[place]
         if isinstance(answer, str):
             raise UnreachableError(answer)
         return answer
@@ -213,7 +214,7 @@ class Lineage:
             if leaf is not None and leaf not in child.leaves:
                 continue
             if len(child.output) != len(node.output) or len(set(node.output)) < len(node.output):
-                _refuse("the branches of a union cannot be told apart")
+                _refuse("the columns of a union's branches cannot be distinguished")
             places = [(number, node.output.index(number)) for number in sorted(columns)]
             below = frozenset(child.output[place] for _, place in places)
             outputs = tuple((n, Address(child.index, "output", (place,))) for n, place in places)
@@ -246,12 +247,12 @@ class Lineage:
             return list(self._reach(left, ours, None))
         if not ours and kind in _INNER | {"RightOuter"}:
             return list(self._reach(right, theirs, None))
-        found = self._pairs_of_rows(node, columns, None, mirrored=False)
+        paths = self._pairs_of_rows(node, columns, None, mirrored=False)
         if kind in _LEFT | _FULL:
-            found += _with_nulls(node, self._reach(left, ours, None), ours, theirs)
+            paths += _with_nulls(node, self._reach(left, ours, None), ours, theirs)
         if kind in _FULL | {"RightOuter"}:
-            found += _with_nulls(node, self._reach(right, theirs, None), theirs, ours)
-        return found
+            paths += _with_nulls(node, self._reach(right, theirs, None), theirs, ours)
+        return paths
 
     def _changed_side(
         self, node: PlanNode, columns: Columns, leaf: int, *, mirrored: bool
@@ -264,13 +265,13 @@ class Lineage:
         # can the other side's rows occur without a match, and can this side's
         other_alone = kind in _FULL | (_LEFT | _ONE_SIDED if mirrored else {"RightOuter"})
         side_alone = kind in _FULL | ({"RightOuter"} if mirrored else _LEFT)
-        found = self._pairs_of_rows(node, columns, leaf, mirrored=mirrored)
+        paths = self._pairs_of_rows(node, columns, leaf, mirrored=mirrored)
         if side_alone and theirs:
-            found += _with_nulls(node, self._reach(side, ours, leaf), ours, theirs)
+            paths += _with_nulls(node, self._reach(side, ours, leaf), ours, theirs)
         if other_alone and ours:
             alone = self._pairs_of_rows(node, theirs, leaf, mirrored=mirrored)
-            found += _with_nulls(node, alone, theirs, ours)
-        return found
+            paths += _with_nulls(node, alone, theirs, ours)
+        return paths
 
     def _pairs_of_rows(
         self, node: PlanNode, columns: Columns, leaf: int | None, *, mirrored: bool

@@ -126,4 +126,4 @@ def steps(step: Step) -> Iterator[Step]:
 
 def tables(step: Step) -> frozenset[int]:
     """Returns the leaves of the other uses that a path reads."""
-    return frozenset(found.leaf for found in steps(step) if isinstance(found, Table))
+    return frozenset(table.leaf for table in steps(step) if isinstance(table, Table))

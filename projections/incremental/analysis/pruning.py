@@ -17,7 +17,7 @@ are read, and of each `y` only rows with `u` in `U`, then
 
 1. the paths find every affected key, and
 2. the rows of the result for the keys `K` are the same, where `K` are the keys that the paths find,
-   without those found from changes of `y` that no row of `a` in `T` has, before or after a change.
+   without those from changes of `y` that no row of `a` in `T` has, before or after a change.
 
 Proof of 1. A pair of rows that differs because a row of `y` changed has a row of `a` for which the
 whole condition holds: its `t` is in `T`. A pair that differs because a row of `a` changed has its
@@ -27,10 +27,10 @@ not affected.
 
 Proof of 2. First, every row of `a` with the columns of a key in `K` is in `T`. There is at most one
 such row, since the columns identify it. If it changed, its present state is among the changed rows.
-If not, the key was found with this unchanged row in `T`. Now remove the rows that are not read, one
-input after the other. Each removal is a change, which affects only keys that its paths find. A path
-of removed rows of `y` passes through the join with `a` (rows of `y` without a match are not in
-its result), and there the whole condition can be applied, as `lineage` says: a key in `K` that it
+If not, a path gave the key with this unchanged row in `T`. Now remove the rows that are not read,
+one input after the other. Each removal is a change, which affects only keys that its paths find. A
+path of removed rows of `y` passes through the join with `a` (rows of `y` without a match are not in
+its result), and there the whole condition can be applied, as `lineage` states: a key in `K` that it
 finds has a row of `a` in `T`, so the row of `y` would be in `U`. A path of a removed row of `a`
 gives that row's own columns, which are not in `K`.
 
@@ -122,7 +122,7 @@ def anchors(
     """
     used = list(query.leaves.values())
     alone = {leaf: name for leaf, name in query.leaves.items() if used.count(name) == 1}
-    found = []
+    usable = []
     for leaf, name in alone.items():
         own = strategy.own.get(name)
         way = list(_way(query.plan, leaf))
@@ -132,8 +132,8 @@ def anchors(
         times = [column for column, kind in kinds[name].items() if kind == TIME]
         numbers = [each.column for each in links if kinds[name][each.column] in NUMBERS]
         ordered = tuple(dict.fromkeys([*times, *numbers]))
-        found.append(Anchor(name, dict(own.columns), ordered, links))
-    return tuple(found)
+        usable.append(Anchor(name, dict(own.columns), ordered, links))
+    return tuple(usable)
 
 
 def identified(
@@ -158,7 +158,7 @@ def columns_in_order(
     anchors: Iterable[Anchor], by: Iterable[str], identities: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     """Returns the columns, as `input.column`, by which distant rows are skipped."""
-    found = [
+    columns = [
         place
         for anchor, _ in identified(anchors, by, identities)
         for place in (
@@ -166,7 +166,7 @@ def columns_in_order(
             *((link.name, link.other) for link in anchor.links),
         )
     ]
-    return tuple(f"{name}.{column}" for name, column in dict.fromkeys(found))
+    return tuple(f"{name}.{column}" for name, column in dict.fromkeys(columns))
 
 
 def _way(node: PlanNode, leaf: int) -> Iterator[tuple[PlanNode, int]]:
@@ -240,20 +240,20 @@ def _bounds(
 
     Ignoring a part of the condition only widens the range.
     """
-    found: dict[tuple[int, int], tuple[int | None, int | None]] = {}
+    distances: dict[tuple[int, int], tuple[int | None, int | None]] = {}
     for condition in node.part("condition"):
         for item in condition.conjuncts():
             for bound in _compared(item):
-                said: tuple[int | None, int | None]
+                distance: tuple[int | None, int | None]
                 if bound.lesser in mine and bound.greater in its:  # greater - lesser >= by
-                    pair, said = (bound.lesser, bound.greater), (bound.by, None)
+                    pair, distance = (bound.lesser, bound.greater), (bound.by, None)
                 elif bound.lesser in its and bound.greater in mine:
-                    pair, said = (bound.greater, bound.lesser), (None, -bound.by)
+                    pair, distance = (bound.greater, bound.lesser), (None, -bound.by)
                 else:
                     continue
                 if _alike(item, mine[pair[0]][1], its[pair[1]][1]):
-                    found[pair] = _both(found.get(pair, (None, None)), said)
-    return found
+                    distances[pair] = _both(distances.get(pair, (None, None)), distance)
+    return distances
 
 
 def _alike(item: Expression, mine: str, its: str) -> bool:
@@ -296,7 +296,7 @@ def _compared(item: Expression) -> Iterator[_Bound]:
 
 
 def _moved(item: Expression) -> tuple[int, int, int] | None:
-    """Returns a column, what is added to it, and its tolerance; None for other terms."""
+    """Returns a column, the number added to it, and its tolerance; None for other terms."""
     if item.bare:
         return item.number, 0, 0
     if item.kind != "TimestampAddInterval":

@@ -84,7 +84,7 @@ class Expression:
             yield from child.within()
 
     def conjuncts(self) -> Iterator[Expression]:
-        """Returns the conditions of which it is the conjunction."""
+        """Returns the parts of a conjunction."""
         if self.kind == "And":
             for child in self.children:
                 yield from child.conjuncts()
@@ -153,7 +153,7 @@ def read_plan(text: str, outputs: Sequence[tuple[int, ...]]) -> PlanNode:
 
 def kinds_of(text: str) -> frozenset[str]:
     """Returns the names of all classes in a plan's text, including those in subqueries."""
-    found: set[str] = set()
+    kinds: set[str] = set()
     waiting: list[Any] = [orjson.loads(text)]
     while waiting:
         value = waiting.pop()
@@ -162,8 +162,8 @@ def kinds_of(text: str) -> frozenset[str]:
         elif isinstance(value, dict):
             waiting += value.values()
             if "class" in value:
-                found.add(_short(value["class"]))
-    return frozenset(found)
+                kinds.add(_short(value["class"]))
+    return frozenset(kinds)
 
 
 def _operator(
@@ -221,7 +221,7 @@ def _expression(nodes: Sequence[Mapping[str, Any]], address: Address) -> Express
         number = node.get("exprId") or {}
         kind = _short(node["class"])
         literal = node if kind == "Literal" else {}
-        found = Expression(
+        expression = Expression(
             kind=kind,
             address=Address(address.operator, address.part, address.places, inward),
             children=tuple(children),
@@ -231,7 +231,7 @@ def _expression(nodes: Sequence[Mapping[str, Any]], address: Address) -> Express
             literal=str(literal.get("value")),
             literal_type=str(literal.get("dataType")),
         )
-        return found, after
+        return expression, after
 
     return build(0, ())[0]
 

@@ -105,5 +105,5 @@ def _later(one: int | None, two: int | None) -> int | None:
 
 def _gap(one: Range, two: Range) -> int:
     if one[1] is None or two[0] is None:
-        raise ValueError("ranges without an end meet what follows them")
+        raise ValueError("a range without an end overlaps the next one")
     return two[0] - one[1]

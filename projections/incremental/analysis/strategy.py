@@ -114,8 +114,8 @@ class Keyed:
         """Returns the strategy for a change of only one input: by the columns that are its own.
 
         Without own columns the strategy stays the same. With them, no other input need be read to
-        determine what is affected; but if other rows of the input have the same values, more is
-        recomputed.
+        determine the affected keys; but if other rows of the input have the same values, more keys
+        are recomputed.
         """
         own = self.own.get(name)
         return self if own is None else Keyed(tuple(own.columns), own.uses, self.own)
@@ -137,7 +137,7 @@ Strategy = Keyed | Whole
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `view explain` shows of a derived view.
+    """The explanation of a derived view for `view explain`.
 
     Attributes:
         inputs: Names of the inputs.
@@ -244,13 +244,13 @@ def _hops(path: Step) -> str:
 
 
 def _obstacle(query: AnalysedQuery) -> str | None:
-    """Returns what prevents following the whole plan, whatever the keys are."""
+    """Returns why the plan cannot be followed for any keys; None if it can."""
     if query.written & _CLOCKS:
         return "it asks for the current time or user, so its rows change without any input"
     if query.written & _DICE:
         return f"its rows depend on more than its inputs: {_spelled(query.written & _DICE)}"
-    found = (_obstacle_at(node, query.leaves) for node in query.plan.within())
-    return next((reason for reason in found if reason), None)
+    obstacles = (_obstacle_at(node, query.leaves) for node in query.plan.within())
+    return next((reason for reason in obstacles if reason), None)
 
 
 def _obstacle_at(node: PlanNode, leaves: Mapping[int, str]) -> str | None:
@@ -269,7 +269,7 @@ def _obstacle_at(node: PlanNode, leaves: Mapping[int, str]) -> str | None:
 
 
 def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str, CopiedColumns]:
-    found = {}
+    copied = {}
     for name in dict.fromkeys(query.leaves.values()):
         leaves = [leaf for leaf, of in query.leaves.items() if of == name]
         each = [_taken_over(lineage, query, by, leaf) for leaf in leaves]
@@ -278,8 +278,8 @@ def _own(lineage: Lineage, query: AnalysedQuery, by: Sequence[str]) -> dict[str,
             columns = {column: columns[column] for column in by if column in columns}
             wanted = frozenset(query.columns[column] for column in columns)
             uses = tuple(UsedInput(leaf, name, lineage.paths(wanted, leaf)) for leaf in leaves)
-            found[name] = CopiedColumns(columns, uses)
-    return found
+            copied[name] = CopiedColumns(columns, uses)
+    return copied
 
 
 def _taken_over(
@@ -294,12 +294,12 @@ def _taken_over(
         except UnreachableError:
             return {}
         each = [own_columns(query.plan, path) for path in paths] or [{}]
-        found = {}
+        copies = {}
         for name in names:
             first, *others = [own.get(query.columns[name]) for own in each]
             if first is not None and all(other == first for other in others):
-                found[name] = query.names[first].removeprefix(f"{query.leaves[leaf]}.")
-        return found
+                copies[name] = query.names[first].removeprefix(f"{query.leaves[leaf]}.")
+        return copies
 
     names = [name for name in by if among([name])]
     together = among(names) if names else {}
@@ -317,11 +317,13 @@ def _substitutes(
 
     def reached(name: str) -> bool:
         try:
-            found = [lineage.paths(frozenset({query.columns[name]}), leaf) for leaf in query.leaves]
+            paths_by_leaf = [
+                lineage.paths(frozenset({query.columns[name]}), leaf) for leaf in query.leaves
+            ]
         except UnreachableError:
             return False
         # a constant can be reached as well, but distinguishes no rows
-        read = (step for path in found for one in path for step in steps(one))
+        read = (step for path in paths_by_leaf for one in path for step in steps(one))
         return any(isinstance(step, Changed | Table) and step.columns for step in read)
 
     part = tuple(name for name in keys if reached(name))
@@ -358,11 +360,11 @@ def _owned(bare: Mapping[Address, int], path: Step) -> dict[int, int]:
 
 def _bare(plan: PlanNode) -> dict[Address, int]:
     """Yields the addresses in a plan where a column occurs without an expression."""
-    found = {}
+    numbers = {}
     for node in plan.within():
         for item in node.expressions():
             if item.bare:
-                found[item.address] = item.number
+                numbers[item.address] = item.number
         for place, number in enumerate(node.output):
-            found[Address(node.index, "output", (place,))] = number
-    return found
+            numbers[Address(node.index, "output", (place,))] = number
+    return numbers

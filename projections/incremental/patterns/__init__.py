@@ -1,4 +1,4 @@
-"""Patterns: matches of steps in sequences of rows, found again from where rows changed.
+"""Patterns: matches of steps in sequences of rows, searched again from the rows that changed.
 
 Purpose: the matching itself, without Spark: given the rows of a group in order, its matches.
 Entry points: `search` (matches of one group), `index` (which rows can begin or continue one),

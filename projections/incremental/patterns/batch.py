@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AT = "at"
 MISSES = "misses"
 COMPARED = "compared"
-SHOWN = "shown"
+LISTED = "listed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Matches:
     """The matches so far, in columns.
 
     Attributes:
@@ -76,10 +76,10 @@ class _Found:
             self.places.append(first + place)
         self.taken_ends.append(len(self.places))
 
-    def column(self, shown: pa.StructArray) -> pa.ListArray:
+    def column(self, listed: pa.StructArray) -> pa.ListArray:
         """Returns the matches of each episode, with the columns that a match lists."""
-        parts = shown.take(pa.array(self.places, pa.int64())).flatten()
-        names = ["step", *(each.name for each in shown.type)]
+        parts = listed.take(pa.array(self.places, pa.int64())).flatten()
+        names = ["step", *(each.name for each in listed.type)]
         rows = pa.StructArray.from_arrays([pa.array(self.steps, pa.string()), *parts], names)
         matched = pa.StructArray.from_arrays(
             [
@@ -92,14 +92,14 @@ class _Found:
         return pa.ListArray.from_arrays(pa.array(self.ends, pa.int32()), matched)
 
 
-def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListArray:
+def find_matches(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListArray:
     """Finds the matches of each episode.
 
     Args:
-        pattern: What is looked for.
+        pattern: The pattern.
         episodes: For each episode, its rows in order: structs of `at`, the time in microseconds,
             `misses`, for each step whether the row does not fit it, `compared`, if there are any,
-            the columns of `Pattern.compared`, and `shown`, the columns that a match lists.
+            the columns of `Pattern.compared`, and `listed`, the columns that a match lists.
         limits: The limits of each episode.
 
     Returns:
@@ -115,7 +115,7 @@ def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListAr
     ends -= ends[0]
     if len(rows) and int(np.diff(ends).max()) > limits.rows_max:
         raise limits.many
-    seen, kept = _Found(), _Columns(pattern, rows)
+    seen, kept = _Matches(), _Columns(pattern, rows)
     possible = kept.possible(ends)
     for number, (first, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
         if possible[number]:
@@ -126,7 +126,7 @@ def found(pattern: Pattern, episodes: pa.ListArray, limits: Limits) -> pa.ListAr
                 numbers[begins] += 1
                 seen.add(match, numbers[begins], first)
         seen.ends.append(len(seen.numbers))
-    return seen.column(rows.field(SHOWN))
+    return seen.column(rows.field(LISTED))
 
 
 class _Columns:
@@ -152,8 +152,8 @@ class _Columns:
             if not step.absent:
                 before = np.concatenate([[0], np.cumsum(fit)])
                 enough &= before[ends[1:]] - before[ends[:-1]] >= step.times
-        found: list[bool] = enough.tolist()
-        return found
+        result: list[bool] = enough.tolist()
+        return result
 
     def episode(self, first: int, end: int) -> GroupRows:
         """Returns the rows of a range of row numbers."""

@@ -4,8 +4,8 @@ The comparison decides which index the rows that fit a step have:
 
 - `=`: row numbers by value, several columns as one;
 - `<>`: for each row the next one with another value;
-- `<` `<=` `>` `>=`: a tree of least and of greatest values, in which the next row is found by going
-  up and down once.
+- `<` `<=` `>` `>=`: a tree of least and of greatest values, in which one walk up and down finds the
+  next row.
 
 All `=` comparisons are applied first, the others to the remaining rows. If several are left, they
 alternate: each returns the first row number from which it may hold, until all agree. That is exact,
@@ -101,15 +101,15 @@ class RowIndex:
         self._same, self._others = same, others
         rest = [comparisons[n] for n in others]
         self._groups = {
-            key: _IndexedRows(found, rest)
-            for key, found in _grouped(kept, [comparisons[n].column for n in same]).items()
+            key: _IndexedRows(numbers, rest)
+            for key, numbers in _grouped(kept, [comparisons[n].column for n in same]).items()
         }
         self._every = self._groups.get(())
 
     def first(self, start: int, end: int, values: Sequence[Any]) -> int | None:
         """Returns the first row number in a range, its end excluded; see `take`."""
-        found = self.take(start, end, 1, values)
-        return found[0] if found else None
+        numbers = self.take(start, end, 1, values)
+        return numbers[0] if numbers else None
 
     def take(self, start: int, end: int, count: int, values: Sequence[Any]) -> Sequence[int]:
         """Returns the first row numbers in a range, or none if there are fewer than wanted.
@@ -180,9 +180,9 @@ class _IndexedRows:
         while number < stop and agreed < len(finders):
             for finder, value in zip(finders, values, strict=True):
                 budget.spend()
-                found = finder.next(number, stop, value, budget)
-                agreed = agreed + 1 if found == number else 1
-                number = found
+                candidate = finder.next(number, stop, value, budget)
+                agreed = agreed + 1 if candidate == number else 1
+                number = candidate
                 if number >= stop or agreed == len(finders):
                     break
         return number
@@ -267,7 +267,7 @@ def _may_hold(compared: str, value: Any) -> bool:
 
 
 def _nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value  # noqa: PLR0124  # what NaN is
+    return isinstance(value, float) and value != value  # noqa: PLR0124  # only NaN differs from itself
 
 
 def _hashable(comparison: Comparison, places: Sequence[int]) -> bool:

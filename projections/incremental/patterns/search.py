@@ -1,10 +1,10 @@
 """The search for patterns in the rows of a group.
 
-`projections.definition.operators.pattern` defines what a pattern means. The search looks up each
-row of a match (`projections.incremental.patterns.index`), and the first row that an absent step
-forbids; rows in between cost nothing. The work for a group grows with the number of rows that fit
-the first step, times the rows of a match, times the logarithm of the group, and not with the number
-of rows within a pattern's time.
+`projections.definition.operators.pattern` defines the meaning of a pattern. The search looks up
+each row of a match (`projections.incremental.patterns.index`), and the first row that an absent
+step forbids; rows in between cost nothing. The work for a group grows with the number of rows that
+fit the first step, times the rows of a match, times the logarithm of the group, and not with the
+number of rows within a pattern's time.
 
 `WorkBudget` bounds the remaining cases: several comparisons of one step without any `=`, and rows
 that fit steps in any order in many ways.
@@ -135,10 +135,10 @@ class _Stage:
         end = rows[-1]
         for absent in self.absent:
             place = start
-            while found := absent.take(place, end, 1, lasts):
-                if rows[bisect_left(rows, found[0])] != found[0]:
+            while numbers := absent.take(place, end, 1, lasts):
+                if rows[bisect_left(rows, numbers[0])] != numbers[0]:
                     return True
-                place = found[0] + 1
+                place = numbers[0] + 1
         return False
 
 
@@ -162,7 +162,7 @@ class _InOrder:
         return self._stages[0].fitting
 
     def beginning(self, start: int, end: int, last: int) -> Match | None:
-        found: list[tuple[str, Sequence[int]]] = []
+        steps: list[tuple[str, Sequence[int]]] = []
         lasts: dict[str, int] = {}
         place = start
         for stage in self._stages:
@@ -171,12 +171,12 @@ class _InOrder:
             rows = stage.take(place, stop, times, lasts)
             if not rows or stage.forbidden(place, rows, lasts):
                 return None
-            found.append((name, rows))
+            steps.append((name, rows))
             lasts[name] = rows[-1]
             place = rows[-1] + 1
         if any(stage.take(place, end, 1, lasts) for stage in self._after):
             return None
-        taken = tuple((name, row) for name, rows in found for row in rows)
+        taken = tuple((name, row) for name, rows in steps for row in rows)
         self._effort.spend(len(taken))
         return Match(taken, last if self._after else None)
 

@@ -81,15 +81,15 @@ def gathered(session: SparkSession, keys: DataFrame, few_max: int = FEW_MAX) -> 
         return _many(distinct, names)
     rows = fn.collect_list(fn.struct(*map(quoted, names)))
     values = [fn.collect_list(quoted(name)) for name in names]
-    found = _one(distinct.limit(few_max + 1), [*_extremes(names), rows, *values])
-    count, first = found.getLong(0), 1 + 2 * len(names)
+    aggregates = _one(distinct.limit(few_max + 1), [*_extremes(names), rows, *values])
+    count, first = aggregates.getLong(0), 1 + 2 * len(names)
     if count > few_max:
         return _many(distinct, names)
     java = session._jsparkSession  # noqa: SLF001  # Python's way would make them Python's
-    frame = DataFrame(java.createDataFrame(found.getList(first), keys._jdf.schema()), session)  # noqa: SLF001
-    lists = {name: found.getList(first + place) for place, name in enumerate(names, start=1)}
+    frame = DataFrame(java.createDataFrame(aggregates.getList(first), keys._jdf.schema()), session)  # noqa: SLF001
+    lists = {name: aggregates.getList(first + place) for place, name in enumerate(names, start=1)}
     nulls = frozenset(name for name, values in lists.items() if values.size() < count)
-    return AffectedKeys(frame, count, lists, nulls, _bounds(found, names))
+    return AffectedKeys(frame, count, lists, nulls, _bounds(aggregates, names))
 
 
 def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFrame:
@@ -108,9 +108,11 @@ def named(rows: DataFrame, keys: AffectedKeys, names: Sequence[str]) -> DataFram
 
 def _many(distinct: DataFrame, names: Sequence[str]) -> AffectedKeys:
     held = distinct.persist()
-    found = _one(held, _extremes(names))
-    count = found.getLong(0)
-    return AffectedKeys(held, count if count <= HELD_MAX else None, bounds=_bounds(found, names))
+    aggregates = _one(held, _extremes(names))
+    count = aggregates.getLong(0)
+    return AffectedKeys(
+        held, count if count <= HELD_MAX else None, bounds=_bounds(aggregates, names)
+    )
 
 
 def _literals(frame: DataFrame) -> list[str]:
@@ -121,14 +123,14 @@ def _extremes(names: Sequence[str]) -> list[Column]:
     return [each(quoted(name)) for name in names for each in (fn.min, fn.max)]
 
 
-def _one(rows: DataFrame, said: Sequence[Column]) -> Any:
+def _one(rows: DataFrame, aggregates: Sequence[Column]) -> Any:
     """Returns the number of rows and some aggregates over all of them, as one Java row."""
-    return rows.agg(fn.count("*"), *said)._jdf.collectAsList().get(0)  # noqa: SLF001
+    return rows.agg(fn.count("*"), *aggregates)._jdf.collectAsList().get(0)  # noqa: SLF001
 
 
 def _bounds(row: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    found = {name: (row.get(1 + 2 * n), row.get(2 + 2 * n)) for n, name in enumerate(names)}
-    return {name: pair for name, pair in found.items() if pair[0] is not None}
+    bounds = {name: (row.get(1 + 2 * n), row.get(2 + 2 * n)) for n, name in enumerate(names)}
+    return {name: pair for name, pair in bounds.items() if pair[0] is not None}
 
 
 def _among(name: str, keys: AffectedKeys, values: Any) -> Column:

@@ -65,7 +65,7 @@ class Derivation:
         return self if isinstance(strategy, Whole) else replace(self, strategy=strategy.alone(name))
 
     def explain(self) -> Explanation:
-        """Returns what `view explain` shows."""
+        """Returns the explanation for `headwater view explain`."""
         return explain(self.strategy, self.inputs, self.keys)
 
 
@@ -104,7 +104,7 @@ def analyse(
     near: tuple[Anchor, ...] = ()
     plan = read_plan(optimised.toJSON(), catalyst.outputs())
     if jobs:
-        strategy: Strategy = Whole("its query looks at rows while it is declared, as pivot does")
+        strategy: Strategy = Whole("its query reads rows while it is declared, as pivot does")
     else:
         leaves = {leaf: name for leaf in plan.leaves if (name := catalyst.input_of(leaf))}
         query = AnalysedQuery(
@@ -154,13 +154,13 @@ def _require_columns(columns: Sequence[str], keys: Sequence[str]) -> None:
 
 
 def _names(catalyst: Catalyst, leaves: Mapping[int, str]) -> dict[int, str]:
-    found = {}
+    names = {}
     for leaf, name in leaves.items():
         output = catalyst.nodes[leaf].output()
         for place in range(output.size()):
             attribute = output.apply(place)
-            found[attribute.exprId().id()] = f"{name}.{attribute.name()}"
-    return found
+            names[attribute.exprId().id()] = f"{name}.{attribute.name()}"
+    return names
 
 
 def _kinds(inputs: Mapping[str, StructType]) -> dict[str, dict[str, str]]:

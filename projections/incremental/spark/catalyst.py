@@ -59,25 +59,25 @@ class Catalyst:
     @cached_property
     def nodes(self) -> tuple[Any, ...]:
         """Returns the operators in pre-order."""
-        found: list[Any] = []
+        nodes: list[Any] = []
         waiting = [self.plan]
         while waiting:
             node = waiting.pop()
-            found.append(node)
+            nodes.append(node)
             children = node.children()
             waiting += [children.apply(place) for place in reversed(range(children.size()))]
-        return tuple(found)
+        return tuple(nodes)
 
     def outputs(self) -> list[tuple[int, ...]]:
         """Returns the column numbers of each operator, in order."""
-        found = []
+        outputs = []
         for node in self.nodes:
             output = node.output()
             numbers = _NUMBER.findall(output.mkString("\n") + "\n")
             if len(numbers) != output.size():  # a name that looks like a number
                 numbers = [output.apply(n).exprId().id() for n in range(output.size())]
-            found.append(tuple(map(int, numbers)))
-        return found
+            outputs.append(tuple(map(int, numbers)))
+        return outputs
 
     def input_of(self, leaf: int) -> str | None:
         """Returns the name of a leaf's input, from its columns' metadata; None for another leaf."""
@@ -90,14 +90,14 @@ class Catalyst:
     def expression(self, address: Address) -> Any:
         """Returns the expression at an address."""
         if address not in self._expressions:
-            found = getattr(self.nodes[address.operator], address.part)()
-            if not address.places and found.getClass().getName() == "scala.Some":
-                found = found.get()
+            expression = getattr(self.nodes[address.operator], address.part)()
+            if not address.places and expression.getClass().getName() == "scala.Some":
+                expression = expression.get()
             for place in address.places:
-                found = found.apply(place)
+                expression = expression.apply(place)
             for place in address.inward:
-                found = found.children().apply(place)
-            self._expressions[address] = found
+                expression = expression.children().apply(place)
+            self._expressions[address] = expression
         return self._expressions[address]
 
     def frame(self, plans: Sequence[Any]) -> DataFrame:
@@ -207,8 +207,8 @@ class Catalyst:
         if source is None:
             null = self._expression_class("Literal")(None, shape.dataType())
             return self._alias(null, shape)
-        found = self.expression(source)
-        return self._alias(found, shape)
+        expression = self.expression(source)
+        return self._alias(expression, shape)
 
     def _alias(self, expression: Any, shape: Any) -> Any:
         """Returns an expression under the name and number of an attribute."""
@@ -256,5 +256,5 @@ def opaque(session: SparkSession, name: str, schema: StructType) -> DataFrame:
 
 def _attributes(plan: Any) -> dict[str, Any]:
     output = plan.output()
-    found = (output.apply(place) for place in range(output.size()))
-    return {attribute.name(): attribute for attribute in found}
+    attributes = (output.apply(place) for place in range(output.size()))
+    return {attribute.name(): attribute for attribute in attributes}

@@ -58,7 +58,7 @@ class _Range(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """What must hold for an expression: that it is NULL, or in one of some ranges.
+    """A requirement on an expression: that it is NULL, or in one of some ranges.
 
     Attributes:
         of: The expression.
@@ -92,7 +92,7 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
 
 
 def _claim(part: Any) -> _Claim | None:
-    """Returns what a condition says about an expression compared with literals."""
+    """Returns the values that a comparison with literals allows; None for other conditions."""
     kind, children = part.nodeName(), _children(part)
     if kind == "IsNull":
         return _Claim(children[0], None)
@@ -139,5 +139,5 @@ def _literal(expression: Any) -> bool:
 
 
 def _children(expression: Any) -> list[Any]:
-    found = expression.children()
-    return [found.apply(place) for place in range(found.size())]
+    children = expression.children()
+    return [children.apply(place) for place in range(children.size())]

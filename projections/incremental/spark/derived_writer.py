@@ -37,7 +37,7 @@ class DerivedWriter:
         keys: Columns that identify a row.
         schema: Columns of the rows.
         version: Their boundary, as a number.
-        anew: Whether they replace all rows of the view.
+        replaces_all: Whether they replace all rows of the view.
         expectations: Its expectations.
         origin: The versions of the inputs.
     """
@@ -47,7 +47,7 @@ class DerivedWriter:
     keys: tuple[str, ...]
     schema: pa.Schema
     version: int
-    anew: bool
+    replaces_all: bool
     expectations: tuple[Expectation, ...] = ()
     driver_token: DriverToken | None = None
     origin: Origin | None = None
@@ -64,7 +64,9 @@ class DerivedWriter:
         try:
             with writing(self.driver_token):
                 marked = expectation_filter.marked(rows)
-                kept, gone = table.write(marked, self.version, anew=self.anew, origin=self.origin)
+                kept, gone = table.write(
+                    marked, self.version, anew=self.replaces_all, origin=self.origin
+                )
         except ProjectionError as error:
             raise FaultError(error) from None
         written = {

@@ -32,23 +32,23 @@ def java_class(session: SparkSession, name: str) -> Any:
         LookupError: The JVM has no such class.
     """
     jvm: Any = session._jvm  # noqa: SLF001  # py4j's door, which pyspark does not open
-    found = vars(jvm).get(name)
-    if found is None:
-        found = getattr(jvm, name)
-        if not isinstance(found, JavaClass):  # py4j takes any other name for a package
+    class_ = vars(jvm).get(name)
+    if class_ is None:
+        class_ = getattr(jvm, name)
+        if not isinstance(class_, JavaClass):  # py4j takes any other name for a package
             raise LookupError(name)
-        setattr(jvm, name, found)
-    return found
+        setattr(jvm, name, class_)
+    return class_
 
 
 def scala_object(session: SparkSession, name: str) -> Any:
     """Returns the instance of a Scala `object`; see `java_class`."""
     own = java_class(session, f"{name}$")
-    found = vars(own).get("MODULE$")
-    if found is None:
-        found = getattr(own, "MODULE$")
-        setattr(own, "MODULE$", found)
-    return found
+    instance = vars(own).get("MODULE$")
+    if instance is None:
+        instance = getattr(own, "MODULE$")
+        setattr(own, "MODULE$", instance)
+    return instance
 
 
 def remember(session: SparkSession) -> None:

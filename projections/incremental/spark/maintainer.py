@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from projections.publishing.published_content import PublishedVersion
 
 _FEW_ROWS: Final = 1_000_000
-"""Rows of all inputs from which on compiling the query pays."""
+"""Minimum number of rows of all inputs for which compiling the query saves time."""
 _MANY_ROWS: Final = 4_000_000
-"""Rows of an input from which on it costs less to look up, in two Spark jobs, how far changes reach
-than to read their groups from the beginning."""
+"""Minimum number of rows of an input for which two Spark jobs that determine how far changes reach
+cost less than reading their groups from the beginning."""
 _OWN: Final = ""
 """Stands for the maintaining job's own source, among epochs."""
 
@@ -70,8 +70,8 @@ class DerivedMaintainer:
         versions: Reads the tables.
         versions_of_few: Reads tables with few rows, in a session configured for those.
         failed: Rows computed so far that did not meet an expectation, by its name.
-        onward_rows_min: Number of rows of an input from which on a view along its groups' time is
-            recomputed from the first change onward, instead of by whole groups.
+        onward_rows_min: Minimum number of rows of an input for which a view along its groups' time
+            is recomputed from the first change onward, instead of by whole groups.
         identities: Columns that identify the rows of a table, where known, by physical name.
     """
 
@@ -94,9 +94,11 @@ class DerivedMaintainer:
         known = next((each for _, each in self._analysed.values()), None)
         if known is None:
             return None
-        found = known.explain()
+        explanation = known.explain()
         identities = {_view(place): columns for place, columns in self.identities.items()}
-        return replace(found, near=columns_in_order(known.anchors, found.by, identities))
+        return replace(
+            explanation, near=columns_in_order(known.anchors, explanation.by, identities)
+        )
 
     def maintain(  # noqa: PLR0913  # the parts of one boundary
         self,
@@ -197,7 +199,7 @@ class DerivedMaintainer:
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
 
-    def _affected(  # noqa: PLR0913, PLR0917  # what one boundary is to the view
+    def _affected(  # noqa: PLR0913, PLR0917  # the inputs of one boundary
         self,
         versions: TableVersions,
         derivation: Derivation,
@@ -222,8 +224,8 @@ class DerivedMaintainer:
                 old = {_view(place): versions.rows(place, had[place]) for place in had}
                 if (nearby := self._near(versions, derivation, own, changed)) is not None:
                     old, read = nearby.of(old), nearby.of(new)
-                found = affected(derivation, changes, old, read, nearby)
-                keys = gathered(versions.session, found)
+                affected_rows = affected(derivation, changes, old, read, nearby)
+                keys = gathered(versions.session, affected_rows)
         except (PySparkException, Py4JJavaError):
             self._whole(versions, derivation, new, number)  # the feed does not reach back that far
             return
@@ -236,7 +238,7 @@ class DerivedMaintainer:
                     if extent is None
                     else onward(derivation, extent, rows, keys, stored()),
                     number,
-                    anew=False,
+                    replaces_all=False,
                 )
         finally:
             keys.release()
@@ -252,9 +254,9 @@ class DerivedMaintainer:
         if not derivation.anchors:
             return None
         few = {
-            _view(place): found.rows
+            _view(place): few_rows.rows
             for place, between in changed.items()
-            if (found := versions.few_changes(place, *between)) is not None
+            if (few_rows := versions.few_changes(place, *between)) is not None
         }
         if len(few) < len(changed):
             return None
@@ -282,14 +284,14 @@ class DerivedMaintainer:
         return along if count is None or count >= self.onward_rows_min else None
 
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
-        """Repairs the table whatever its state."""
+        """Repairs the table, regardless of its state."""
         versions = self._reader(wanted)
         new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
         derivation, number = self._analysis(versions, new), number_of(version)
         # a merge treats duplicate rows of a key alike
         if self._doubled(versions):
             result = derivation.definition(new)
-            self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+            self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, replaces_all=True)
         else:
             self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
@@ -308,7 +310,7 @@ class DerivedMaintainer:
         """Returns the strategy for a change of these inputs.
 
         A single changed input is traced only to columns that identify its rows, if the view has
-        these: the recomputation finds what else belongs to them.
+        these: the recomputation finds the other rows that belong to them.
         """
         if len(changed) > 1:
             return derivation
@@ -338,9 +340,9 @@ class DerivedMaintainer:
         if DeltaTable.is_deltatable(path):
             stored = versions.session.read.format("delta").load(path)
             if _alike(stored, result):
-                self._write(differences(result, stored, self.view.keys), number, anew=False)
+                self._write(differences(result, stored, self.view.keys), number, replaces_all=False)
                 return
-        self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, anew=True)
+        self._write(result.withColumn(DELETED_FIELD, fn.lit(False)), number, replaces_all=True)
 
     def _suits(
         self, versions: TableVersions, derivation: Derivation, new: Mapping[str, DataFrame]
@@ -363,10 +365,10 @@ class DerivedMaintainer:
         form, _ = self._analysed[versions is self.versions_of_few]
         return form
 
-    def _write(self, rows: DataFrame, number: int, *, anew: bool) -> None:
-        found = to_arrow_schema(rows.schema, timezone="UTC")
+    def _write(self, rows: DataFrame, number: int, *, replaces_all: bool) -> None:
+        arrow_schema = to_arrow_schema(rows.schema, timezone="UTC")
         # a deleted row only has its keys
-        schema = pa.schema([each.with_nullable(True) for each in found])
+        schema = pa.schema([each.with_nullable(True) for each in arrow_schema])
         view = self.view
         writer = DerivedWriter(
             self.tables,
@@ -374,7 +376,7 @@ class DerivedMaintainer:
             view.keys,
             schema,
             number,
-            anew,
+            replaces_all,
             view.expectations,
             self.driver_token,
             self._origin,

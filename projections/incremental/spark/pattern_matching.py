@@ -32,7 +32,14 @@ from projections.common.fault import FaultError
 from projections.definition.operators.measures import quoted
 from projections.definition.operators.windows import Sliding, micros, timed
 from projections.errors import DerivationError, ProjectionError, ViewQueryError
-from projections.incremental.patterns.batch import AT, COMPARED, MISSES, SHOWN, Limits, found
+from projections.incremental.patterns.batch import (
+    AT,
+    COMPARED,
+    LISTED,
+    MISSES,
+    Limits,
+    find_matches,
+)
 from projections.incremental.spark.catalyst import INPUT_MARK
 from projections.incremental.spark.contradictions import impossible
 
@@ -101,7 +108,7 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
 
 
 def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
-    """Returns rows that may be part of a match, with what determines their order."""
+    """Returns rows that may be part of a match, with the columns that determine their order."""
     time = fn.col(quoted(query.time))
     misses = [
         fn.expr(f"NOT coalesce({step.where}, false)").alias(f"_{number}")
@@ -113,7 +120,7 @@ def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
         fn.unix_micros(time.cast("timestamp")).alias(AT),
         fn.struct(*misses).alias(MISSES),
         *([fn.struct(*compared).alias(COMPARED)] if compared else []),
-        fn.struct(time.alias("at"), *kept).alias(SHOWN),
+        fn.struct(time.alias("at"), *kept).alias(LISTED),
     )
     # excludes times so extreme that a match's end could not be written
     wanted = frame.where(timed(Sliding(query.time, query.pattern.within)))
@@ -159,8 +166,8 @@ def _kind(frame: DataFrame, name: str) -> str:
 def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
     """Returns the search as a Spark function that exchanges Arrow batches."""
     events: Any = groups.schema["_events"].dataType
-    shown = events.elementType[SHOWN].dataType
-    row = StructType([StructField("step", StringType()), *shown.fields])
+    listed = events.elementType[LISTED].dataType
+    row = StructType([StructField("step", StringType()), *listed.fields])
     match = StructType(
         [
             StructField("number", IntegerType()),
@@ -171,7 +178,7 @@ def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
 
     def find(episodes: pa.Array) -> pa.Array:
         try:
-            return found(pattern, episodes, limits)
+            return find_matches(pattern, episodes, limits)
         except ProjectionError as error:
             raise FaultError(error) from None
 
@@ -197,7 +204,7 @@ def _require_possible(frame: DataFrame, query: PatternQuery) -> None:
         return
     for step in query.pattern.steps:
         if not step.absent and impossible(frame, [*filter(None, [query.where]), step.where]):
-            of = f"; of rows of which is true: {query.where}" if query.where else ""
+            of = f"; among rows with: {query.where}" if query.where else ""
             raise ViewQueryError(
                 f"step {step.name} of a pattern matches no row",
                 detail=f"where: {step.where}{of}",

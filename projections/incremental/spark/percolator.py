@@ -76,20 +76,22 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
     asked = queries.select(*identity, fn.col(quoted(percolation.query)).alias(_QUERY))
     called = [fn.col(quoted(f"query_{name}")) for name in percolation.query_keys]
     if percolation.refused:
-        reason = fn.udf(_refusing(fields), StringType(), useArrow=False)
-        told = asked.select(*called, reason(_QUERY).alias("reason"))
-        return told.where(fn.col("reason").isNotNull())
-    of_query = fn.udf(_sought(fields), _SOUGHT, useArrow=False)
-    of_document = fn.udf(_telling(tuple(fields)), ArrayType(StringType()), useArrow=False)
+        reason = fn.udf(_refusals(fields), StringType(), useArrow=False)
+        refused = asked.select(*called, reason(_QUERY).alias("reason"))
+        return refused.where(fn.col("reason").isNotNull())
+    of_query = fn.udf(_query_terms(fields), _SOUGHT, useArrow=False)
+    of_document = fn.udf(
+        _terms_of_documents(tuple(fields)), ArrayType(StringType()), useArrow=False
+    )
     match = fn.udf(_matching(fields), BooleanType(), useArrow=False)
-    shown = dict.fromkeys((*percolation.document_keys, *percolation.keep))
-    own = [fn.col(quoted(name)) for name in shown]
+    columns = dict.fromkeys((*percolation.document_keys, *percolation.keep))
+    own = [fn.col(quoted(name)) for name in columns]
     met = documents.select(*own, *_seen_by_queries(fields, percolation))
     seen = [fn.col(name) for name in met.columns[len(own) :]]
-    told = met.select(*own, *seen, of_document(*seen).alias(_TERMS))
+    with_terms = met.select(*own, *seen, of_document(*seen).alias(_TERMS))
     sought = asked.select(*called, _QUERY, of_query(_QUERY).alias(_SOUGHT_FOR))
     # outer: otherwise Spark would compute the terms twice, first to check for any
-    pairs = told.select("*", fn.explode_outer(_TERMS).alias(_TERM)).join(
+    pairs = with_terms.select("*", fn.explode_outer(_TERMS).alias(_TERM)).join(
         sought.select("*", fn.explode_outer(f"{_SOUGHT_FOR}.anchors").alias(_ANCHOR)),
         fn.col(_TERM) == fn.col(_ANCHOR),
     )
@@ -97,8 +99,8 @@ def percolated(documents: DataFrame, queries: DataFrame, percolation: Percolatio
     needed = fn.forall(f"{_SOUGHT_FOR}.needed", lambda term: fn.array_contains(_TERMS, term))
     open_ = ~fn.col(f"{_SOUGHT_FOR}.enough")
     judged = match(*(fn.when(open_, column) for column in (fn.col(_QUERY), *seen)))
-    found = pairs.where(needed & judged).select(*called, *own)
-    return found.distinct()  # a query that shares two terms with a document occurs twice
+    matching = pairs.where(needed & judged).select(*called, *own)
+    return matching.distinct()  # a query that shares two terms with a document occurs twice
 
 
 def fields_of(schema: StructType) -> dict[str, FieldKind]:
@@ -107,8 +109,8 @@ def fields_of(schema: StructType) -> dict[str, FieldKind]:
     Args:
         schema: All their columns.
     """
-    found = {column.name: _kind(column.dataType) for column in schema}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    kinds = {column.name: _kind(column.dataType) for column in schema}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def _kind(of: DataType) -> FieldKind | None:
@@ -129,7 +131,7 @@ _KINDS: Final[Mapping[type[DataType], FieldKind]] = {
 
 
 def _seen_by_queries(fields: Mapping[str, FieldKind], percolation: Percolation) -> list[Column]:
-    """Returns what queries read of a document, as Python values: first texts, then fields.
+    """Returns the values that queries read of a document, as Python values: texts, then fields.
 
     Each is a column: Python receives separate columns faster than one nested column.
     """
@@ -158,7 +160,7 @@ def _seen(names: Sequence[str]) -> Callable[[Sequence[Any]], Document]:
     return seen
 
 
-def _sought(
+def _query_terms(
     fields: Mapping[str, FieldKind],
 ) -> Callable[[str | None], tuple[list[str], list[str], bool]]:
     reader = _once(lambda: QueryParser(fields))
@@ -174,12 +176,12 @@ def _sought(
     return of
 
 
-def _refusing(fields: Mapping[str, FieldKind]) -> Callable[[str | None], str | None]:
+def _refusals(fields: Mapping[str, FieldKind]) -> Callable[[str | None], str | None]:
     reader = _once(lambda: QueryParser(fields))
     return lambda text: reader().refusal(text)
 
 
-def _telling(names: Sequence[str]) -> Callable[..., list[str]]:
+def _terms_of_documents(names: Sequence[str]) -> Callable[..., list[str]]:
     seen = _once(lambda: _seen(names))
     return lambda *columns: sorted(terms(seen()(columns)))
 
@@ -208,10 +210,10 @@ def _once(make: Callable[[], Any]) -> Callable[[], Any]:
     return one
 
 
-def _require(frame: DataFrame, names: Sequence[str], what: str) -> None:
+def _require(frame: DataFrame, names: Sequence[str], frame_name: str) -> None:
     if missing := [name for name in names if name not in frame.columns]:
         raise ViewQueryError(
-            f"{what} have no column {missing[0]}",
+            f"{frame_name} have no column {missing[0]}",
             detail="columns: " + ", ".join(frame.columns),
             hint="correct the declaration of the view",
         )
@@ -219,10 +221,10 @@ def _require(frame: DataFrame, names: Sequence[str], what: str) -> None:
 
 def _require_text(schema: StructType, names: Sequence[str]) -> None:
     for name in names:
-        found = schema[name].dataType if name in schema.names else None
-        if not isinstance(found, StringType):
+        data_type = schema[name].dataType if name in schema.names else None
+        if not isinstance(data_type, StringType):
             raise ViewQueryError(
                 f"column {name} is not a text",
-                detail="it does not exist" if found is None else found.simpleString(),
+                detail="it does not exist" if data_type is None else data_type.simpleString(),
                 hint="convert it to text in a view.sql(...) between them",
             )

@@ -57,12 +57,12 @@ class PrunedInputs:
         Args:
             inputs: All their rows, in any version.
         """
-        found = dict(inputs)
+        filtered = dict(inputs)
         for (name, column), stretches in self.stretches.items():
-            found[name] = found[name].where(_within(found[name], column, stretches))
+            filtered[name] = filtered[name].where(_within(filtered[name], column, stretches))
         for (name, column), values in self.values.items():
-            found[name] = found[name].where(fn.col(quoted(column)).isin(*values))
-        return found
+            filtered[name] = filtered[name].where(fn.col(quoted(column)).isin(*values))
+        return filtered
 
     def anchored(
         self, keys: DataFrame, new: Mapping[str, DataFrame], changes: Mapping[str, DataFrame]
@@ -81,8 +81,8 @@ class PrunedInputs:
             rows = rows.unionAll(changes[name].select(*identity))
         alike = (fn.col(quoted(by)).eqNullSafe(fn.col(f"_near_{by}")) for by in self.by)
         # the keys are few, but the near rows may be many
-        found = rows.join(fn.broadcast(keys), reduce(lambda one, two: one & two, alike))
-        return found.select(*map(quoted, keys.columns))
+        near_keys = rows.join(fn.broadcast(keys), reduce(lambda one, two: one & two, alike))
+        return near_keys.select(*map(quoted, keys.columns))
 
 
 def near(
@@ -91,7 +91,7 @@ def near(
     identities: Mapping[str, tuple[str, ...]],
     changed: Mapping[str, pa.Table],
 ) -> PrunedInputs | None:
-    """Determines what must be read for changes; None for everything.
+    """Determines the part of the inputs to read for changes; None for everything.
 
     Args:
         derivation: The view.
@@ -109,7 +109,7 @@ def near(
 def _stretches(
     anchor: Anchor, changed: Mapping[str, pa.Table]
 ) -> dict[tuple[str, str], ValueRanges]:
-    found: dict[tuple[str, str], ValueRanges] = {}
+    ranges: dict[tuple[str, str], ValueRanges] = {}
     for column in anchor.ordered:
         if not anchor.linked(column, changed):
             continue
@@ -122,15 +122,15 @@ def _stretches(
                 theirs = _lying(changed[link.name], link.other)
                 own |= theirs.moved(_less(link.most), _less(link.least))
         near = {(link.name, link.other): own.moved(link.least, link.most) for link in links}
-        found |= {(anchor.name, column): own, **near}
-    return {place: stretches for place, stretches in found.items() if stretches.bounded}
+        ranges |= {(anchor.name, column): own, **near}
+    return {place: stretches for place, stretches in ranges.items() if stretches.bounded}
 
 
 def _values(
     anchor: Anchor, changed: Mapping[str, pa.Table]
 ) -> dict[tuple[str, str], tuple[int | str, ...]]:
     """Returns the values of columns that must be equal in joined rows, if they are few."""
-    found: dict[tuple[str, str], tuple[int | str, ...]] = {}
+    values_by_column: dict[tuple[str, str], tuple[int | str, ...]] = {}
     equal = [link for link in anchor.links if link.equal]
     for column in dict.fromkeys(link.column for link in equal):
         others = [link for link in equal if link.column == column]
@@ -142,10 +142,10 @@ def _values(
         if len(some) > FEW_MAX or not all(isinstance(each, int | str) for each in some):
             continue
         values = tuple(sorted(some))
-        found |= {(link.name, link.other): values for link in others}
+        values_by_column |= {(link.name, link.other): values for link in others}
         if not (anchor.name in changed and changed[anchor.name][column].null_count):
-            found[anchor.name, column] = values
-    return found
+            values_by_column[anchor.name, column] = values
+    return values_by_column
 
 
 def _less(value: int | None) -> int | None:

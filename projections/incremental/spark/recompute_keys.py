@@ -47,7 +47,7 @@ def affected(
         old: All rows of each input before the changes. Read only if two changed inputs, or two uses
             of one, reach the key through each other.
         new: All rows of each input after the changes.
-        nearby: What must be read of the inputs; `old` and `new` then contain that, or more.
+        nearby: The part of the inputs to read; `old` and `new` then contain at least that part.
 
     Returns:
         The columns `by` of the strategy; values may repeat.
@@ -62,7 +62,7 @@ def affected(
     plans: list[Any] = []
     far: list[Any] = []
 
-    def found(place: int, use: UsedInput) -> None:
+    def collect(place: int, use: UsedInput) -> None:
         def table(leaf: int) -> DataFrame | None:
             if leaf not in names:
                 return None
@@ -75,7 +75,7 @@ def affected(
             (far if other else plans).append(catalyst.selected(plan, outputs))
 
     for place, use in enumerate(changed):
-        found(place, use)
+        collect(place, use)
     keys = [catalyst.frame(each).toDF(*strategy.by) for each in (plans, far) if each]
     if not keys:  # Spark removed the changed input from the plan: it does not affect the result
         return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
@@ -151,7 +151,7 @@ def outcome(
     keys: AffectedKeys,
     stored: Callable[[], DataFrame],
 ) -> DataFrame:
-    """Describes what to write for affected keys.
+    """Describes the rows to write for affected keys.
 
     Args:
         derivation: The view.
@@ -200,7 +200,7 @@ def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame
 
 
 def replaced(derivation: Derivation, before: DataFrame, present: DataFrame) -> DataFrame:
-    """Describes what to write to replace rows of a view.
+    """Describes the rows to write to replace rows of a view.
 
     Args:
         derivation: The view.

@@ -63,7 +63,7 @@ def onward(
     groups: AffectedKeys,
     stored: DataFrame,
 ) -> DataFrame:
-    """Describes what to write for changed groups.
+    """Describes the rows to write for changed groups.
 
     Args:
         derivation: The view.
@@ -73,7 +73,7 @@ def onward(
         stored: All rows of the view's table.
 
     Returns:
-        What `recomputation.outcome` does.
+        The same columns as `recompute_keys.outcome`.
     """
     (name,) = derivation.inputs
     # skips files that end before the earliest of these times

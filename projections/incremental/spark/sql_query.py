@@ -51,11 +51,11 @@ class SqlDefinition:
 
         It is created once per session, because each one uses memory of the driver.
         """
-        found = self._sessions.get(session)
-        if found is None:
-            found = session._jsparkSession.cloneSession()  # noqa: SLF001
-            self._sessions[session] = found
-        return found
+        clone = self._sessions.get(session)
+        if clone is None:
+            clone = session._jsparkSession.cloneSession()  # noqa: SLF001
+            self._sessions[session] = clone
+        return clone
 
 
 def definition_of_sql(session: SparkSession, text: str) -> SqlDefinition:
@@ -107,7 +107,7 @@ def _relations(nodes: list[Any], known: frozenset[str]) -> Iterator[str]:
     for place, node in enumerate(nodes):
         if node["class"].endswith(".UnresolvedWith"):
             # an inner WITH belongs to its query or to its neighbours: its names are removed from
-            # both, so a table of that name is then not found
+            # both, so a table of that name is then unknown
             yield from _relations(nodes[place:], known)
             return
         if node["class"].endswith(".UnresolvedRelation"):

@@ -141,8 +141,8 @@ class TableVersions:
             .option("startingVersion", after + 1)
             .option("endingVersion", through)
         )
-        found = reader.load(str(self._root / name))
-        return found.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
+        frame = reader.load(str(self._root / name))
+        return frame.drop(*_OWN_COLUMNS, "_change_type", "_commit_version", "_commit_timestamp")
 
     def forget(self) -> None:
         """Clears the cache: a recreated table numbers its versions from the start."""
@@ -173,8 +173,8 @@ class TableVersions:
         if not files.parted:
             return reader.parquet(*files.paths)
         # partition columns are not in files, but in the table's folder names
-        found = reader.option("basePath", str(self._root / name)).parquet(*files.paths)
-        return found.select(*(quoted(each) for each in files.schema.names))
+        frame = reader.option("basePath", str(self._root / name)).parquet(*files.paths)
+        return frame.select(*(quoted(each) for each in files.schema.names))
 
     def _files_of(self, name: str, version: int) -> _Files:
         key = name, version
@@ -184,7 +184,7 @@ class TableVersions:
         table = DeltaTable(str(self._root / name), version=version)
         actions = pa.table(table.get_add_actions(flatten=True))
         rows = actions["num_records"].to_pylist()
-        found = _Files(
+        files = _Files(
             tuple(table.file_uris()),
             sum(actions["size_bytes"].to_pylist()),
             None if None in rows else sum(rows),
@@ -193,10 +193,10 @@ class TableVersions:
             bool(table.metadata().partition_columns),
         )
         with self._lock:
-            self._files[key] = found
+            self._files[key] = files
             while len(self._files) > _KEPT:
                 self._files.popitem(last=False)
-        return found
+        return files
 
     def few_changes(self, name: str, after: int, through: int) -> FewChanges | None:
         """Returns the rows of `changes` in the driver; None if they are many.
@@ -210,12 +210,12 @@ class TableVersions:
         with self._lock:
             if key in self._changes:
                 return self._changes[key]
-        found = self._read_changes(name, after, through) if self._files_max else None
+        few = self._read_changes(name, after, through) if self._files_max else None
         with self._lock:
-            self._changes[key] = found
+            self._changes[key] = few
             while len(self._changes) > _CHANGES_KEPT:
                 self._changes.popitem(last=False)
-        return found
+        return few
 
     def _read_changes(self, name: str, after: int, through: int) -> FewChanges | None:
         path = str(self._root / name)

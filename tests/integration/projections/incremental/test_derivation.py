@@ -325,7 +325,7 @@ def test_functions_of_frames_are_judged_as_sql_is(spark: SparkSession) -> None:
     def judged(definition: Any) -> str | None:
         return analyse(spark, definition, schemas, ["customer"]).explain().reason
 
-    assert "looks at rows" in (judged(pivoted) or "")
+    assert "reads rows" in (judged(pivoted) or "")
     assert "deterministic" in (judged(dice) or "")
     assert "besides its inputs" in (judged(stranger) or "")
     assert judged(lambda inputs: inputs["orders"].groupBy("customer").count()) is None

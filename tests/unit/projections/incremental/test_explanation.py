@@ -78,10 +78,10 @@ def test_a_view_made_from_others_says_how_its_keys_are_found_and_where_it_is() -
     kept = explain_derived(view, "shop", said, ["orders", "by_status"])
 
     assert ("derived", ("orders",), ("status",)) == (unseen.kind, unseen.inputs, unseen.keys)
-    assert "not known before the job has kept it" == unseen.strategy
+    assert "unknown until the job has maintained it" == unseen.strategy
     assert "by status; orders: its own columns" == kept.strategy
     near = explain_derived(view, "shop", said | {"near": ["orders.at", "clicks.at"]}, [])
-    assert f"{kept.strategy}; what is near a change by orders.at, clicks.at" == near.strategy
+    assert f"{kept.strategy}; rows near a change by orders.at, clicks.at" == near.strategy
     assert ("by_status", "orders") == kept.group
     assert {
         "cache": ("keys shop:by_status:<key>", "layout hash"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from projections.definition.operators.pattern import Pattern, Step
 from projections.errors import ProjectionError
-from projections.incremental.patterns.batch import Limits, found
+from projections.incremental.patterns.batch import Limits, find_matches
 from tests.fix_seeds import examples
 from tests.oracles.pattern_searches import MINUTE, patterns, rows_for
 from tests.oracles.walked_pattern import Event, walked
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MANY, DEAR = ProjectionError("too many"), ProjectionError("too dear")
 WIDE = Limits(1_000, MANY, 1_000_000, DEAR)
-SHOWN = pa.struct([("at", pa.timestamp("us", "UTC")), ("note", pa.string())])
+LISTED = pa.struct([("at", pa.timestamp("us", "UTC")), ("note", pa.string())])
 
 
 def batch(pattern: Pattern, groups: Sequence[Sequence[Event]]) -> pa.ListArray:
@@ -32,7 +32,7 @@ def batch(pattern: Pattern, groups: Sequence[Sequence[Event]]) -> pa.ListArray:
         ("at", pa.int64()),
         ("misses", pa.struct([(f"_{n}", pa.bool_()) for n in range(len(pattern.steps))])),
         ("compared", pa.struct([(name, pa.float64()) for name in pattern.compared])),
-        ("shown", SHOWN),
+        ("listed", LISTED),
     ]
     rows = [
         [
@@ -40,7 +40,7 @@ def batch(pattern: Pattern, groups: Sequence[Sequence[Event]]) -> pa.ListArray:
                 "at": event.at,
                 "misses": {f"_{n}": not fit for n, fit in enumerate(event.fits)},
                 "compared": {name: real(event.row[name]) for name in pattern.compared},
-                "shown": {"at": event.at, "note": f"{number}/{place}"},
+                "listed": {"at": event.at, "note": f"{number}/{place}"},
             }
             for place, event in enumerate(group)
         ]
@@ -62,7 +62,7 @@ def test_each_group_has_the_matches_of_its_rows_alone(data: st.DataObject) -> No
     # whoever gives a part of a batch gives arrays that begin amid others
     first = data.draw(st.integers(0, len(groups)))
 
-    seen = found(pattern, batch(pattern, groups)[first:], WIDE).to_pylist()
+    seen = find_matches(pattern, batch(pattern, groups)[first:], WIDE).to_pylist()
 
     wanted = []
     for number, group in enumerate(groups[first:], first):
@@ -93,10 +93,10 @@ def steady(count: int) -> list[Event]:
 def test_a_match_shows_of_its_rows_what_these_have_in_their_types() -> None:
     rows = [Event(0, [True, False], {}), Event(MINUTE, [False, True], {})]
 
-    column = found(ONE_TWO, batch(ONE_TWO, [rows]), WIDE)
+    column = find_matches(ONE_TWO, batch(ONE_TWO, [rows]), WIDE)
 
     ((match,),) = column
-    assert pa.struct([("step", pa.string()), *SHOWN]) == match["rows"].type.value_type
+    assert pa.struct([("step", pa.string()), *LISTED]) == match["rows"].type.value_type
     assert [
         {"step": "one", "at": datetime.fromtimestamp(0, UTC), "note": "0/0"},
         {"step": "two", "at": datetime.fromtimestamp(60, UTC), "note": "0/1"},
@@ -111,11 +111,11 @@ def test_a_group_that_has_too_much_is_refused(limits: Limits, said: str) -> None
     groups = [steady(3), steady(10)]
 
     with pytest.raises(ProjectionError, match=said):
-        found(ONE_TWO, batch(ONE_TWO, groups), limits)
+        find_matches(ONE_TWO, batch(ONE_TWO, groups), limits)
 
 
 def test_a_group_without_rows_for_each_step_costs_no_lookup() -> None:
     lacking = [Event(n * MINUTE, [True, False], {}) for n in range(10)]
     none = Limits(10, MANY, 0, DEAR)
 
-    assert [[], []] == found(ONE_TWO, batch(ONE_TWO, [lacking, []]), none).to_pylist()
+    assert [[], []] == find_matches(ONE_TWO, batch(ONE_TWO, [lacking, []]), none).to_pylist()
