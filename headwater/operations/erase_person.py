@@ -135,7 +135,7 @@ def shred(
         values_searched=len(wanted),
         files_searched=searched.files,
         bytes_searched=searched.size_bytes,
-        found_in=[*searched.found, *(f"event {number}" for number in known.events)],
+        found_in=[*searched.matching_files, *(f"event {number}" for number in known.events)],
         beyond_reach=(*BEYOND_REACH, *_not_searched(known, searched, wanted, master=master)),
         searched_in=_searched_in(home, known, wanted),
     )

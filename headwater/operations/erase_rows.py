@@ -137,7 +137,7 @@ class RowErasure:
                 values_searched=searched.texts,
                 files_searched=searched.files,
                 bytes_searched=searched.size_bytes,
-                found_in=searched.found,
+                found_in=searched.matching_files,
                 beyond_reach=(*BEYOND_REACH, *not_searched(searched)),
                 searched_in=_SEARCHED if searched.texts else _ASKED,
             )

@@ -1,6 +1,6 @@
 """Channels: delivers messages to webhooks, topics and functions.
 
-A trial sends a message to each channel of an alert, so that an error is found in time.
+A trial sends a message to each channel of an alert, to detect errors before a real alert.
 """
 
 from __future__ import annotations

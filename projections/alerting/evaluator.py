@@ -85,9 +85,9 @@ def matching_rows(
         return None
     place, table = read
     try:
-        found = DeltaTable(tables / place, version=table.version)
-        query = _query(alert, pa.schema(found.schema()), now)
-        answer = pa.table(QueryBuilder().register(alert.view, found).execute(query).read_all())
+        table_at = DeltaTable(tables / place, version=table.version)
+        query = _query(alert, pa.schema(table_at.schema()), now)
+        answer = pa.table(QueryBuilder().register(alert.view, table_at).execute(query).read_all())
     except TableNotFoundError:
         return None  # the view is being recomputed
     except DeltaError as error:
@@ -161,7 +161,7 @@ def _documents(alert: Alert, answer: pa.Table) -> list[Document]:
 
 @contextmanager
 def _written(alert: Alert) -> Iterator[None]:
-    """Names what makes a row unwritable."""
+    """Converts errors of serialisation to an `AlertConditionError`."""
     try:
         yield
     except (ArithmeticError, ValueError, TypeError, pa.ArrowException) as error:

@@ -61,15 +61,15 @@ def verify(
     Raises:
         AlertSignatureError: The signature is missing, invalid or too old.
     """
-    found = {name.lower(): value for name, value in headers.items()}
-    message_id, moment = found.get(ID, ""), found.get(TIMESTAMP, "")
+    by_name = {name.lower(): value for name, value in headers.items()}
+    message_id, moment = by_name.get(ID, ""), by_name.get(TIMESTAMP, "")
     if not message_id or not moment.isascii() or not moment.isdigit():
         raise AlertSignatureError("a message is not signed")
     if abs(time.time() - int(moment)) > tolerance_s:
         raise AlertSignatureError("a message's timestamp is too old, or its clock is wrong")
     wanted = _mark(message_id, moment, body, secret).encode()
     # there may be several during a change of the secret
-    for each in found.get(SIGNATURE, "").split():
+    for each in by_name.get(SIGNATURE, "").split():
         version, _, mark = each.partition(",")
         if version == _VERSION and hmac.compare_digest(mark.encode(), wanted):
             return message_id

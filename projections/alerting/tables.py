@@ -36,10 +36,10 @@ DISPATCH_LOCK: Final = AdvisoryLock.named("headwater.alert_messages")
 _AT_ROWS: Final = AdvisoryLock.named("headwater.alert_rows")
 _WITHHOLD: Final = """
 UPDATE headwater.alert_messages AS m
-   SET body = convert_to((b.said || '{"row": null}')::text, 'UTF8')
-  FROM (SELECT number, convert_from(body, 'UTF8')::jsonb AS said
+   SET body = convert_to((b.document || '{"row": null}')::text, 'UTF8')
+  FROM (SELECT number, convert_from(body, 'UTF8')::jsonb AS document
           FROM headwater.alert_messages WHERE source = %s) AS b
- WHERE b.number = m.number AND b.said ->> 'row' IS NOT NULL
+ WHERE b.number = m.number AND b.document ->> 'row' IS NOT NULL
 """
 _VACUUM: Final = "VACUUM headwater.alert_messages"
 _NOW: Final = "SELECT clock_timestamp()"
@@ -167,23 +167,23 @@ class PendingMessages:
     code: str | None
 
 
-def try_reserve(connection: Connection, source: str, what: AdvisoryLock) -> bool:
-    """Reserves a part of the work for this session; returns False if another one has it.
+def try_reserve(connection: Connection, source: str, lock: AdvisoryLock) -> bool:
+    """Acquires the lock for this session; returns False if another session holds it.
 
     Args:
         connection: To the source.
         source: Its name.
-        what: `EVALUATION_LOCK` or `DISPATCH_LOCK`.
+        lock: `EVALUATION_LOCK` or `DISPATCH_LOCK`.
     """
-    row = connection.execute(what.in_session_if_free, (source,)).fetchone()
+    row = connection.execute(lock.in_session_if_free, (source,)).fetchone()
     return bool(row and row[0])
 
 
 def now(connection: Connection) -> datetime:
     """Returns the time of the source: episodes have no other clock."""
     row: Any = connection.execute(_NOW).fetchone()
-    found: datetime = row[0]
-    return found
+    source_time: datetime = row[0]
+    return source_time
 
 
 def begin_evaluation(connection: Connection, source: str) -> None:
@@ -235,7 +235,7 @@ class AlertRecorder:
         names: dict[str, Any] = {"source": self.source, "alert": self.alert.name, "key": step.key}
         episode = step.episode
         if episode is None:
-            found = connection.execute(_FORGET, names).fetchone()
+            recorded = connection.execute(_FORGET, names).fetchone()
         else:
             row = self.rows.get(step.key, {})
             values = {
@@ -246,10 +246,10 @@ class AlertRecorder:
                 # a known row's messages stay unchanged
                 "columns": Jsonb({name: row.get(name) for name in self.columns}),
             }
-            found = connection.execute(_KEEP, names | values).fetchone()
-        if step.event is None or found is None:
+            recorded = connection.execute(_KEEP, names | values).fetchone()
+        if step.event is None or recorded is None:
             return
-        number, columns = found
+        number, columns = recorded
         since = self.at if before is None else before.since
         message_id = f"{self.source}.{self.alert.name}.{number}.{step.event}"
         body = {

@@ -171,10 +171,12 @@ class AlertWatcher:
         with connection.transaction():
             alerting_tables.begin_evaluation(connection, self._spec.source)
             now = alerting_tables.now(connection)
-            found = evaluator.matching_rows(self._spec.tables, self._spec.source, alert, key, now)
-            if found is None:
+            matching = evaluator.matching_rows(
+                self._spec.tables, self._spec.source, alert, key, now
+            )
+            if matching is None:
                 return
-            counts = self._record(connection, alert, key, found, now)
+            counts = self._record(connection, alert, key, matching, now)
         if counts:
             by_event = {str(event): rows for event, rows in sorted(counts.items())}
             _log.info("rows of an alert", alert=alert.name, **by_event)
@@ -193,21 +195,21 @@ class AlertWatcher:
         connection: Connection,
         alert: Alert,
         key: tuple[str, ...],
-        found: MatchingRows,
+        matching: MatchingRows,
         now: datetime,
     ) -> Counter[Event]:
         delay = NotificationDelay(alert.hold, alert.quiet)
         known = alerting_tables.known(connection, self._spec.source, alert.name)
-        taken = list(steps(known, found.until, now, delay))
+        taken = list(steps(known, matching.until, now, delay))
         counts = Counter(step.event for step in taken if step.event is not None)
         if counts[Event.OPENED] > OPENED_MAX:
             raise AlertConditionError(
                 f"alert {alert.name} would report more than {OPENED_MAX:,} rows at once",
                 hint='use a narrower condition, or recent=Recent("at", "7 days")',
             )
-        rows = found.rows({step.key for step in taken})
+        rows = matching.rows({step.key for step in taken})
         noting = alerting_tables.AlertRecorder(
-            self._spec.source, alert, key, found.position, rows, now
+            self._spec.source, alert, key, matching.position, rows, now
         )
         for step in taken:
             noting.note(connection, step, known.get(step.key))

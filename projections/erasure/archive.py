@@ -54,7 +54,7 @@ class Through:
 
 
 class ReadKey(NamedTuple):
-    """What a read of a key has sent.
+    """A record that a read of a key has sent.
 
     Attributes:
         text: The key, as records have it.
@@ -94,24 +94,24 @@ class ArchivedTopic:
         self._folder = folder
 
     def keys_read(self, epoch: int, read_lsn: Lsn) -> list[ReadKey]:
-        """Returns what a read of keys has sent.
+        """Returns the records that a read of keys has sent.
 
         Args:
             epoch: Incarnation of the source.
             read_lsn: Position of the read.
         """
-        found: list[ReadKey] = []
+        read: list[ReadKey] = []
         for batch in self._batches(("partition", "offset", "op", "key", "epoch", "lsn", "source")):
             own = pc.and_(
                 pc.equal(batch.column("epoch"), epoch),
                 pc.equal(batch.column("lsn"), read_lsn.value),
             )
             own = pc.and_(own, pc.match_substring(batch.column("source"), _READ))
-            found += [
+            read += [
                 ReadKey(row["key"], row["partition"], row["offset"], row["op"] != "d")
                 for row in batch.filter(pc.fill_null(own, False)).to_pylist()
             ]
-        return found
+        return read
 
     def find(self, texts: Collection[str], through: Through) -> ArchivedKeys:
         """Finds keys, and the former keys of their rows."""
@@ -152,17 +152,17 @@ class ArchivedTopic:
     def values_elsewhere(self, texts: Collection[str], values: Collection[str]) -> frozenset[str]:
         """Returns those of some values that records of other keys also have."""
         names = pa.array(sorted(texts), pa.string())
-        found: set[str] = set()
+        elsewhere: set[str] = set()
         for batch in self._batches(("key", "before", "after")):
             others = pc.invert(pc.fill_null(pc.is_in(batch.column("key"), names), False))
             for name in ("before", "after"):
                 column = batch.column(name).filter(others)
-                for value in set(values) - found:
+                for value in set(values) - elsewhere:
                     # as in JSON, where quotes are escaped
                     text = orjson.dumps(value).decode()[1:-1]
                     if pc.any(pc.match_substring(column, text)).as_py():
-                        found.add(value)
-        return frozenset(found)
+                        elsewhere.add(value)
+        return frozenset(elsewhere)
 
     def erase(self, texts: Collection[str], through: Through) -> int:
         """Removes the values from the records of keys; returns the number of records.
@@ -209,12 +209,12 @@ class ArchivedTopic:
 
     def _moves(self) -> dict[str, set[str]]:
         """Returns the former keys of rows, by the new key."""
-        found: dict[str, set[str]] = {}
+        former_keys: dict[str, set[str]] = {}
         for batch in self._batches(("key", "headers")):
             moved = old_keys(batch.column("headers"), batch.column("key"))
             for new, olds in moved.items():
-                found.setdefault(new, set()).update(olds)
-        return found
+                former_keys.setdefault(new, set()).update(olds)
+        return former_keys
 
     def _batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return ArchiveScan(self._folder, {self.topic}).records(columns)

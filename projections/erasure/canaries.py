@@ -46,16 +46,16 @@ def canaries(
     Returns:
         The longest such values; empty if every value occurs elsewhere too.
     """
-    found: set[str] = set()
+    candidates: set[str] = set()
     for topic in topics:
         for key, row in topic.rows(texts, through):
-            found.update(_values(row, key))
+            candidates.update(_values(row, key))
         for _, row in topic.rows(texts, through, later=True):  # values that stay
             kept = [value for value in row.values() if isinstance(value, str)]
-            found = {value for value in found if not any(value in each for each in kept)}
-        chosen = sorted(found, key=lambda value: (-len(value), value))[: 4 * COUNT_MAX]
-        found = set(chosen) - topic.values_elsewhere(texts, chosen)
-    left = found - _in_table(connection, table, found)
+            candidates = {value for value in candidates if not any(value in each for each in kept)}
+        chosen = sorted(candidates, key=lambda value: (-len(value), value))[: 4 * COUNT_MAX]
+        candidates = set(chosen) - topic.values_elsewhere(texts, chosen)
+    left = candidates - _in_table(connection, table, candidates)
     return frozenset(sorted(left, key=lambda value: (-len(value), value))[:COUNT_MAX])
 
 
@@ -79,12 +79,12 @@ def _in_table(connection: Connection[Any], table: TableName, values: set[str]) -
     query = sql.SQL("SELECT {row} FROM {table} WHERE {row} ~ %s LIMIT {rows}").format(
         row=row, table=name, rows=sql.Literal(_ROWS_AT_ONCE)
     )
-    found: set[str] = set()
-    while left := values - found:
+    present: set[str] = set()
+    while left := values - present:
         pattern = "|".join(map(re.escape, sorted(left)))
         rows = [text for (text,) in connection.execute(query, (pattern,)).fetchall()]
         there = {value for value in left if any(value in text for text in rows)}
         if not there:
             break
-        found |= there
-    return found
+        present |= there
+    return present

@@ -1,4 +1,4 @@
-"""Certificate: what was erased of a key and where, and how the result was checked."""
+"""Certificate: the erased data of a key by place, and how the result was checked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 BEYOND_REACH: Final = (
     "the source's own files: dead rows until VACUUM, its write-ahead log until it is recycled",
     "backups and copies of the source, of topics and of stores",
-    "what consumers of topics keep in stores of their own",
+    "copies that consumers of topics keep in their own stores",
 )
-"""What the erasure cannot reach; the owners of those copies must erase them."""
+"""Copies that the erasure cannot reach; their owners must erase them."""
 
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_.@-]")
 _NAME_MAX: Final = 100
@@ -29,7 +29,7 @@ class Erased(msgspec.Struct, frozen=True):
 
     Attributes:
         place: The place: archive, topic, a view in a store, and so on.
-        what: What was erased there.
+        what: The erased items, such as `records`.
         count: Number of erased items.
         complete: Whether nothing is left on disk, as far as the place reports that.
     """
@@ -41,22 +41,22 @@ class Erased(msgspec.Struct, frozen=True):
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an erasure.
+    """The record of a completed erasure.
 
     Attributes:
         source: Name of the source.
-        subject: What was forgotten: the table, or the person of the event store.
+        subject: The table of the keys, or the person of the event store.
         keys: The named keys.
         former_keys: Number of other keys that their rows had before.
         through: Log position; later changes stay.
         begun_at: When it was requested, ISO 8601, UTC.
         ended_at: When it was completed.
-        erased: What was erased where.
+        erased: The result for each place.
         values_searched: Number of values that only the erased records had, searched for afterwards.
         files_searched: Number of files searched.
         bytes_searched: Size of those files.
         found_in: Files that still have one of the values, below the home folder.
-        beyond_reach: What an erasure cannot reach.
+        beyond_reach: Copies that the erasure cannot reach.
         searched_in: The places searched.
     """
 
@@ -77,7 +77,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Returns whether every place is complete and no value was found again."""
+        """Returns whether every place is complete and the search matched no value."""
         return not self.found_in and all(each.complete for each in self.erased)
 
 

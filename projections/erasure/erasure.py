@@ -27,7 +27,7 @@ from projections.erasure.certificate import Erased
 from projections.erasure.residue import expunge, forget_past, rewrite_files
 from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
-from projections.publishing.other_sources import readers, shown_elsewhere
+from projections.publishing.other_sources import active_elsewhere, readers
 from projections.publishing.published_content import SourcePosition
 from projections.publishing.published_versions import Published, places_of_others, promised
 from projections.publishing.stable_table import StableTable
@@ -87,11 +87,11 @@ class Erasure:
         """
         own = frozenset((plan.name, store) for plan in self._plans for store in plan.to)
         reading = self._views_elsewhere()
-        shown = shown_elsewhere(self._spec.config.addresses.tables, self._spec.config.source)
+        active = active_elsewhere(self._spec.config.addresses.tables, self._spec.config.source)
         return own.union(
-            (shown[view.name][0], store)
+            (active[view.name][0], store)
             for view in reading
-            if view.name in shown
+            if view.name in active
             for store in kept_in(view)
         )
 
@@ -107,19 +107,19 @@ class Erasure:
             QuarantineDownError: The database does not answer.
         """
         records = sum(topic.erase(texts, self._through) for topic in self.archived())
-        found = [Erased("archive", "records", records)]
+        erased = [Erased("archive", "records", records)]
         version = self._through.version
         with closing(WarehouseSink(self._spec.config.addresses.tables)) as sink:
             for plan in self._spec.plans_in(Store.TABLE):
                 if plan.history is not None and plan.name in {each.name for each in self._plans}:
                     count = sink.erase(plan, _values(plan, texts), version)
-                    found.append(Erased(f"history {plan.name}", "changes", count))
+                    erased.append(Erased(f"history {plan.name}", "changes", count))
         with quarantine_table.connect(self._spec.config.ledger) as connection:
             counts = [
                 quarantine_table.erase(connection, self._spec.config.source, topic, texts, version)
                 for topic in self.topics
             ]
-        return [*found, Erased("quarantine", "records", sum(counts))]
+        return [*erased, Erased("quarantine", "records", sum(counts))]
 
     def behind(self, now: Through) -> list[str]:
         """Returns the tables that are not published in their present state.
@@ -132,10 +132,10 @@ class Erasure:
         places = [plan.name for plan in self._spec.plans_in(Store.TABLE)]
         places += [view.name for view in self._spec.derived]
         tables, source = self._spec.config.addresses.tables, self._spec.config.source
-        found = Published(tables, source).behind(places, now.epoch, now.lsn.value)
+        unpublished = Published(tables, source).behind(places, now.epoch, now.lsn.value)
         wanted = SourcePosition(now.epoch, now.lsn.value)
         made = self._readers()
-        found += [
+        unpublished += [
             f"{r.place} of source {r.source}" for r in made if r.table.others[source] < wanted
         ]
         for owner in sorted(
@@ -145,8 +145,8 @@ class Erasure:
             # a view that is being created has no table yet
             at = None if latest is None else latest.others.get(source)
             if at is None or at < wanted:
-                found.append(f"the derived views of source {owner}")
-        return found
+                unpublished.append(f"the derived views of source {owner}")
+        return unpublished
 
     def past(self) -> list[Erased]:
         """Removes earlier versions; all views must be published in their present state.
@@ -155,17 +155,17 @@ class Erasure:
             SinkError: A place cannot be read or written.
             StableTableError: A stable path cannot be updated.
         """
-        found = [self._past_of_archive(), *self._past_of_tables()]
+        erased = [self._past_of_archive(), *self._past_of_tables()]
         search = self._places(Store.SEARCH)
         if search:
             with closing(SearchEngine(self._spec.config.search_url)) as engine:
                 merged = expunge(engine, search, _MERGE_S)
             count, left = len(merged.indices), merged.left
-            found.append(Erased("search", "indices merged", count, complete=not left))
+            erased.append(Erased("search", "indices merged", count, complete=not left))
         if self._places(Store.CACHE):
             done = rewrite_files(self._spec.config.cache_url, _REWRITE_S)
-            found.append(Erased("cache", "files rewritten", int(done), complete=done))
-        return found
+            erased.append(Erased("cache", "files rewritten", int(done), complete=done))
+        return erased
 
     def left(self, texts: Collection[str]) -> list[Erased]:
         """Asks the stores by key which erased rows they still have.
@@ -173,7 +173,7 @@ class Erasure:
         Raises:
             SinkError: A store cannot be read.
         """
-        found = []
+        remaining = []
         for store in sorted({store for _, store in self.places}):
             count = 0
             with closing(open_sink(store, self._spec.config.addresses)) as sink:
@@ -182,8 +182,8 @@ class Erasure:
                         held = sink.stored(plan, _values(plan, texts))
                         former = (h for h in held if h.version <= self._through.version)
                         count += sum(len(each.documents) for each in former)
-            found.append(Erased(str(store), "rows of the keys left", count, complete=not count))
-        return found
+            remaining.append(Erased(str(store), "rows of the keys left", count, complete=not count))
+        return remaining
 
     def cut(self, before: Mapping[Place, int], deadline_s: float) -> list[Erased]:
         """Truncates the topics.
@@ -207,8 +207,8 @@ class Erasure:
                 truncation.cut_off(bootstrap, before)
             except TopicRefusedError:
                 # a compacted topic: compaction removes older records
-                what = "partitions left to compaction"
-                return [Erased("topics", what, len(before), complete=False)]
+                items = "partitions left to compaction"
+                return [Erased("topics", items, len(before), complete=False)]
             left = await_removed(deadline_s)
         return [Erased("topics", "partitions cut off", len(before), complete=not left)]
 
@@ -225,14 +225,16 @@ class Erasure:
             group.forget_former()
         others = places_of_others(root, self._spec.config.source) - {each.place for each in made}
         readable = sorted((root.parent / "views").glob("[!.]*"))
-        shown = [path for path in readable if path.name not in {_view(each) for each in others}]
+        stable_paths = [
+            path for path in readable if path.name not in {_view(each) for each in others}
+        ]
         try:
-            for path in shown:
+            for path in stable_paths:
                 stable = StableTable(root, path.name)
                 stable.follow(owners.get(path.name, published))
                 stable.clean(0)
-            found = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
-            tables = [path for path in found if _place(path.name) not in others]
+            folders = [path for path in sorted(root.glob("[!.]*")) if _is_table(path)]
+            tables = [path for path in folders if _place(path.name) not in others]
             for path in tables:
                 with WriterLock(root / f".{_place(path.name)}.lock", wait=True):
                     if _is_table(path):  # a version may have been dropped meanwhile
@@ -243,7 +245,7 @@ class Erasure:
             ) from None
         return [
             Erased("tables", "tables without former versions", len(tables)),
-            Erased("stable paths", "tables without former versions", len(shown)),
+            Erased("stable paths", "tables without former versions", len(stable_paths)),
         ]
 
     def _places(self, store: Store) -> list[str]:

@@ -24,7 +24,7 @@ class Searched:
         texts: Number of texts searched for.
         files: Number of files read.
         size_bytes: Their size.
-        found: Files that contain one, relative to the folder.
+        matching_files: Files that contain one, relative to the folder.
         unread: Parquet files searched only as bytes because no decoder is installed, as in an event
             store without views.
     """
@@ -32,7 +32,7 @@ class Searched:
     texts: int = 0
     files: int = 0
     size_bytes: int = 0
-    found: list[str] = field(default_factory=list)
+    matching_files: list[str] = field(default_factory=list)
     unread: int = 0
 
 
@@ -55,7 +55,7 @@ def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()
         try:
             size = path.stat().st_size
             columns = path.suffix == _PARQUET and decodes
-            found = (
+            matches = (
                 size > 0
                 and wanted
                 and (_in_bytes(path, wanted) or (columns and _in_columns(path, texts)))
@@ -65,9 +65,9 @@ def search_files(root: Path, texts: Collection[str], *, but: Iterable[Path] = ()
         searched.files += 1
         searched.size_bytes += size
         searched.unread += path.suffix == _PARQUET and not decodes
-        if found:
-            searched.found.append(str(path.relative_to(root)))
-    searched.found.sort()
+        if matches:
+            searched.matching_files.append(str(path.relative_to(root)))
+    searched.matching_files.sort()
     return searched
 
 

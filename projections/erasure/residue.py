@@ -74,12 +74,12 @@ def forget_past(table: Path, kept: Collection[int] = ()) -> None:
         keep_versions=sorted({*kept, *unpublished}),
     )
     for file in sorted((table / "_delta_log").iterdir()):
-        found = _NUMBERED.fullmatch(file.name)
-        if found is None:
+        match = _NUMBERED.fullmatch(file.name)
+        if match is None:
             continue
-        if found[2] == _COMMIT and int(found[1]) <= oldest:
+        if match[2] == _COMMIT and int(match[1]) <= oldest:
             _forget_in_commit(file)
-        elif found[2].endswith(_CHECKPOINT) and int(found[1]) < oldest:
+        elif match[2].endswith(_CHECKPOINT) and int(match[1]) < oldest:
             _forget_in_checkpoint(file)
 
 
@@ -137,11 +137,11 @@ def rewrite_files(url: str, deadline_s: float) -> bool:
     client = redis.Redis.from_url(url)
     try:
         with translated_errors():
-            found: Any = client.info("persistence")
+            persistence: Any = client.info("persistence")
             _await(client, deadline_s)  # a running one may have begun before
-            if found.get("aof_enabled"):
+            if persistence.get("aof_enabled"):
                 _requested(client, client.bgrewriteaof, deadline_s)
-            if found.get("rdb_last_save_time") and found.get("rdb_saves", 1):
+            if persistence.get("rdb_last_save_time") and persistence.get("rdb_saves", 1):
                 _requested(client, client.bgsave, deadline_s)
     except redis.ResponseError:
         return False
@@ -195,9 +195,9 @@ class Expunged(NamedTuple):
 def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> Expunged:
     """Merges segments that have former documents, and waits for that.
 
-    A merge only drops what every copy of a shard has: as long as one may request the changes since
-    then, an overwritten document is copied into the new segment. It therefore first waits until all
-    copies have confirmed everything written so far.
+    A merge drops an overwritten document only if every copy of the shard has the later change:
+    while a copy may still request it, the document is copied into the new segment. This function
+    therefore first waits until all copies have confirmed every change.
 
     Args:
         engine: The engine.
@@ -207,12 +207,12 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
     Raises:
         SinkError: The engine refuses, does not answer, or does not finish in time.
     """
-    found = [
+    indices = [
         each["index"]
         for place in places
         for each in engine.request("GET", f"/_cat/indices/{place}-*?format=json&h=index")
     ]
-    names = sorted(found)
+    names = sorted(indices)
     with ExitStack() as altered:
         for name in names:
             engine.request("PUT", f"/{name}/_settings", _ALL)

@@ -1,8 +1,8 @@
-"""What an erasure would miss: paused views, and stores that are no longer maintained.
+"""Copies that an erasure would miss: paused views, and stores that are no longer maintained.
 
 Rows leave a view because the job applies their deletes. Where it does not, they stay: in a paused
 view, in a view that a store refuses, in the versions of an undeclared view, in a store from which a
-view was removed, and in the remains of an interrupted drop.
+view was removed, and in the remnants of an interrupted drop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def unreached(
     table: TableName,
     halted: Mapping[tuple[str, str], str],
 ) -> list[Unreached]:
-    """Returns what an erasure of keys of a table would miss.
+    """Returns the copies that an erasure of keys of a table would miss.
 
     Args:
         connection: To the source, in autocommit.
@@ -70,10 +70,10 @@ def made_from(
     views: Iterable[str], derived: Iterable[tuple[str, Collection[str]]]
 ) -> frozenset[str]:
     """Returns views, and all views derived from them, directly or indirectly."""
-    found, among = set(views), list(derived)
-    while new := {name for name, inputs in among if not found.isdisjoint(inputs)} - found:
-        found |= new
-    return frozenset(found)
+    reached, among = set(views), list(derived)
+    while new := {name for name, inputs in among if not reached.isdisjoint(inputs)} - reached:
+        reached |= new
+    return frozenset(reached)
 
 
 class _StoreStates:
@@ -120,8 +120,8 @@ class _StoreStates:
             if place in kept:
                 yield Unreached(
                     place,
-                    f"stands still in {store}: {code}",
-                    "headwater view status says what lets it go on",
+                    f"stopped in {store}: {code}",
+                    "headwater view status shows how to resume it",
                 )
 
     def withdrawn(self) -> Iterator[Unreached]:

@@ -9,7 +9,7 @@ by then. Records beyond it are applied last, and just before that the tables are
 commit.
 
 A connector's first transaction names no earlier commit; every named commit is its own or a later
-one. A row of a snapshot contains what had committed when it was read.
+one. A row of a snapshot contains every transaction that had committed when it was read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CompleteThrough:
 
 @dataclass(frozen=True, slots=True)
 class UnpublishedProgress:
-    """What the tables have beyond their last boundary; carried from batch to batch.
+    """The progress of the tables beyond their last boundary; carried from batch to batch.
 
     Attributes:
         epoch: Incarnation of the source for the positions.
@@ -73,8 +73,8 @@ class DividedBatch(NamedTuple):
         beyond: Later records.
         boundary: The boundary of the tables once `within` is applied, in bytes; None if a
             transaction would be partial there.
-        settled: What the tables have beyond it once `within` is applied.
-        ahead: What the tables have beyond it once everything is applied.
+        settled: Progress of the tables beyond it once `within` is applied.
+        ahead: Progress of the tables beyond it once everything is applied.
     """
 
     within: list[Run]
@@ -111,10 +111,12 @@ def divide(
         runs: All records of the batch.
         topics: Topics whose records are applied; others only contribute commits.
         reach: Position through which they are complete; None if unknown: then all are beyond.
-        ahead: What the tables already have beyond their last boundary.
+        ahead: Progress of the tables beyond their last boundary.
     """
-    found = [(topic, [(record, place_of(record)) for record in records]) for topic, records in runs]
-    places = [(topic, place) for topic, records in found for _, place in records if place]
+    placed = [
+        (topic, [(record, place_of(record)) for record in records]) for topic, records in runs
+    ]
+    places = [(topic, place) for topic, records in placed for _, place in records if place]
     epoch = max((place.epoch for _, place in places), default=ahead.epoch)
     if epoch > ahead.epoch:
         ahead = UnpublishedProgress(epoch)  # every table is read again
@@ -148,7 +150,7 @@ def divide(
             return False
         return place.after_commit >= known or place.read_lsn > readable
 
-    applied = [(topic, records) for topic, records in found if topic in topics]
+    applied = [(topic, records) for topic, records in placed if topic in topics]
     return DividedBatch(
         [(topic, [r for r, place in records if not beyond(place)]) for topic, records in applied],
         [(topic, [r for r, place in records if beyond(place)]) for topic, records in applied],

@@ -69,36 +69,36 @@ def published_views(tables: Path, views: Mapping[str, str]) -> OtherViews:
     Returns:
         The views that have a published version.
     """
-    found = OtherViews({}, {}, {}, {})
+    views_elsewhere = OtherViews({}, {}, {}, {})
     for source in sorted(set(views.values())):
         group = Published(tables, source)
         # in this order: a version that a cutover activates in between is already published
         places, latest = group.current(), group.latest()
         if latest is None:
             continue
-        found.positions[source] = SourcePosition(latest.epoch, latest.lsn)
+        views_elsewhere.positions[source] = SourcePosition(latest.epoch, latest.lsn)
         for view in (each for each, of in views.items() if of == source):
             place = places.get(view, view)
             if place in latest.views:
-                found.tables[place] = latest.views[place]
-                found.places[view] = place
-                found.sources[place] = source
-    return found
+                views_elsewhere.tables[place] = latest.views[place]
+                views_elsewhere.places[view] = place
+                views_elsewhere.sources[place] = source
+    return views_elsewhere
 
 
-def shown_elsewhere(tables: Path, source: str) -> dict[str, tuple[str, TableVersion]]:
+def active_elsewhere(tables: Path, source: str) -> dict[str, tuple[str, TableVersion]]:
     """Returns physical name and published table of each view of the other sources.
 
     Args:
         tables: Folder of the tables.
         source: The source that is left out.
     """
-    found: dict[str, tuple[str, TableVersion]] = {}
+    active: dict[str, tuple[str, TableVersion]] = {}
     for group in sources(tables):
         latest = None if group.folder.name == source else group.latest()
         if latest is not None:
-            found |= latest.by_view(group.current())
-    return found
+            active |= latest.by_view(group.current())
+    return active
 
 
 def own_position(
@@ -119,14 +119,14 @@ def other_positions(
     read: Iterable[str], known: Mapping[str, TableVersion], others: Mapping[str, str]
 ) -> dict[str, SourcePosition]:
     """Returns the boundaries of a derived view in other sources; see `own_position`."""
-    found: dict[str, SourcePosition] = {}
+    positions: dict[str, SourcePosition] = {}
     for place in read:
         table, vector = known[place], known[place].others
         if place in others:
             vector = {others[place]: SourcePosition(table.epoch, table.lsn)}
         for name, position in vector.items():
-            found[name] = min(position, found.get(name, position))
-    return found
+            positions[name] = min(position, positions.get(name, position))
+    return positions
 
 
 def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
@@ -140,7 +140,7 @@ def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
     Returns:
         Each version that is active or about to be.
     """
-    found: list[Reader] = []
+    all_readers: list[Reader] = []
     for group in sources(tables):
         if group.folder.name == source:
             continue
@@ -153,10 +153,10 @@ def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
         ]
         reached = set(views)
         while new := [each for each in among if _reads(each, reached)]:
-            found += new
+            all_readers += new
             among = [each for each in among if each not in new]
             reached |= {_view(each.place) for each in new}
-    return found
+    return all_readers
 
 
 def reached_by_readers(file: Path, source: str, epoch: int) -> dict[tuple[str, Store], Lsn]:
@@ -171,16 +171,16 @@ def reached_by_readers(file: Path, source: str, epoch: int) -> dict[tuple[str, S
         The position by physical name and store.
     """
     try:
-        told = orjson.loads(file.read_bytes())
+        report = orjson.loads(file.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return {}
-    found = {}
-    for view, said in told.items():
-        for store, vector in said.get("reached", {}).items():
+    reached = {}
+    for view, status in report.items():
+        for store, vector in status.get("reached", {}).items():
             at_epoch, lsn = vector.get(source, (None, 0))
             if at_epoch == epoch:
-                found[view, Store(store)] = Lsn(lsn)
-    return found
+                reached[view, Store(store)] = Lsn(lsn)
+    return reached
 
 
 def _reads(reader: Reader, views: Collection[str]) -> bool:

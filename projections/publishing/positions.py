@@ -40,7 +40,7 @@ _CONFIRMED = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE s
 
 @dataclass(frozen=True, slots=True)
 class ViewPosition:
-    """How far a view is in a store.
+    """The position of a view in a store.
 
     Attributes:
         view: Its name.

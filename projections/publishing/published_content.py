@@ -116,11 +116,11 @@ class Current(msgspec.Struct, frozen=True):
 
     def at(self, at_us: int) -> dict[str, str]:
         """Returns the physical names at a time."""
-        found = dict(self.places)
+        places = dict(self.places)
         for switch in reversed(self.switches):
             if switch.at_us > at_us:
-                found |= switch.was
-        return found
+                places |= switch.was
+        return places
 
 
 class PendingRecords(msgspec.Struct, frozen=True):

@@ -82,11 +82,11 @@ def places_of_others(tables: Path, source: str) -> frozenset[str]:
         tables: Folder of the tables.
         source: The source that is left out.
     """
-    found: set[str] = set()
+    places: set[str] = set()
     for group in sources(tables):
         newest = None if group.folder.name == source else group.newest()
-        found.update(() if newest is None else newest.views)
-    return frozenset(found)
+        places.update(() if newest is None else newest.views)
+    return frozenset(places)
 
 
 def promised(tables: Path, view: str) -> list[int]:
@@ -95,16 +95,16 @@ def promised(tables: Path, view: str) -> list[int]:
     These are the version that readers use, the one about to be published, and those with which the
     views derived from this one compare next.
     """
-    found: set[int] = set()
+    promised_versions: set[int] = set()
     for group in sources(tables):
         for version in (group.latest(), group.newest()):
             if version is None:
                 continue
             if view in version.views:
-                found.add(version.views[view].version)
+                promised_versions.add(version.views[view].version)
             made = (table.made_from.get(view) for table in version.views.values())
-            found.update(number for number in made if number is not None)
-    return sorted(found)
+            promised_versions.update(number for number in made if number is not None)
+    return sorted(promised_versions)
 
 
 class Published:
@@ -124,8 +124,8 @@ class Published:
 
     def latest(self) -> PublishedVersion | None:
         """Returns the newest complete version; None if nothing was ever published."""
-        found = (_read(self._folder / name) for name in reversed(self._names()))
-        return next((version for version in found if version.complete), None)
+        versions = (_read(self._folder / name) for name in reversed(self._names()))
+        return next((version for version in versions if version.complete), None)
 
     def newest(self) -> PublishedVersion | None:
         """Returns the newest version, complete or not."""
@@ -134,8 +134,8 @@ class Published:
 
     def all(self) -> list[PublishedVersion]:
         """Returns the readable versions, the oldest first."""
-        found = (_read(self._folder / name) for name in self._names())
-        return [version for version in found if version.complete]
+        versions = (_read(self._folder / name) for name in self._names())
+        return [version for version in versions if version.complete]
 
     def complete(
         self,
@@ -276,7 +276,7 @@ class Published:
             _write(self._folder / _CURRENT, msgspec.json.encode(made))
 
     def refuse_behind(self, places: Mapping[str, str]) -> None:
-        """Refuses what `switch` would refuse; changes nothing.
+        """Raises the errors that `switch` would raise; changes nothing.
 
         Raises:
             PlaceUnpublishedError: A physical name has no published version.
@@ -327,17 +327,17 @@ class Published:
     def beyond(self) -> PendingRecords:
         """Returns the records beyond the newest boundary."""
         path = self._folder / _BEYOND
-        found = path.read_bytes() if path.is_file() else None
-        return PendingRecords() if found is None else _PENDING.decode(found)
+        content = path.read_bytes() if path.is_file() else None
+        return PendingRecords() if content is None else _PENDING.decode(content)
 
     def waiting_from(self) -> Offsets:
         """Returns the offset of the first waiting record of each partition."""
-        found: Offsets = {}
+        first: Offsets = {}
         for topic, records in self.beyond().waiting:
             for record in records:
                 place = topic, record.partition
-                found[place] = min(record.offset, found.get(place, record.offset))
-        return found
+                first[place] = min(record.offset, first.get(place, record.offset))
+        return first
 
     def keep_beyond(self, ahead: UnpublishedProgress, waiting: Iterable[Run] = ()) -> None:
         """Stores the records beyond the boundary, atomically.
@@ -353,8 +353,8 @@ class Published:
     def _names(self) -> list[str]:
         """Returns the file names of the versions, the oldest first; called ten times a second."""
         try:
-            with os.scandir(self._folder) as found:
-                names = [each.name for each in found]
+            with os.scandir(self._folder) as entries:
+                names = [each.name for each in entries]
         except FileNotFoundError:
             return []
         return sorted(filter(_VERSION.fullmatch, names))
@@ -374,7 +374,7 @@ class Published:
 
 
 def _read(path: Path) -> PublishedVersion:
-    """Reads a version, which is asked for once for each of its views, of hundreds perhaps."""
+    """Reads a version, with a cache: callers request it once for each of its views."""
     stat = path.stat()
     return _decoded(path, stat.st_ino, stat.st_mtime_ns)
 

@@ -57,7 +57,7 @@ class ChangeStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """What is behind, and by how much.
+    """A view that is behind in a store, and its distance.
 
     Attributes:
         view: The view.
@@ -173,10 +173,10 @@ def look(connection: psycopg.Connection[Any], token: PositionToken, source: str)
         TokenError: The token does not belong to this source.
     """
     capture = committed.check(connection, token, source)
-    found = {
+    by_view = {
         (p.view, p.store): p for p in positions.read(connection) if positions.of_source(p, source)
     }
-    return SourcePositions(connection, capture, found, token.lsn)
+    return SourcePositions(connection, capture, by_view, token.lsn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +197,8 @@ class SourcePositions:
 
     def reached(self, view: str, store: Store) -> bool:
         """Returns whether a view has reached the position in a store."""
-        found = self.positions.get((view, store))
-        return found is not None and found.applied_through >= self.wanted
+        position = self.positions.get((view, store))
+        return position is not None and position.applied_through >= self.wanted
 
     def paused(self, views: Sequence[str]) -> str | None:
         """Returns the error code of the first paused view."""
@@ -216,26 +216,26 @@ class SourcePositions:
         active, flushed = row
         if flushed is not None and Lsn.parse(flushed) >= self.wanted:
             return None
-        said = f"read up to {flushed}" if active else "no connector reads the log"
-        return f"{said}, slot {slot}"
+        reason = f"read up to {flushed}" if active else "no connector reads the log"
+        return f"{reason}, slot {slot}"
 
     def now(self) -> datetime:
         """Returns the source's time."""
         row = self.connection.execute(_NOW).fetchone()
         if row is None:
             raise AssertionError
-        found: datetime = row[0]
-        return found
+        source_time: datetime = row[0]
+        return source_time
 
 
 def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
     hints = {
-        ChangeStage.CAPTURE: "headwater source status says why",
-        ChangeStage.PAUSED: "headwater view status names the change; headwater view resume goes on",
-        ChangeStage.BATCH: "headwater status says whether the job runs; else wait longer",
-        ChangeStage.DERIVATION: "headwater view explain says how it is kept; else wait longer",
+        ChangeStage.CAPTURE: "headwater source status shows the reason",
+        ChangeStage.PAUSED: "headwater view status shows why; then headwater view resume",
+        ChangeStage.BATCH: "if headwater status shows the job running, wait longer",
+        ChangeStage.DERIVATION: "headwater view explain shows its strategy; else wait longer",
         ChangeStage.DELIVERY: (
-            "headwater view status says whether the store is written; else wait longer"
+            "if headwater view status shows the store being written, wait longer"
         ),
     }
     error = BehindError(

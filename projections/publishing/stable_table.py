@@ -72,13 +72,13 @@ class _Newest(msgspec.Struct, frozen=True):
 
     Attributes:
         number: Its number; -1 for a table without any.
-        shown: What the newest commit of this program publishes; None if there is none.
+        data: The content that the newest commit of this program publishes; None if there is none.
         ours: Whether that commit is the newest one.
         torn: Whether the file of the next commit exists and cannot be read.
     """
 
     number: int = -1
-    shown: StableData | None = None
+    data: StableData | None = None
     ours: bool = False
     torn: bool = False
 
@@ -111,7 +111,7 @@ class StableTable:
         Raises:
             LogUnreadableError: Its log is damaged.
         """
-        return self._look().shown
+        return self._look().data
 
     def follow(self, published: Published, *, backwards: bool = False) -> StableData | None:
         """Publishes the active version of the view.
@@ -133,17 +133,17 @@ class StableTable:
         with self._lock:
             for attempt in range(1, _ATTEMPTS + 1):
                 latest, places = published.latest(), published.current()
-                found = None if latest is None else latest.by_view(places).get(self._view)
-                if latest is None or found is None:
+                active = None if latest is None else latest.by_view(places).get(self._view)
+                if latest is None or active is None:
                     return self.content()
                 try:
-                    return self._publish(*found, latest.number, backwards=backwards)
+                    return self._publish(*active, latest.number, backwards=backwards)
                 except FileNotFoundError as error:
                     # the published version may have been removed; its successor exists
                     if attempt == _ATTEMPTS:
                         raise StableTableError(
                             f"view {self._view}: a file of its published table is missing",
-                            detail=f"{found[0]}, version {found[1].version}",
+                            detail=f"{active[0]}, version {active[1].version}",
                             hint="headwater view verify shows whether rows are missing",
                         ) from error
         raise AssertionError  # the loop returns or raises
@@ -201,20 +201,20 @@ class StableTable:
     ) -> StableData:
         for attempt in range(1, _ATTEMPTS + 1):
             newest, mark = self._look(), self._mark(place, table.version)
-            before = newest.shown
+            before = newest.data
             if before is not None:
                 if (table.epoch, table.lsn) < (before.epoch, before.lsn) and not backwards:
                     return before
                 same = (place, table.version) == (before.place, before.version)
                 if newest.whole and same and mark in {"", before.mark}:
                     return before
-            shown = StableData(place, table.version, number, table.epoch, table.lsn, mark)
-            actions = self._incremental_difference(newest, shown)
+            data = StableData(place, table.version, number, table.epoch, table.lsn, mark)
+            actions = self._incremental_difference(newest, data)
             if actions is None:
-                actions = self._full_difference(newest, shown)
+                actions = self._full_difference(newest, data)
             self._link(place, actions)
             try:
-                self._commit(newest, shown, actions)
+                self._commit(newest, data, actions)
             except FileExistsError:
                 self._newest = None
                 if attempt == _ATTEMPTS:
@@ -224,7 +224,7 @@ class StableTable:
                         hint="do not write to the path; use tables of your own",
                     ) from None
                 continue
-            return shown
+            return data
         raise AssertionError  # the loop returns or raises
 
     def _mark(self, place: str, version: int) -> str:
@@ -235,19 +235,19 @@ class StableTable:
             return ""
         return hashlib.sha256(content).hexdigest()[:16]
 
-    def _incremental_difference(self, newest: _Newest, shown: StableData) -> list[Action] | None:
+    def _incremental_difference(self, newest: _Newest, data: StableData) -> list[Action] | None:
         """Returns the actions since then in the same table; None if they do not suffice."""
-        before = newest.shown
-        if before is None or not newest.whole or before.place != shown.place:
+        before = newest.data
+        if before is None or not newest.whole or before.place != data.place:
             return None
-        known = before.version < shown.version and before.mark
+        known = before.version < data.version and before.mark
         if not known or before.mark != self._mark(before.place, before.version):
             return None
-        log = TableLog(self._tables / shown.place)
+        log = TableLog(self._tables / data.place)
         added: dict[FileKey, Action] = {}
         removed: dict[FileKey, Action] = {}
         changed = False
-        for number in range(before.version + 1, shown.version + 1):
+        for number in range(before.version + 1, data.version + 1):
             try:
                 lines = log.lines(number)
             except LogUnreadableError:
@@ -263,14 +263,14 @@ class StableTable:
                 elif (remove := line.get("remove")) is not None:
                     added.pop(file_key(remove), None)
                     removed[file_key(remove)] = remove
-        return _file_actions(shown.place, added.values(), removed.values(), changed=changed)
+        return _file_actions(data.place, added.values(), removed.values(), changed=changed)
 
-    def _full_difference(self, newest: _Newest, shown: StableData) -> list[Action]:
+    def _full_difference(self, newest: _Newest, data: StableData) -> list[Action]:
         """Returns all differences between the two tables."""
-        wanted = TableLog(self._tables / shown.place).state(shown.version)
+        wanted = TableLog(self._tables / data.place).state(data.version)
         if not wanted.metadata:
             raise LogUnreadableError(
-                "the log of a table cannot be read", detail=f"{shown.place}: it has no columns"
+                "the log of a table cannot be read", detail=f"{data.place}: it has no columns"
             )
         stored = self._log.state(newest.number) if newest.number >= 0 else LogState()
         form = _form(wanted.metadata, stored.metadata)
@@ -279,11 +279,11 @@ class StableTable:
             lines.append({"protocol": wanted.protocol})
         if form != stored.metadata:
             lines.append({"metaData": form})
-        theirs = {file_key(_with_path(shown.place, add)): add for add in wanted.files.values()}
+        theirs = {file_key(_with_path(data.place, add)): add for add in wanted.files.values()}
         added = [add for key, add in theirs.items() if key not in stored.files]
         gone = [add for key, add in stored.files.items() if key not in theirs]
         lines += [_remove_action(add, changed=True) for add in gone]
-        return lines + _file_actions(shown.place, added, (), changed=True)
+        return lines + _file_actions(data.place, added, (), changed=True)
 
     def _link(self, place: str, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -314,12 +314,12 @@ class StableTable:
         self._draft_path.unlink(missing_ok=True)
         return self._draft_path
 
-    def _commit(self, newest: _Newest, shown: StableData, actions: list[Action]) -> None:
+    def _commit(self, newest: _Newest, data: StableData, actions: list[Action]) -> None:
         now_ms = time.time_ns() // 1_000_000
         info = {
             "timestamp": now_ms,
             "operation": _OPERATION,
-            "operationParameters": shown.parameters(),
+            "operationParameters": data.parameters(),
             "isBlindAppend": False,
             "engineInfo": "headwater",
         }
@@ -335,7 +335,7 @@ class StableTable:
             self._draft_path.replace(target)
         else:
             self._name(target)
-        self._newest = _Newest(number, shown, ours=True)
+        self._newest = _Newest(number, data, ours=True)
         if number and number % COMMITS_PER_CHECKPOINT == 0:
             self._tidy(number)
 
@@ -372,15 +372,15 @@ class StableTable:
             torn = True  # after a power cut: no reader has seen anything later
             numbers.pop()
         for number in reversed(numbers):
-            shown = _shown(self._log.lines(number))
-            if shown is not None:
-                found = _Newest(numbers[-1], shown, number == numbers[-1], torn)
+            data = _published_data(self._log.lines(number))
+            if data is not None:
+                newest = _Newest(numbers[-1], data, number == numbers[-1], torn)
                 break
         else:
-            found = _Newest(numbers[-1] if numbers else -1, torn=torn)
-        if found.whole:
-            self._newest = found
-        return found
+            newest = _Newest(numbers[-1] if numbers else -1, torn=torn)
+        if newest.whole:
+            self._newest = newest
+        return newest
 
     def _tidy(self, number: int) -> None:
         try:
@@ -426,7 +426,7 @@ class StableTable:
             return True
 
 
-def _shown(lines: list[Action]) -> StableData | None:
+def _published_data(lines: list[Action]) -> StableData | None:
     """Returns the content that a commit of this program publishes; None for another commit."""
     for line in lines:
         info = line.get("commitInfo")

@@ -21,7 +21,7 @@ from projections.definition.diff import DefinitionChangeKind
 from projections.definition.views import DerivedView
 from projections.errors import PlanError, SinkUnavailableError
 from projections.planning import binding
-from projections.publishing.other_sources import shown_elsewhere
+from projections.publishing.other_sources import active_elsewhere
 from projections.publishing.published_versions import Published
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.history.arrow import HistoryForm
@@ -128,7 +128,7 @@ def columns_elsewhere(spec: JobSpec) -> dict[str, Columns]:
     Raises:
         SinkUnavailableError: A table cannot be read.
     """
-    found = shown_elsewhere(spec.config.addresses.tables, spec.config.source).items()
+    found = active_elsewhere(spec.config.addresses.tables, spec.config.source).items()
     read = {*spec.cross_reads.read, *(n for v in spec.cross_reads.derived for n in v.inputs)}
     return {
         name: _columns_at(spec.config, place, at) for name, (place, at) in found if name in read
@@ -175,7 +175,7 @@ def _now(
 ) -> dict[str, Columns]:
     """Returns the columns of the active version of every input from outside `reading`."""
     places, latest = dict(registry.current_places(connection, config.source)), dict(_latest(config))
-    for name, (place, at) in shown_elsewhere(config.addresses.tables, config.source).items():
+    for name, (place, at) in active_elsewhere(config.addresses.tables, config.source).items():
         places[name], latest[place] = place, at
     made = {each.name for each in reading} - {view}
     found = {}

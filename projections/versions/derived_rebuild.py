@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from projections.definition.views import DerivedView, Store
 from projections.errors import SinkUnavailableError, VersionBehindError
 from projections.incremental.delivery import plan_at
-from projections.publishing.other_sources import shown_elsewhere
+from projections.publishing.other_sources import active_elsewhere
 from projections.publishing.published_versions import Published
 from projections.stores.delta.table_stats import rows_at
 from projections.versions import compare as versions_compare
@@ -79,7 +79,7 @@ def _rows(config: JobConfig, view: DerivedView) -> int:
     latest = published.latest()
     if latest is None:
         return 0
-    shown = shown_elsewhere(tables, config.source) | latest.by_view(published.current())
+    shown = active_elsewhere(tables, config.source) | latest.by_view(published.current())
     read = [shown[name] for name in view.inputs if name in shown]
     there = [(place, table.version) for place, table in read]
     return sum(rows_at(tables, place, version) for place, version in there)

@@ -151,7 +151,7 @@ def forgotten(shell: Shell, source: str) -> Forgotten:
 
 
 def found(shell: Shell, text: str) -> list[str]:
-    return search_files(shell.folder / ".headwater", [text]).found
+    return search_files(shell.folder / ".headwater", [text]).matching_files
 
 
 def everywhere(shell: Shell, text: str) -> bool:

@@ -221,7 +221,7 @@ def test_a_person_is_forgotten_in_every_place(project: Project) -> None:
         "UPDATE customers SET id = 1902 WHERE id = 902",
     )
     home = project.shell.folder / ".headwater"
-    wait_until(lambda: all(search_files(home / "archive", [name]).found for name in names))
+    wait_until(lambda: all(search_files(home / "archive", [name]).matching_files for name in names))
     project.verified(*PLAIN)
     assert "HW-P144" in project.shell("forget", "customers", "901", "--yes", code=1).stderr
 
@@ -231,7 +231,7 @@ def test_a_person_is_forgotten_in_every_place(project: Project) -> None:
 
     assert certificate.get("complete"), json.dumps(certificate, indent=2)
     assert {name: [] for name in names} == {
-        name: search_files(home, [name]).found for name in names
+        name: search_files(home, [name]).matching_files for name in names
     }
     gone = "SELECT * FROM customers_history WHERE id IN (901, 902, 1902)"
     assert [] == project.shell.here("query", gone)

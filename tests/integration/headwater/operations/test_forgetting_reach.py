@@ -176,7 +176,7 @@ def test_a_view_that_its_store_refuses_keeps_what_it_has_there(project: Project)
 
     told = project.refused()
 
-    assert f"people: stands still in search: {fault.code}" == told.detail
+    assert f"people: stopped in search: {fault.code}" == told.detail
 
 
 def test_what_is_declared_no_more_keeps_what_it_has(project: Project) -> None:

@@ -72,9 +72,9 @@ def test_a_table_keeps_nothing_of_its_past(tmp_path: Path) -> None:
 
     forget_past(tmp_path / "people", [kept])
 
-    places = {path.split("/")[1] for path in before.found}
+    places = {path.split("/")[1] for path in before.matching_files}
     assert {"_change_data", "_delta_log", "left-behind.parquet"} <= places
-    assert [] == search_files(tmp_path, [CANARY]).found
+    assert [] == search_files(tmp_path, [CANARY]).matching_files
     assert {"nobody", "bob", "eve"} == names_in(DeltaTable(tmp_path / "people", version=kept))
     assert {"nobody", "bob", "eve", "ann"} == names_in(DeltaTable(tmp_path / "people"))
 
@@ -86,7 +86,7 @@ def test_a_table_that_was_created_again_keeps_nothing_either(tmp_path: Path) -> 
 
     forget_past(tmp_path / "people", [table.version() + 19])
 
-    assert [] == search_files(tmp_path, [CANARY]).found
+    assert [] == search_files(tmp_path, [CANARY]).matching_files
     assert {"nobody", "bob", "eve"} == names_in(DeltaTable(tmp_path / "people"))
 
 
@@ -100,7 +100,7 @@ def test_versions_that_may_be_published_next_stay_readable(tmp_path: Path) -> No
 
     forget_past(tmp_path / "people", [published])
 
-    assert [] == search_files(tmp_path, [CANARY]).found
+    assert [] == search_files(tmp_path, [CANARY]).matching_files
     assert {"nobody", "bob", "eve", "ann"} == names_in(
         DeltaTable(tmp_path / "people", version=written)
     )
@@ -117,12 +117,12 @@ def test_a_writer_that_knows_an_earlier_version_goes_on_from_there(tmp_path: Pat
     put(table, 41, "more")
     table.create_checkpoint()
     put(table, 1, "nobody")
-    asked = len(search_files(tmp_path / "people" / "_delta_log", [CANARY]).found)
+    asked = len(search_files(tmp_path / "people" / "_delta_log", [CANARY]).matching_files)
 
     forget_past(tmp_path / "people")
     forget_past(tmp_path / "people")
     assert asked
-    assert [] == search_files(tmp_path, [CANARY]).found
+    assert [] == search_files(tmp_path, [CANARY]).matching_files
     known.update_incremental()
     put(known, 99, "late")
 
@@ -152,7 +152,7 @@ def test_a_search_finds_what_is_compressed_or_lies_within(tmp_path: Path) -> Non
 
     found = search_files(tmp_path, [CANARY, "nowhere"], but=[tmp_path / "passed"])
 
-    assert ["in/nested.parquet", "log", "words.parquet"] == found.found
+    assert ["in/nested.parquet", "log", "words.parquet"] == found.matching_files
     assert (2, 5) == (found.texts, found.files)
 
 
@@ -176,7 +176,7 @@ def test_a_text_is_found_wherever_a_piece_of_a_file_ends(
         (folder / file).write_bytes(each)
 
     with mock.patch.object(file_search, "_CHUNK_BYTES", piece_bytes):
-        assert ["with"] == search_files(folder, texts).found
+        assert ["with"] == search_files(folder, texts).matching_files
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -228,7 +228,7 @@ def test_an_archive_that_is_read_keeps_its_files_until_then(tmp_path: Path) -> N
     late = topic.forget_past()
 
     assert (False, True) == (early, late)
-    assert [] == search_files(tmp_path, ["b1-1"]).found
+    assert [] == search_files(tmp_path, ["b1-1"]).matching_files
 
 
 def test_a_certificate_says_what_was_done_and_is_the_owners_alone(tmp_path: Path) -> None:
