@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from projections.verification.report import Uncompared, ViewReport
 
 FIRST_S: Final = 60.0
-"""Delay before the first pass: what has just started has more urgent work."""
+"""Delay before the first pass: a job that has just started has more urgent work."""
 
 PAUSE_S: Final = 10.0
 """Pause between two views; small ones would otherwise be compared continuously."""
@@ -79,7 +79,7 @@ class BackgroundVerification:
         self._budget = budget
         self._stop = stop
         self._deadline_s = deadline_s
-        self._said: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._reported: dict[tuple[str, str], tuple[int, ...]] = {}
         self._begun: dict[tuple[str, bool], datetime] = {}
 
     def run(self, first_s: float = FIRST_S, pause_s: float = PAUSE_S) -> None:
@@ -98,7 +98,7 @@ class BackgroundVerification:
         """Verifies the view verified least recently; returns the result."""
         spec = self._bound()
         verification = JobVerification(
-            spec, self._throttle, deadline_s=self._deadline_s, uncompared=_tell_uncompared
+            spec, self._throttle, deadline_s=self._deadline_s, uncompared=_log_uncompared
         )
         with session.connect(spec.config.source_dsn) as connection:
             seen = {
@@ -143,7 +143,7 @@ class BackgroundVerification:
         with session.connect(spec.config.source_dsn) as connection:
             results_table.publish(connection, spec.config.source, reports)
         for report in reports:
-            self._tell(report)
+            self._log_difference(report)
         return reports
 
     def _look_at_table(self, config: JobConfig, view: DerivedView) -> list[ViewReport]:
@@ -155,17 +155,17 @@ class BackgroundVerification:
         with session.connect(config.source_dsn) as connection:
             results_table.publish(connection, config.source, reports)
         for report in reports:
-            self._tell(report)
+            self._log_difference(report)
         self._stop.wait(min(REST_MAX_S, worked_s * (1 / self._budget - 1)))
         return reports
 
-    def _tell(self, report: ViewReport) -> None:
+    def _log_difference(self, report: ViewReport) -> None:
         """Logs a difference, once until it changes."""
         place = report.view, str(report.store)
         counts = report.missing, report.extra, report.different, report.quarantined
-        if counts == self._said.get(place, (0, 0, 0, 0)):
+        if counts == self._reported.get(place, (0, 0, 0, 0)):
             return
-        self._said[place] = counts
+        self._reported[place] = counts
         if report.equal:
             _log.info("view equals its source again", view=report.view, store=str(report.store))
             return
@@ -178,20 +178,20 @@ class BackgroundVerification:
         )
 
 
-def _tell_uncompared(found: Uncompared) -> None:
+def _log_uncompared(uncompared: Uncompared) -> None:
     """Logs that a view could not be compared; its next turn repeats that."""
-    place = {"view": found.view, "store": str(found.store)}
-    if found.fault.code == NotCaughtUpError.code:
+    place = {"view": uncompared.view, "store": str(uncompared.store)}
+    if uncompared.fault.code == NotCaughtUpError.code:
         _log.info("a view is behind, and is verified later", **place)
     else:
-        _log.warning("a view is not verified", code=found.fault.code, **place)
+        _log.warning("a view is not verified", code=uncompared.fault.code, **place)
 
 
 def _now(connection: psycopg.Connection[Any]) -> datetime:
     """Returns the source's time, as in its tables; the local clock may differ by an hour."""
     (now,) = connection.execute(_NOW).fetchone() or (_NEVER,)
-    found: datetime = now
-    return found
+    source_time: datetime = now
+    return source_time
 
 
 def _published(spec: JobSpec) -> list[DerivedView]:

@@ -6,7 +6,7 @@ rule of its row: the same version at both readings, and the source's row in betw
 A counter has no version. Instead the server watches it, from before the source is read until the
 view has applied all that the source showed: a change of any counted row would have touched the
 counter, even back to the same value. An untouched counter must equal the count of the rows that
-were read. The source is therefore read once more for the counters that differ, some of them at a
+were read. The source is therefore read again for the counters that differ, some of them at a
 time; a counter that is touched each time is reported as moving.
 """
 
@@ -95,15 +95,15 @@ class BesidePass:
 
         Args:
             truth: The source's rows; None where they have no key.
-            again: Reads all rows once more.
+            again: Reads all rows again.
             end: Returns, after that, the position that the view must have applied.
         """
         addresses, plan = self._addresses, self._plan
         with closing(Memberships(addresses.cache_url, addresses.cache_prefix, plan)) as memberships:
             members: list[Suspect] = []
             counters: list[str] = []
-            found = entries(addresses.cache_url, addresses.cache_prefix, plan)
-            for suspect in self._beside.compare(self._places, found):
+            stored = entries(addresses.cache_url, addresses.cache_prefix, plan)
+            for suspect in self._beside.compare(self._places, stored):
                 if suspect is None:
                     yield
                 elif suspect.what == FOREIGN:
@@ -158,8 +158,8 @@ class BesidePass:
             if there == expected or (before != after and was == expected):
                 continue
             if seen and before == after:
-                what = MISSING if there is None else EXTRA if expected is None else DIFFERENT
-                self._note(suspect._replace(what=what))
+                verdict = MISSING if there is None else EXTRA if expected is None else DIFFERENT
+                self._note(suspect._replace(what=verdict))
             elif last:
                 self.counts[KeyVerdict.MOVING] += 1
             else:
@@ -194,10 +194,10 @@ class BesidePass:
             if there is None:
                 self.counts[KeyVerdict.MOVING] += 1
             elif there != expected:
-                what = (
+                verdict = (
                     MISSING if there == (None, None) else EXTRA if name not in counts else DIFFERENT
                 )
-                self._note(Suspect(COUNTER, name, "", what))
+                self._note(Suspect(COUNTER, name, "", verdict))
 
     def _note(self, suspect: Suspect) -> None:
         self.counts[_VERDICTS[suspect.what]] += 1

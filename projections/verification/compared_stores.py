@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     LeftOut = Callable[[Store, ProjectionError], None]
 
 OF_A_STORE = (SinkError, NotCaughtUpError)
-"""Errors of a single store, or of a view in it; they say nothing about other stores."""
+"""Errors of a single store, or of a view in it; they do not concern other stores."""
 
 
 class ComparedStores:

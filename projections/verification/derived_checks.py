@@ -100,7 +100,7 @@ class Checks:
     def asked(self) -> list[CheckRequest]:
         """Returns the open requests, the oldest first."""
         paths = sorted(self._folder.glob("*" + _REQUEST)) if self._folder.is_dir() else []
-        return [found for path in paths if (found := _read(path, _REQUESTS)) is not None]
+        return [request for path in paths if (request := _read(path, _REQUESTS)) is not None]
 
     def answer(self, check: CheckRequest, answer: CheckAnswer) -> None:
         """Answers a request and removes it, unless it was cancelled."""
@@ -110,8 +110,8 @@ class Checks:
 
     def answered(self, check: CheckRequest) -> CheckAnswer | None:
         """Returns the answer to a request; None if there is none yet."""
-        found: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), _ANSWERS)
-        return found
+        answer: CheckAnswer | None = _read(self._folder / (check.id + _ANSWER), _ANSWERS)
+        return answer
 
     def withdraw(self, check: CheckRequest) -> None:
         """Removes a request and its answer."""
@@ -126,9 +126,9 @@ class Checks:
                 if path.name != _LOCK and age_s > _LEFT_BEHIND_S:
                     path.unlink()
 
-    def _write(self, name: str, what: CheckRequest | CheckAnswer) -> None:
+    def _write(self, name: str, message: CheckRequest | CheckAnswer) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        encoded = msgspec.json.encode(what, enc_hook=str)
+        encoded = msgspec.json.encode(message, enc_hook=str)
         write_atomically(self._folder / name, encoded, durable=False)
 
 

@@ -66,7 +66,7 @@ class KeylessPass:
         void: Whether there is no result for some store this time.
     """
 
-    def __init__(  # noqa: PLR0913  # what a pass is made of
+    def __init__(  # noqa: PLR0913  # the parts of a pass
         self,
         connection: psycopg.Connection[Any],
         other: psycopg.Connection[Any],

@@ -2,9 +2,9 @@
 
 The rule decides about a key of a view while its row may change at any moment.
 
-Every store has beside a row the version of the change that made it, and records the version of each
-delete. A key that is read twice with the same version has therefore not changed in between; that is
-true of cache, index and table alike. Nothing more is needed:
+Every store has, beside each row, the version of the change that made it, and records the version of
+each delete. A key that is read twice with the same version has therefore not changed in between;
+that is true of cache, index and table alike. Nothing more is needed:
 
 1. Read the key in the view: version v, and its row.
 2. Wait until every transaction has ended that may have written to the table by then. A view can
@@ -20,17 +20,17 @@ If the version is the same, then the view's row equals the row in S, or the view
   and its transaction had ended before S was taken. (For a row from a snapshot of the table, S has
   the same row or a newer one.)
 - The view lacks no newer change of the key that S contains. Such a change was committed before L,
-  and the view has applied everything up to L: the second read would have found another version.
+  and the view has applied everything up to L: the second read would have returned another version.
 
 If the version has changed, the key is moving, and nothing is known of it. It is checked again; a
 key that changes each time is reported as moving, never as different, and never as verified.
 
-A key at which view and source are equal needs none of that. Whatever happened meanwhile, the view
-had the row that the source had in S. A pass over a view therefore records the end of the log before
-it reads anything, L0, reads both sides once, in any order and as they are, and applies the rule
-only to the keys that differ. At its end, each key equals a state of the source not older than L0,
-or is wrong, or is moving. If none is wrong, the view is verified *through* L0: every change
-committed by then had its effect, except at the moving keys.
+A key at which view and source are equal needs none of that. In every case, the view had the row
+that the source had in S. A pass over a view therefore records the end of the log before it reads
+anything, L0, reads both sides once, in any order and as they are, and applies the rule only to the
+keys that differ. At its end, each key equals a state of the source not older than L0, or is wrong,
+or is moving. If none is wrong, the view is verified *through* L0: every change committed by then
+had its effect, except at the moving keys.
 
 The rows are read in key order, so a row cannot move from an unread part of the table into a part
 that was already read.
@@ -89,11 +89,11 @@ class RecheckOutcome:
     findings: list[KeyFinding] = field(default_factory=list)
     moving: set[str] = field(default_factory=set)
 
-    def add(self, found: RecheckOutcome) -> None:
+    def add(self, outcome: RecheckOutcome) -> None:
         """Adds the outcome of other keys."""
-        self.counts.update(found.counts)
-        self.findings += found.findings[: max(0, FINDINGS_MAX - len(self.findings))]
-        self.moving |= found.moving
+        self.counts.update(outcome.counts)
+        self.findings += outcome.findings[: max(0, FINDINGS_MAX - len(self.findings))]
+        self.moving |= outcome.moving
 
     def note(self, finding: KeyFinding, many: int = 1) -> None:
         """Counts a key."""
@@ -116,7 +116,7 @@ class Rounds:
         waiting: Returns the quarantined keys of a store.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # what rounds are made of
+    def __init__(  # noqa: PLR0913, PLR0917  # the parts of rounds
         self,
         plan: ViewPlan,
         truth: Truth,
@@ -132,7 +132,7 @@ class Rounds:
         self._reach = reach
         self._throttle = throttle
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
-        self._shown = [c.name for c in plan.schema.columns if c.name not in plan.absent]
+        self._compared_names = [c.name for c in plan.schema.columns if c.name not in plan.absent]
 
     def judged(
         self, suspects: Mapping[Store, Iterable[str]]
@@ -149,8 +149,8 @@ class Rounds:
         while any(keys for store, keys in open_keys.items() if store in self._stores):
             part = self._next_keys(open_keys)
             for number in range(1, ROUNDS_MAX + 1):
-                found, part = self._round(part, last=number == ROUNDS_MAX)
-                yield found
+                outcomes, part = self._round(part, last=number == ROUNDS_MAX)
+                yield outcomes
                 if not any(part.values()) or self._throttle.stopped:
                     break
 
@@ -185,13 +185,13 @@ class Rounds:
         rows, position = self._truth.of_keys(keys)
         self._throttle.step()
         self._await(first, position)
-        found: dict[Store, RecheckOutcome] = {}
+        outcomes: dict[Store, RecheckOutcome] = {}
         for store, before in first.items():
             if store not in self._stores:
                 continue
             with self._stores.each(store):
                 second = self._held(store, list(before))
-                outcome = found[store] = RecheckOutcome()
+                outcome = outcomes[store] = RecheckOutcome()
                 waiting = self._waiting(store)  # after the read of the store
                 for key, held in second.items():
                     row = rows.get(key)
@@ -204,7 +204,7 @@ class Rounds:
                     elif verdict is not KeyVerdict.EQUAL:
                         self._note(outcome, key, verdict, row, held)
         self._throttle.step()
-        return found, left
+        return outcomes, left
 
     def _await(self, stores: Iterable[Store], position: Lsn) -> None:
         """Waits until the view has reached a position; leaves out stores that do not."""
@@ -230,13 +230,13 @@ class Rounds:
             columns: tuple[str, ...] = ()
             if verdict is KeyVerdict.DIFFERENT and row is not None:
                 stored = held.documents[0]
-                columns = tuple(name for name in self._shown if stored[name] != row[name])
+                columns = tuple(name for name in self._compared_names if stored[name] != row[name])
             outcome.note(KeyFinding(key, verdict, held.version, columns))
 
     def _held(self, store: Store, keys: Sequence[str]) -> dict[str, StoredKey]:
-        """Returns what a store has of keys, as far as both sides can represent them."""
+        """Returns the stored rows of keys, as far as both sides can represent them."""
         wanted: dict[str, tuple[object, ...]] = {}
-        found = dict.fromkeys(keys, StoredKey(0))
+        stored = dict.fromkeys(keys, StoredKey(0))
         for key in keys:
             try:
                 wanted[key] = decoded_key(key_values(key, self._columns), self._columns)
@@ -245,10 +245,11 @@ class Rounds:
         holdings = self._stores.sinks[store].stored(self._plan, list(wanted.values()))
         for key, held in zip(wanted, holdings, strict=True):
             rows = (
-                {name: document.get(name) for name in self._shown} for document in held.documents
+                {name: document.get(name) for name in self._compared_names}
+                for document in held.documents
             )
-            found[key] = StoredKey(held.version, tuple(rows))
-        return found
+            stored[key] = StoredKey(held.version, tuple(rows))
+        return stored
 
 
 def wrong(counts: Counter[KeyVerdict]) -> int:

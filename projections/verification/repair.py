@@ -130,7 +130,7 @@ def refuse(spec: JobSpec, report: ViewReport) -> None:
         )
 
 
-def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited for
+def repair(  # noqa: PLR0913  # the repair, its means, and its wait
     capture: CaptureSpec,
     spec: JobSpec,
     reports: Sequence[ViewReport],
@@ -166,9 +166,9 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
             made[report.view].append(report)
         else:
             wrong[report.view][report.store] = _repairable(report)
-    found: list[Repaired] = []
+    repaired: list[Repaired] = []
     for name, of_view in made.items():
-        found += _recompute(
+        repaired += _recompute(
             spec, derived[name], of_view, verify_derived, max(deadline_s, RENEWAL_S), say
         )
     plans = {plan.name: plan for plan in spec.plans}
@@ -176,8 +176,8 @@ def repair(  # noqa: PLR0913  # what is repaired, by what, and how it is waited 
         plan = plans[view]
         _take_out_duplicates(spec, plan, by_store.get(Store.TABLE, ()), say)
         _request_reread(capture, plan, by_store, deadline_s, say)
-        found += _compared_again(spec, plan, by_store, deadline_s)
-    return found
+        repaired += _compared_again(spec, plan, by_store, deadline_s)
+    return repaired
 
 
 def _repairable(report: ViewReport) -> list[KeyFinding]:
@@ -226,7 +226,7 @@ def _compared_again(
             store: stack.enter_context(closing(open_sink(store, spec.config.addresses)))
             for store in by_store
         }
-        suspects = {store: [each.key for each in found] for store, found in by_store.items()}
+        suspects = {store: [each.key for each in of_store] for store, of_store in by_store.items()}
         outcomes = JobVerification(spec, Throttle(), deadline_s=deadline_s).judged(
             plan, sinks, suspects
         )
@@ -254,8 +254,8 @@ def _recompute(  # noqa: PLR0913, PLR0917  # see `repair`
         stores |= view.to
     renewals = Renewals(spec.config)
     asked = renewals.ask(view.name, stores)
-    said = ", ".join(sorted(stores))
-    say(f"{view.name}: the job makes it whole at its next boundary, in {said}")
+    in_stores = ", ".join(sorted(stores))
+    say(f"{view.name}: the job recomputes it at its next boundary, in {in_stores}")
     _await_renewal(spec.config, renewals, asked, deadline_s)
     again = {report.store: report for report in _verified_again(spec, view, stores, verify_derived)}
     repaired = []
@@ -294,10 +294,10 @@ def _verified_again(
     spec: JobSpec, view: DerivedView, stores: set[Store], verify_derived: VerifyDerived
 ) -> list[ViewReport]:
     beside = stores - {Store.TABLE}
-    found = verify(spec, views=[view.name], stores=beside) if beside else []
+    reports = verify(spec, views=[view.name], stores=beside) if beside else []
     if Store.TABLE in stores:
-        found += verify_derived(replace(spec, derived=(view,)))
-    return found
+        reports += verify_derived(replace(spec, derived=(view,)))
+    return reports
 
 
 def _count(report: ViewReport) -> int:
@@ -307,8 +307,11 @@ def _count(report: ViewReport) -> int:
 def _fault(config: JobConfig, view: str) -> str:
     """Returns the job's error for a view that it cannot maintain."""
     try:
-        told = orjson.loads(config.derived_file.read_bytes()).get(view, {})
+        status = orjson.loads(config.derived_file.read_bytes()).get(view, {})
     except (FileNotFoundError, orjson.JSONDecodeError):
         return ""
-    faults = [told.get("error"), *(each.get("error") for each in told.get("stores", {}).values())]
+    faults = [
+        status.get("error"),
+        *(each.get("error") for each in status.get("stores", {}).values()),
+    ]
     return next((str(fault["message"]) for fault in faults if fault), "")

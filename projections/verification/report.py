@@ -41,7 +41,7 @@ class KeyFinding(NamedTuple):
 
     Attributes:
         key: Its text.
-        verdict: What is wrong.
+        verdict: The kind of difference.
         version: Its version in the store; 0 if the store never had it.
         columns: The columns that differ.
     """

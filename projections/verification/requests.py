@@ -1,4 +1,4 @@
-"""Renewals: requests to compute derived views completely once more.
+"""Renewals: requests to recompute derived views completely.
 
 Maintenance does not read unchanged rows: a damaged row in the table of a derived view, or in a
 store's copy, stays damaged until an input of it changes. A caller that detects that requests a
@@ -36,10 +36,10 @@ _SILENCE_S: Final = 60.0
 def job_runs(config: JobConfig) -> bool:
     """Returns whether a running job reports that it maintains the views."""
     try:
-        said = orjson.loads(config.status_file.read_bytes())
+        status = orjson.loads(config.status_file.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return False
-    return said["state"] in _RUNS and time.time() - said["at"] < _SILENCE_S
+    return status["state"] in _RUNS and time.time() - status["at"] < _SILENCE_S
 
 
 _RENEWALS: Final = ".renewals"
@@ -104,12 +104,12 @@ class Renewals:
             store: The store.
             number: Boundary to compute or deliver, as a row version.
         """
-        found = self.of_view(view)
-        if found is None or store not in found.waiting:
+        renewal = self.of_view(view)
+        if renewal is None or store not in renewal.waiting:
             return None
-        if store is not Store.TABLE and (Store.TABLE in found.waiting or number < found.since):
+        if store is not Store.TABLE and (Store.TABLE in renewal.waiting or number < renewal.since):
             return None
-        return found
+        return renewal
 
     def done(self, renewal: Renewal, store: Store, number: int) -> None:
         """Removes a store from the request, unless the view was requested again meanwhile.
@@ -120,15 +120,15 @@ class Renewals:
             number: Boundary that was computed or delivered there.
         """
         with self._alone():
-            found = self.of_view(renewal.view)
-            if found is None or found.id != renewal.id:
+            current = self.of_view(renewal.view)
+            if current is None or current.id != renewal.id:
                 return
-            waiting = tuple(each for each in found.waiting if each is not store)
+            waiting = tuple(each for each in current.waiting if each is not store)
             if not waiting:
-                self._path(found.view).unlink()
+                self._path(current.view).unlink()
                 return
-            since = number if store is Store.TABLE else found.since
-            self._write(structs.replace(found, waiting=waiting, since=since))
+            since = number if store is Store.TABLE else current.since
+            self._write(structs.replace(current, waiting=waiting, since=since))
 
     def _alone(self) -> WriterLock:
         return WriterLock(self._folder / _LOCK, wait=True)

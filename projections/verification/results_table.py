@@ -71,7 +71,7 @@ class Verified:
 
     @property
     def equal(self) -> bool:
-        """Returns whether the last verification found no difference."""
+        """Returns whether the last verification had no differences."""
         return not (self.missing or self.extra or self.different or self.quarantined)
 
 

@@ -284,8 +284,8 @@ class _EventForm(_Form):
 
     def part(self, rows: list[Sequence[Any]]) -> RowPart:
         """Returns the events of the view, as documents."""
-        found = (self._document(row) for row in rows)
-        kept = (document for document in found if document is not None)
+        converted = (self._document(row) for row in rows)
+        kept = (document for document in converted if document is not None)
         return RowPart(self._names, [tuple(map(made.get, self._names)) for made in kept])
 
     def _document(self, row: Sequence[Any]) -> Document | None:
@@ -351,11 +351,11 @@ def _moments(
     if zone:
         made = pc.binary_join_element_wise(made, zone, "")
     usual = pc.match_substring_regex(texts, f"{_MOMENT}{re.escape(end)}$")
-    found: list[Json] = made.to_pylist()
+    moments: list[Json] = made.to_pylist()
     if not pc.all(usual).as_py():
         for place in pc.indices_nonzero(pc.invert(usual)).to_pylist():
-            found[place] = converted(values[place])
-    return found
+            moments[place] = converted(values[place])
+    return moments
 
 
 _PRINTED: Final = {kind: _converter(kind) for kind in ColumnKind if kind not in _AS_PRINTED}

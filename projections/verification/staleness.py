@@ -1,4 +1,4 @@
-"""Which differing rows are stale: the log has a newer change of them than the store.
+"""Determines which differing rows are stale: the log has a newer change than the store.
 
 The others were altered in the store itself. The archive is searched for a bounded number of rows; a
 row whose newest change is not archived yet is reported as different.
@@ -43,14 +43,14 @@ def with_staleness(spec: JobSpec, reports: Sequence[ViewReport]) -> list[ViewRep
     """Returns reports that distinguish stale rows from other different ones."""
     plans = {plan.name: plan for plan in spec.plans}
     return [
-        _told(spec.config, plans[report.view], report)
+        _with_stale_rows(spec.config, plans[report.view], report)
         if report.different and report.view in plans
         else report
         for report in reports
     ]
 
 
-def _told(config: JobConfig, plan: ViewPlan, report: ViewReport) -> ViewReport:
+def _with_stale_rows(config: JobConfig, plan: ViewPlan, report: ViewReport) -> ViewReport:
     differing = [each for each in report.findings if each.verdict is KeyVerdict.DIFFERENT]
     newest = _newest(config, plan, [each.key for each in differing[:KEYS_MAX]])
     findings = tuple(
@@ -59,10 +59,10 @@ def _told(config: JobConfig, plan: ViewPlan, report: ViewReport) -> ViewReport:
         else each
         for each in report.findings
     )
-    said = Counter[KeyVerdict](each.verdict for each in findings)
+    counts = Counter[KeyVerdict](each.verdict for each in findings)
     beside = report.examples[len(report.findings[:EXAMPLES]) :]
     examples = (*map(str, findings[:EXAMPLES]), *beside)
-    return replace(report, findings=findings, examples=examples, stale=said[KeyVerdict.STALE])
+    return replace(report, findings=findings, examples=examples, stale=counts[KeyVerdict.STALE])
 
 
 def _newest(config: JobConfig, plan: ViewPlan, keys: Sequence[str]) -> Mapping[str, int]:
@@ -76,7 +76,7 @@ def _newest(config: JobConfig, plan: ViewPlan, keys: Sequence[str]) -> Mapping[s
         for key in keys
     }
     wanted = pa.array(list(recorded), pa.string())
-    found: dict[str, int] = defaultdict(int)
+    versions: dict[str, int] = defaultdict(int)
     try:
         for batch in ArchiveScan(config.archive, plan.topics).records(("key", "epoch", "lsn")):
             own = pc.fill_null(pc.is_in(batch.column("key"), wanted), False)
@@ -84,7 +84,7 @@ def _newest(config: JobConfig, plan: ViewPlan, keys: Sequence[str]) -> Mapping[s
                 if row["epoch"] is not None and row["lsn"] is not None:
                     key = recorded[row["key"]]
                     version = ChangePosition.of_read(row["epoch"], Lsn(row["lsn"])).version
-                    found[key] = max(found[key], version)
+                    versions[key] = max(versions[key], version)
     except (ArchiveMissingError, OSError):
         return {}
-    return found
+    return versions

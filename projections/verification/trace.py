@@ -89,7 +89,7 @@ class LoggedChange:
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """What a store has of the row.
+    """The state of the row in a store.
 
     Attributes:
         store: The store.
@@ -118,7 +118,7 @@ class Trace:
         view: The view.
         key: The row's key, as caches and search engines name it.
         changes: Its newest changes, the oldest of them first.
-        stores: What each store has.
+        stores: The state of the row in each store.
     """
 
     view: str
@@ -148,10 +148,10 @@ def trace(config: JobConfig, plan: ViewPlan, key: str, changes_max: int = CHANGE
             detail="they are not identified by the key of a table",
             hint="headwater events stream shows an event; headwater query finds a row",
         )
-    found = sorted(_logged_changes(config, plan, key), key=lambda each: each.sighting.version)
-    newest = found[-1] if found else None
+    logged = sorted(_logged_changes(config, plan, key), key=lambda each: each.sighting.version)
+    newest = logged[-1] if logged else None
     stores = tuple(_stored(config, plan, store, newest) for store in sorted(plan.to))
-    changes = [each.sighting for each in found[-changes_max:]]
+    changes = [each.sighting for each in logged[-changes_max:]]
     return Trace(plan.name, key, tuple(changes), stores)
 
 
@@ -163,9 +163,9 @@ class _Row:
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
         self._name = key
 
-    def found(
+    def change_of(
         self, topic: str, place: tuple[int, int], event: ChangeEvent, *, archived: bool
-    ) -> _Found | None:
+    ) -> _KeyedChange | None:
         """Returns a change if it belongs to the row."""
         fields = event.key or {}
         try:
@@ -185,29 +185,29 @@ class _Row:
             archived,
             event.position.version,
         )
-        return _Found(sighting, key, orjson.dumps(fields).decode())
+        return _KeyedChange(sighting, key, orjson.dumps(fields).decode())
 
 
-class _Found(NamedTuple):
+class _KeyedChange(NamedTuple):
     sighting: LoggedChange
     key: tuple[object, ...]
     record_key: str  # the key under which its records wait
 
 
-def _logged_changes(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_Found]:
+def _logged_changes(config: JobConfig, plan: ViewPlan, key: str) -> Iterator[_KeyedChange]:
     row = _Row(plan, key)
     for topic in plan.topics:
         archived_to: dict[int, int] = {}
         for place, event in _archived(config, topic, archived_to):
-            if found := row.found(topic, place, event, archived=True):
-                yield found
+            if change := row.change_of(topic, place, event, archived=True):
+                yield change
         with searching(config.bootstrap) as client:
             for _, partition in sorted(extent.bounds(config.bootstrap, [topic])):
                 part = SearchedPartition(client, (topic, partition))
                 begin = max(part.begin, archived_to.get(partition, 0))
                 for offset, event in part.changes(begin, part.end):
-                    if found := row.found(topic, (partition, offset), event, archived=False):
-                        yield found
+                    if change := row.change_of(topic, (partition, offset), event, archived=False):
+                        yield change
 
 
 def _archived(
@@ -225,7 +225,9 @@ def _archived(
                 yield place, ChangeEvent.parse(record_key(row), value, row["epoch"])
 
 
-def _stored(config: JobConfig, plan: ViewPlan, store: Store, newest: _Found | None) -> StoredRow:
+def _stored(
+    config: JobConfig, plan: ViewPlan, store: Store, newest: _KeyedChange | None
+) -> StoredRow:
     with session.connect(config.source_dsn) as connection:
         reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
         through = reached.get((plan.name, store))

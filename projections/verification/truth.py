@@ -147,19 +147,19 @@ class SourceTruth:
         """See `Truth.of_keys`."""
         wanted = [source_key(key_values(key, self._columns), self._columns) for key in keys]
         withheld = self._rows.withheld
-        found: dict[str, Document] = {
+        documents: dict[str, Document] = {
             named(self._plan, row): row for row in self._rows.of_keys(wanted)
         }
         self._rows.withheld = withheld
         # after the rows: a truncated table is empty at once, regardless of the snapshot
-        return found, self._reach.end()
+        return documents, self._reach.end()
 
     def _roots(self) -> list[int]:
         """Returns the oids of the tables that contain the view's rows."""
-        found = (
+        roots = (
             read_point.oid(self._connection, schema.table) for schema in self._plan.topics.values()
         )
-        return [root for root in found if root is not None]
+        return [root for root in roots if root is not None]
 
 
 class TableTruth:
@@ -196,14 +196,14 @@ class TableTruth:
     def of_keys(self, keys: Sequence[str]) -> tuple[dict[str, Document], Lsn]:
         """See `Truth.of_keys`."""
         newest, wanted = self._newest(), set(keys)
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         for part in self._parts(newest.version):
-            found |= {
+            documents |= {
                 key: row
                 for key, row in zip(part.keys(self._plan.keys), part.documents(), strict=True)
                 if key in wanted
             }
-        return found, newest.applied_through
+        return documents, newest.applied_through
 
     def _parts(self, version: int) -> Iterator[RowPart]:
         delivery = DerivedDelivery(self._tables, self._plan, version, 0, None)
@@ -218,13 +218,13 @@ class TableTruth:
             ) from None
 
     def _newest(self) -> TableVersion:
-        found = self._published()
-        if found is None:
+        published = self._published()
+        if published is None:
             raise VerificationError(
                 f"view {self._plan.name} is no longer published",
                 hint="headwater view status shows why it is not maintained",
             )
-        return found
+        return published
 
 
 def named(plan: ViewPlan, document: Document) -> str:
@@ -250,8 +250,8 @@ def keys(connection: psycopg.Connection[Any], plan: ViewPlan, store: Store) -> f
         rows = connection.execute(_WAITING, (plan.name, str(store))).fetchall()
     except psycopg.errors.UndefinedTable:
         return frozenset()  # nothing was ever captured here
-    found = (_named(plan, key) for (key,) in rows)
-    return frozenset(key for key in found if key is not None)
+    texts = (_named(plan, key) for (key,) in rows)
+    return frozenset(key for key in texts if key is not None)
 
 
 def _named(plan: ViewPlan, record_key: str) -> str | None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from projections.verification.report import ViewReport
 
 DEADLINE_S = 60.0
-"""Longest wait for a view to apply what the source showed."""
+"""Longest wait for a view to apply the rows that were read from the source."""
 
 
 def verify(  # noqa: PLR0913  # each has its default
@@ -164,21 +164,21 @@ class JobVerification:
             reach = PositionWaiter(
                 other, self.throttle, deadline_s=self._deadline_s, resting=self._resting
             )
-            found = ViewPass(plan, compared, reach, self.throttle, self._spec.config.addresses)
+            view_pass = ViewPass(plan, compared, reach, self.throttle, self._spec.config.addresses)
             if plan.append_only:
                 keyless = KeylessPass(
                     reader, other, plan, reach, self.throttle, resting=self._resting
                 )
-                yield from found.keyless_steps(keyless)
+                yield from view_pass.keyless_steps(keyless)
             elif derived:
                 tables = self._spec.config.addresses.tables
                 truth = TableTruth(tables, plan, partial(self._published, plan.name))
-                yield from found.steps(truth, lambda _: frozenset())
+                yield from view_pass.steps(truth, lambda _: frozenset())
             else:
                 waiting = partial(verification_truth.keys, other, plan)
                 truth_of_source = SourceTruth(reader, plan, reach, self.throttle)
-                yield from found.steps(truth_of_source, waiting)
-            reports += found.reports()
+                yield from view_pass.steps(truth_of_source, waiting)
+            reports += view_pass.reports()
 
     def judged(
         self, plan: ViewPlan, sinks: Mapping[Store, Sink], suspects: Mapping[Store, Iterable[str]]
@@ -197,8 +197,8 @@ class JobVerification:
             truth = SourceTruth(reader, plan, reach, self.throttle)
             waiting = partial(verification_truth.keys, other, plan)
             rounds = Rounds(plan, truth, ComparedStores(sinks), reach, self.throttle, waiting)
-            for found in rounds.judged(suspects):
-                for store, outcome in found.items():
+            for by_store in rounds.judged(suspects):
+                for store, outcome in by_store.items():
                     outcomes[store].add(outcome)
         return outcomes
 

@@ -96,8 +96,8 @@ class ViewPass:
                 with self._stores.each(store):
                     yield from self._sifted(store, source, suspects)
         rounds = Rounds(self._plan, truth, self._stores, self._reach, self._throttle, waiting)
-        for found in rounds.judged(suspects):
-            for store, outcome in found.items():
+        for outcomes in rounds.judged(suspects):
+            for store, outcome in outcomes.items():
                 self.outcomes[store].add(outcome)
             yield
         if self._plan.history is not None and Store.TABLE in self._stores:
@@ -160,10 +160,10 @@ class ViewPass:
         examples = [str(each) for each in outcome.findings[:EXAMPLES]]
         if self._beside is not None and store is Store.CACHE:
             counts.update(self._beside.counts)
-            shown: Counter[str] = Counter()
+            listed: Counter[str] = Counter()
             for suspect in self._beside.examples:
-                shown[suspect.kind] += 1
-                if shown[suspect.kind] <= EXAMPLES:
+                listed[suspect.kind] += 1
+                if listed[suspect.kind] <= EXAMPLES:
                     examples.append(str(suspect))
         columns = {name for each in outcome.findings[:EXAMPLES] for name in each.columns}
         return ViewReport(

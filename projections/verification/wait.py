@@ -1,4 +1,4 @@
-"""Waits until views have applied what the source showed."""
+"""Waits until views have applied the rows that were read from the source."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class PositionWaiter:
     def positions(self) -> Mapping[Place, Lsn]:
         """Returns the position of each view in each store; none if nothing was captured."""
         try:
-            found = positions.read(self._connection)
+            rows = positions.read(self._connection)
         except psycopg.errors.UndefinedTable:
             return {}
         except psycopg.Error as error:
             raise VerificationError(
                 "positions of the views cannot be read", detail=type(error).__name__
             ) from None
-        return {(each.view, each.store): each.applied_through for each in found}
+        return {(each.view, each.store): each.applied_through for each in rows}
 
     def wait(self, wanted: Iterable[Place], lsn: Lsn) -> None:
         """Waits until views have applied everything up to a position.
