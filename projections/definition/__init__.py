@@ -1,9 +1,9 @@
-"""What a user declares: sources, views, alerts and the dashboard, as frozen values.
+"""The declarations of a user: sources, views, alerts and the dashboard, as frozen values.
 
-Purpose: the words of `headwater` (`view.mirror`, `view.sql`, `alert`, ...) and the values that
-they make; nothing here has seen a table of the source yet.
-Entry points: `api` (the words), `views` (the values), `registry` (what one module declares),
-`codec` (a definition as JSON and back), `diff` (what a changed definition asks for).
+Purpose: the functions with which users declare (`view.mirror`, `view.sql`, `alert`, ...) and the
+values that they return; nothing here reads a table of the source.
+Entry points: `api` (the functions), `views` (the values), `registry` (the declarations of one
+module), `codec` (a definition as JSON and back), `diff` (whether a change needs a rebuild).
 Folders: `operators` (windows, measures, patterns), `derived` (views made from views),
 `expectations` (conditions that rows should meet).
 Invariants: imports no library that reaches outside. Class names that `codec` lists, and the text

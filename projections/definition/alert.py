@@ -23,7 +23,7 @@ _DIGITS: Final = 8
 
 
 class Event(StrEnum):
-    """What happened to a row: the kind of a message."""
+    """The kind of a message."""
 
     OPENED = "opened"
     RECOVERED = "recovered"
@@ -37,7 +37,7 @@ class Message:
     Attributes:
         id: The same for each delivery of the message: receivers skip ids that they have processed.
         alert: Name of the alert.
-        event: What happened to the row.
+        event: The change of the row's state.
         view: The view.
         key: The row's key, by column.
         since: When the row was first seen to meet the condition.
@@ -85,8 +85,8 @@ class Webhook:
     def name(self) -> str:
         """Identifies the channel, without its URL, which may be a secret."""
         digest = hashlib.sha256(self.url.encode()).hexdigest()[:_DIGITS]
-        found = _URL.fullmatch(self.url)
-        return f"webhook {found[1] if found else ''} {digest}"
+        match = _URL.fullmatch(self.url)
+        return f"webhook {match[1] if match else ''} {digest}"
 
 
 @dataclass(frozen=True, slots=True)

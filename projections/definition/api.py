@@ -1,4 +1,4 @@
-"""Words that declare views: `view.mirror(...)`, `view.sql(...)`, `@view(...)`.
+"""Functions that declare views: `view.mirror(...)`, `view.sql(...)`, `@view(...)`.
 
 `alert("fraud", suspects, to=[...])` declares an alert.
 
@@ -49,9 +49,9 @@ class ViewWords:
     Percentile = Percentile
     Approximate = Approximate
 
-    def __call__(self, *words: Any, **said: Any) -> Callable[[Callable[..., Any]], DerivedView]:
+    def __call__(self, *words: Any, **options: Any) -> Callable[[Callable[..., Any]], DerivedView]:
         """Declares a view by a function of DataFrames; see `derived.declare.function`."""
-        return declare.function(*words, **said)
+        return declare.function(*words, **options)
 
 
 view: Final = ViewWords()
@@ -122,20 +122,20 @@ def dashboard(title: str, panels: Iterable[Panel]) -> Dashboard:
     Raises:
         DeclarationError: The project already has a dashboard, or a panel is invalid.
     """
-    shown = tuple(panels)
-    if not title.strip() or not 1 <= len(shown) <= PANELS_MAX:
+    listed = tuple(panels)
+    if not title.strip() or not 1 <= len(listed) <= PANELS_MAX:
         raise DeclarationError(
             "a dashboard needs a title and panels",
-            detail=f"{title[:80]!r} with {len(shown)} panels",
+            detail=f"{title[:80]!r} with {len(listed)} panels",
             hint=f"one to {PANELS_MAX} of Line(...), Bars(...), Number(...) and Rows(...)",
         )
-    for panel in shown:
+    for panel in listed:
         if not isinstance(panel, Panel) or not panel.title.strip() or not panel.sql.strip():
             raise DeclarationError(
                 "a panel needs a title and a SELECT",
                 hint='Number("Orders", "SELECT count(*) FROM …")',
             )
-    titles = [panel.title for panel in shown]
+    titles = [panel.title for panel in listed]
     if twice := sorted({each for each in titles if titles.count(each) > 1}):
         raise DeclarationError(f"two panels are called {twice[0]}")
     known = collected()
@@ -143,5 +143,5 @@ def dashboard(title: str, panels: Iterable[Panel]) -> Dashboard:
         raise DeclarationError(
             "a project has one dashboard", detail=f"{known.dashboard.title}, {title}"
         )
-    known.dashboard = Dashboard(title, shown)
+    known.dashboard = Dashboard(title, listed)
     return known.dashboard

@@ -58,9 +58,9 @@ class NameTemplate:
         Raises:
             DeclarationError: The text is not a pattern.
         """
-        found = [_PART.fullmatch(part) for part in text.split(":")]
-        parts = tuple((m[1] or m[0], m[1] is not None) for m in found if m is not None)
-        if len(parts) < len(found):
+        matches = [_PART.fullmatch(part) for part in text.split(":")]
+        parts = tuple((m[1] or m[0], m[1] is not None) for m in matches if m is not None)
+        if len(parts) < len(matches):
             raise DeclarationError(
                 "a cache pattern is invalid",
                 detail=text[:80],
@@ -79,7 +79,7 @@ class NameTemplate:
         """Returns whether the pattern can produce a name."""
         parts = name.replace("\\\\", "").replace("\\:", "").split(":")
         return len(parts) == len(self.parts) and all(
-            column or part == found for (part, column), found in zip(self.parts, parts, strict=True)
+            column or part == text for (part, column), text in zip(self.parts, parts, strict=True)
         )
 
     def meets(self, other: NameTemplate) -> bool:
@@ -100,8 +100,8 @@ class CacheOptions:
             row is remembered, so an older change never restores it; lookups, counters and
             leaderboards do not expire.
         lookups: Patterns of sets that name rows by their keys: `customer:{customer_id}:orders`.
-        counters: What each pattern counts: `*` for rows, or an integer or numeric column, whose
-            values are added up exactly.
+        counters: The values that each pattern counts: `*` for rows, or an integer or numeric
+            column, whose values are added up exactly.
         leaderboards: The column by which each pattern ranks rows: a number or a timestamp. A value
             that a double cannot represent is refused.
 

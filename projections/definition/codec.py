@@ -100,10 +100,10 @@ def digest(view: AnyView) -> str:
 def _out(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_out(each) for each in value]
-    said = _named(value)
-    if said is None and not isinstance(value, str | int | float | bool | None):
+    encoded_value = _named(value)
+    if encoded_value is None and not isinstance(value, str | int | float | bool | None):
         raise TypeError(f"a definition contains a {type(value).__name__}")
-    return value if said is None else said
+    return value if encoded_value is None else encoded_value
 
 
 def _named(value: Any) -> dict[str, Any] | None:
@@ -134,10 +134,10 @@ def _in(document: Any) -> Any:
     known = _KNOWN[kind]
     if issubclass(known, Enum):
         return known(given["value"])
-    said = {name: _in(value) for name, value in given.items()}
+    arguments = {name: _in(value) for name, value in given.items()}
     if known is EventsRef:
-        said["registry"] = declared_events
-    return known(**said)
+        arguments["registry"] = declared_events
+    return known(**arguments)
 
 
 _PLAIN: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {

@@ -1,4 +1,4 @@
-"""The difference between two definitions of a view, and what it requires."""
+"""The difference between two definitions of a view, and whether it requires a new version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DefinitionChangeKind(StrEnum):
-    """What a changed definition requires."""
+    """The work that a changed definition requires."""
 
     NONE = "none"  # nothing: both definitions mean the same
     IN_PLACE = "in place"  # nothing to recompute: the view continues with its rows
@@ -31,7 +31,7 @@ class DefinitionChange(NamedTuple):
     """How one definition differs from another.
 
     Attributes:
-        kind: What the difference requires.
+        kind: The work that the difference requires.
         differences: The differences, in words.
         columns: Columns whose addition, removal or retyping the difference explains.
         rows: Whether it explains added or removed rows: those that only one definition admits, as
@@ -58,21 +58,21 @@ def difference(
     old = _with_new_digest(old, new)
     # a stored definition has tuples where a declaration may have lists
     old, new = decoded(encoded(old)), decoded(encoded(new))
-    found = [
+    parts = [
         part
         for part in (*_general(old, new), *_of_rows(old, new, gone))
         if part.kind is not DefinitionChangeKind.NONE
     ]
-    if not found:
+    if not parts:
         return DefinitionChange(DefinitionChangeKind.NONE)
-    rebuilt = any(part.kind is DefinitionChangeKind.REBUILD for part in found)
+    rebuilt = any(part.kind is DefinitionChangeKind.REBUILD for part in parts)
     if isinstance(old, DerivedView) and is_function(old) and digest_in(old.text) is None:
         rebuilt = False  # the module has lost the former function, so it cannot maintain the view
     return DefinitionChange(
         DefinitionChangeKind.REBUILD if rebuilt else DefinitionChangeKind.IN_PLACE,
-        tuple(differences for part in found for differences in part.differences),
-        frozenset[str]().union(*(part.columns for part in found)),
-        any(part.rows for part in found),
+        tuple(differences for part in parts for differences in part.differences),
+        frozenset[str]().union(*(part.columns for part in parts)),
+        any(part.rows for part in parts),
     )
 
 
@@ -86,7 +86,7 @@ def _with_new_digest(old: AnyView, new: AnyView) -> AnyView:
 
 
 def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
-    """Compares what every view has."""
+    """Compares the parts that every view has."""
     if type(old) is not type(new):
         yield DefinitionChange(
             DefinitionChangeKind.REBUILD, ("it is another kind of view",), rows=True
@@ -108,13 +108,15 @@ def _general(old: AnyView, new: AnyView) -> Iterator[DefinitionChange]:
             rows=True,
         )
     elif old.expectations != new.expectations:
-        yield DefinitionChange(DefinitionChangeKind.IN_PLACE, ("what is only counted of its rows",))
+        yield DefinitionChange(
+            DefinitionChangeKind.IN_PLACE, ("expectations that only count rows",)
+        )
 
 
 def _of_rows(
     old: AnyView, new: AnyView, gone: Callable[[TableName], bool]
 ) -> Iterator[DefinitionChange]:
-    """Compares what determines the rows of a mirror or a view of events."""
+    """Compares the parts that determine the rows of a mirror or a view of events."""
     if isinstance(old, EventsView) and isinstance(new, EventsView):
         yield from _of_events(old.events, new.events)
         yield from _of_times(old, new)
@@ -129,7 +131,7 @@ def _of_rows(
         yield DefinitionChange(kind, (f"table: {old.table} -> {new.table}",), rows=True)
     if old.on_schema_change != new.on_schema_change:
         yield DefinitionChange(
-            DefinitionChangeKind.IN_PLACE, ("what it does when its table changes",)
+            DefinitionChangeKind.IN_PLACE, ("its reaction to a change of its table",)
         )
     if changed := frozenset(old.left_out) ^ frozenset(new.left_out):
         change = f"columns left out: {_listed(old.left_out)} -> {_listed(new.left_out)}"
@@ -137,7 +139,7 @@ def _of_rows(
     yield from _of_times(old, new)
     if old.history != new.history:
         yield DefinitionChange(
-            DefinitionChangeKind.REBUILD, ("what makes a state of its history",), rows=True
+            DefinitionChangeKind.REBUILD, ("the rules of its history",), rows=True
         )
     yield from _of_cache(old.cache, new.cache)
 
@@ -167,7 +169,7 @@ def _of_events(old: EventsRef, new: EventsRef) -> Iterator[DefinitionChange]:
 
 
 def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
-    """Compares what determines the rows of a derived view."""
+    """Compares the parts that determine the rows of a derived view."""
     if old.inputs != new.inputs:
         reads = f"reads: {_listed(old.inputs)} -> {_listed(new.inputs)}"
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (reads,), rows=True)
@@ -176,11 +178,13 @@ def _of_query(old: DerivedView, new: DerivedView) -> Iterator[DefinitionChange]:
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (keys,), rows=True)
     if is_function(old) != is_function(new):
         yield DefinitionChange(
-            DefinitionChangeKind.REBUILD, ("it is made in another way",), rows=True
+            DefinitionChangeKind.REBUILD,
+            ("a query instead of a function, or the reverse",),
+            rows=True,
         )
     elif is_function(old) and old.text != new.text:
         known = digest_in(old.text) is not None and digest_in(new.text) is not None
-        change = "its function" if known else "its function, or what stands beside it in its module"
+        change = "its function" if known else "its function, or other code of its module"
         yield DefinitionChange(DefinitionChangeKind.REBUILD, (change,), rows=True)
     elif _query(old) != _query(new):
         yield DefinitionChange(DefinitionChangeKind.REBUILD, ("its query",), rows=True)

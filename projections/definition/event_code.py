@@ -20,18 +20,18 @@ _PLAIN: Final = (str, bytes, int, float, Decimal, date, time, timedelta, type(No
 
 
 def digest_of(declared: Iterable[Any]) -> str:
-    """Returns a digest of what modules define, as this process has imported them.
+    """Returns a digest of the classes and functions of modules, as this process has imported them.
 
-    What these modules import from others does not count.
+    It excludes names that these modules import from others.
 
     Args:
         declared: Classes and functions of the modules.
     """
-    said = []
+    content = []
     for name in sorted({each.__module__ for each in declared}):
         inside = vars(sys.modules[name]) if name in sys.modules else {}
-        said.append((name, _members(name, inside)))
-    return hashlib.sha256(repr(said).encode()).hexdigest()
+        content.append((name, _members(name, inside)))
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _members(module: str, inside: Any) -> list[tuple[str, Any]]:
@@ -40,16 +40,16 @@ def _members(module: str, inside: Any) -> list[tuple[str, Any]]:
         for name, value in inside.items()
         if isinstance(value, FunctionType | type) and value.__module__ == module
     ]
-    return [(name, _said(value)) for name, value in sorted(own, key=lambda each: each[0])]
+    return [(name, _described(value)) for name, value in sorted(own, key=lambda each: each[0])]
 
 
-def _said(value: Any) -> Any:
+def _described(value: Any) -> Any:
     if isinstance(value, classmethod | staticmethod):
-        return _said(value.__func__)
+        return _described(value.__func__)
     if isinstance(value, property):
-        return [_said(each) for each in (value.fget, value.fset)]
+        return [_described(each) for each in (value.fget, value.fset)]
     if isinstance(value, FunctionType):
-        return _code(value.__code__), [_said(each) for each in value.__defaults__ or ()]
+        return _code(value.__code__), [_described(each) for each in value.__defaults__ or ()]
     if isinstance(value, type):
         parts = [(name, each) for name, each in vars(value).items() if _counts(name, each)]
         return [(name, _part(name, each)) for name, each in sorted(parts, key=lambda p: p[0])]
@@ -57,7 +57,7 @@ def _said(value: Any) -> Any:
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Whether a class declares it; libraries keep caches in a class as they first use it."""
+    """Returns whether a class declares it; libraries add caches to a class at first use."""
     special = name.startswith("__") and name != "__annotations__"
     return not special or isinstance(value, FunctionType | classmethod | staticmethod)
 
@@ -65,7 +65,7 @@ def _counts(name: str, value: Any) -> bool:
 def _part(name: str, value: Any) -> Any:
     if name == "__annotations__":
         return [(field, repr(hint)) for field, hint in value.items()]
-    return value.__qualname__ if isinstance(value, type) else _said(value)
+    return value.__qualname__ if isinstance(value, type) else _described(value)
 
 
 def _code(code: CodeType) -> Any:

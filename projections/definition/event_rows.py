@@ -205,13 +205,13 @@ def _rebuilt(
 
 def _upcasters(registry: EventTypes, declared: EventType) -> tuple[Upcaster, ...]:
     """Returns the longest chain of upcasters to the latest version; older events are refused."""
-    found: tuple[Upcaster, ...] = ()
+    longest: tuple[Upcaster, ...] = ()
     for version in range(declared.version - 1, 0, -1):
         try:
-            found = registry.path(declared.name, version)
+            longest = registry.path(declared.name, version)
         except UndeclaredError:
             break
-    return found
+    return longest
 
 
 def _stored_event(stored: Mapping[str, Any]) -> StoredEvent:

@@ -33,7 +33,7 @@ _HISTORY: Final = 2
 _V = TypeVar("_V", MirrorView, EventsView)
 
 
-def source(  # noqa: PLR0913  # what can be said of a source
+def source(  # noqa: PLR0913  # the options of a source
     name: str,
     tables: Sequence[str] = (),
     *,
@@ -51,10 +51,10 @@ def source(  # noqa: PLR0913  # what can be said of a source
         eventstore: Whether the event store lives in this database (`headwater db upgrade`): its
             events are captured for `view.events`, and its outbox is sent to the topics
             `<name>.outbox.<topic>`.
-        on_schema_change: What its views do when their table changes: `evolve`, `pause`,
+        on_schema_change: How its views react when their table changes: `evolve`, `pause`,
             `quarantine` or `ignore`; for the default see `SchemaPolicy`.
-        columns: Rules for tables of which some columns do not leave the database, or only hashed
-            or masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
+        columns: Rules for columns that do not leave the database, or leave it only hashed or
+            masked: `{"public.people": ColumnRules(exclude=["ssn"], hash=["email"])}`. With
             `ColumnRules(only=[...])` a column that is added later stays out until it is listed.
         insert_only: Tables without a key that are captured all the same: Postgres refuses UPDATE
             and DELETE on them while they are captured.
@@ -81,14 +81,15 @@ def source(  # noqa: PLR0913  # what can be said of a source
     rules = {TableName.parse(table): rule for table, rule in (columns or {}).items()}
     keyless = frozenset(map(TableName.parse, insert_only))
     escaped = frozenset(map(TableName.parse, escaped_topics))
-    for what, named in (
+    for option, named in (
         ("rules", rules.keys()),
         ("insert_only", keyless),
         ("escaped_topics", escaped),
     ):
         if strange := sorted(map(str, named - set(names))):
             raise DeclarationError(
-                f"source {name} has {what} for a table that it does not capture", detail=strange[0]
+                f"source {name} has {option} for a table that it does not capture",
+                detail=strange[0],
             )
     declared = Source(checked(name, "source"), names, eventstore, policy, rules, keyless, escaped)
     declarations = collected()
@@ -98,7 +99,7 @@ def source(  # noqa: PLR0913  # what can be said of a source
     return declared
 
 
-def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
+def mirror(  # noqa: PLR0913  # the options of Spark's pipelines
     name: str,
     table: TableRef,
     keys: Sequence[str] = (),
@@ -129,16 +130,17 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
         search: How its fields are indexed for search; default: from the columns' types.
         scd: 1 for the latest rows, 2 for a history, whose rows have `valid_from` and `valid_to`,
             `recorded_from` and `recorded_to`.
-        sequence_by: Of a history, the column that says since when a row is valid, such as the time
-            of an event; default: the commit.
-        except_column_list: Columns of its table that it does not have, whatever becomes of them
-            there; none of the key.
+        sequence_by: For a history, the column with the time since which a row is valid, such as the
+            time of an event; default: the commit.
+        except_column_list: Columns of its table that it leaves out; changes of these columns do not
+            affect it. Key columns are not allowed.
         track_history_column_list: Columns whose change begins a new state of a history; default:
-            all. A change of others is put into the state that it falls into.
-        track_history_except_column_list: Columns whose change begins none; said instead.
-        apply_as_deletes: A condition on a row; where it is true, the row counts as deleted, as
-            `deleted_at IS NOT NULL` says of one that is only marked.
-        expect: What its rows should be like, and what becomes of those that are not.
+            all. A change of another column updates the state valid at that time.
+        track_history_except_column_list: The alternative to `track_history_column_list`: columns
+            whose change begins no new state.
+        apply_as_deletes: A condition on a row; where it is true, the row counts as deleted. For
+            soft deletes: `deleted_at IS NOT NULL`.
+        expect: Conditions that its rows should meet, and the treatment of rows that do not.
         times: Columns with a time of each row's last change, in the table of a mirror: `commit`,
             `broker` or `processing`; or of its first, `first_commit`. See `ChangeTime`.
 
@@ -149,7 +151,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
     wanted = to if to is not None else [Store.TABLE] if scd == _HISTORY else list(Store)
     stores = stores_of(name, wanted)
     tracked = _names(track_history_column_list), tuple(track_history_except_column_list)
-    said, marked = HistoryColumns(*tracked, sequence_by), _deletes(apply_as_deletes)
+    columns, marked = HistoryColumns(*tracked, sequence_by), _deletes(apply_as_deletes)
     return _declare(
         MirrorView(
             checked(name, "view"),
@@ -160,7 +162,7 @@ def mirror(  # noqa: PLR0913  # the words of Spark's pipelines
             _policy(f"view {name}", on_schema_change) or table.on_schema_change,
             _cached(name, stores, cache),
             searched(name, stores, search),
-            _history(name, scd, stores, said),
+            _history(name, scd, stores, columns),
             expected(name, [*marked, *expect]),
             tuple(except_column_list),
             _times(name, stores, times or {}, history=scd == _HISTORY),
@@ -174,8 +176,8 @@ def _cached(name: str, stores: frozenset[Store], cache: CacheOptions | None) -> 
     return cache or DEFAULT_OPTIONS
 
 
-def _names(said: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if said is None else tuple(said)
+def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 def _deletes(condition: str | None) -> list[Expectation]:
@@ -192,19 +194,19 @@ def _times(
                 "a history has recorded_from and recorded_to; search and cache contain only rows"
             ),
         )
-    found = []
+    columns = []
     for column, which in times.items():
         if which not in set(ChangeTime):
             raise DeclarationError(
                 f"view {name}: unknown time {which}",
                 hint=", ".join(map(str, ChangeTime)),
             )
-        found.append((checked(column, "column"), ChangeTime(which)))
-    return tuple(found)
+        columns.append((checked(column, "column"), ChangeTime(which)))
+    return tuple(columns)
 
 
 def _history(
-    name: str, scd: int, stores: frozenset[Store], said: HistoryColumns
+    name: str, scd: int, stores: frozenset[Store], columns: HistoryColumns
 ) -> HistoryColumns | None:
     if scd not in {1, _HISTORY}:
         raise DeclarationError(
@@ -212,7 +214,7 @@ def _history(
             hint=("1 keeps the latest row of each key, 2 its history"),
         )
     if scd == 1:
-        if said != HistoryColumns():
+        if columns != HistoryColumns():
             raise DeclarationError(
                 f"view {name} has options of a history, but is a mirror",
                 detail="sequence_by, track_history_*",
@@ -225,15 +227,15 @@ def _history(
             detail=", ".join(sorted(stores - {Store.TABLE})) or None,
             hint='omit `to`, or mirror the latest rows there: scd=1, to=["search", "cache"]',
         )
-    if said.tracked is not None and said.untracked:
+    if columns.tracked is not None and columns.untracked:
         raise DeclarationError(
             f"view {name} has two lists of tracked columns",
             hint="use track_history_column_list or track_history_except_column_list",
         )
-    return said
+    return columns
 
 
-def events(  # noqa: PLR0913  # the words of `mirror`
+def events(  # noqa: PLR0913  # the options of `mirror`
     name: str,
     events: EventsRef,
     to: Iterable[str] = (Store.TABLE, Store.SEARCH, Store.CACHE),
@@ -244,28 +246,28 @@ def events(  # noqa: PLR0913  # the words of `mirror`
 ) -> EventsView:
     """Declares a view of events: one row for each, in each of the given stores.
 
-    A row has what every event has (`projections.definition.event_rows.ENVELOPE`) and a column for
-    each field of the event's class, in the latest version. It is a fact: compaction leaves it as it
-    is, and only an event that is dropped from the archive for good leaves the view. Personal fields
-    are NULL. An event that this program cannot read waits in quarantine.
+    A row has the columns that every event has (`projections.definition.event_rows.ENVELOPE`) and
+    one for each field of the event's class, in the latest version. Rows are never updated:
+    compaction leaves them, and only an event that is permanently dropped from the archive leaves
+    the view. Personal fields are NULL. An event that this program cannot read is quarantined.
 
     Args:
         name: The view's name in every store; lower case, digits and underscores.
         events: Which events, from a source: `shop.events(OrderPlaced)`.
         to: Any of `table`, `search`, `cache`.
         search: How its fields are indexed for search; default: from their types.
-        expect: What its rows should be like, and what becomes of those that are not.
+        expect: Conditions that its rows should meet, and the treatment of rows that do not.
         times: Columns with a time at which each event came, in the table: `commit`, `broker` or
             `processing`; see `ChangeTime`.
 
     Raises:
-        DeclarationError: The name cannot be used or is taken, or a store or time is not known.
+        DeclarationError: The name is invalid or in use, or a store or time is unknown.
     """
     stores = stores_of(name, to)
     options = searched(name, stores, search)
-    found = expected(name, expect)
-    if any(each.on_fail is OnFail.FAIL for each in found):
-        # no one reads events a second time, so it could not go on without a gap
+    expectations = expected(name, expect)
+    if any(each.on_fail is OnFail.FAIL for each in expectations):
+        # events are not read a second time, so the view could not continue without a gap
         raise DeclarationError(
             f"view {name}: a view of events cannot pause for a row",
             hint='use on_fail="quarantine": only the event is quarantined',
@@ -276,7 +278,7 @@ def events(  # noqa: PLR0913  # the words of `mirror`
         raise DeclarationError(
             f"view {name}: an event has only one commit", hint='times={"...": "commit"}'
         )
-    return _declare(EventsView(named, events.source, events, stores, options, found, came))
+    return _declare(EventsView(named, events.source, events, stores, options, expectations, came))
 
 
 def _declare(declared: _V) -> _V:
@@ -321,11 +323,11 @@ def searched(name: str, stores: frozenset[Store], search: object) -> SearchOptio
     return search
 
 
-def _policy(what: str, word: str | None) -> SchemaPolicy | None:
+def _policy(subject: str, word: str | None) -> SchemaPolicy | None:
     if word is None:
         return None
     try:
         return SchemaPolicy(word)
     except ValueError as error:
         hint = "on_schema_change is " + ", ".join(SchemaPolicy)
-        raise DeclarationError(f"{what}: {error}", hint=hint) from None
+        raise DeclarationError(f"{subject}: {error}", hint=hint) from None

@@ -102,18 +102,18 @@ class Declarations:
         return CrossReads(read, readers, frozenset(fed), derived)
 
     def _sources(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {n: (view.source,) for n, view in self.views.items()}
+        sources: dict[str, tuple[str, ...]] = {n: (view.source,) for n, view in self.views.items()}
         for name, view in self.derived.items():  # each after its inputs
-            reached = {source for each in view.inputs for source in found[each]}
-            found[name] = tuple(each for each in self.sources if each in reached)
-        return found
+            reached = {source for each in view.inputs for source in sources[each]}
+            sources[name] = tuple(each for each in self.sources if each in reached)
+        return sources
 
 
 _current: ContextVar[Declarations | None] = ContextVar("declarations", default=None)
 
 
 def load(path: Path, *folders: Path) -> Declarations:
-    """Runs a module of declarations and returns what it declared.
+    """Runs a module of declarations and returns them.
 
     It may import modules beside it. Events are declared in one of those, because the executors of a
     job import it as well.
@@ -152,7 +152,7 @@ def load(path: Path, *folders: Path) -> Declarations:
 
 def _where(path: Path, error: Exception) -> str:
     """Returns where in a file of views an error occurred, and the error."""
-    said = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"line {error.lineno}: {type(error).__name__}: {error.msg}"
     lines = [
@@ -160,7 +160,7 @@ def _where(path: Path, error: Exception) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename == str(path)
     ]
-    return f"line {lines[-1]}: {said}" if lines else said
+    return f"line {lines[-1]}: {message}" if lines else message
 
 
 def collected() -> Declarations:
@@ -170,7 +170,7 @@ def collected() -> Declarations:
     return Declarations() if declarations is None else declarations
 
 
-def checked(name: str, what: str) -> str:
+def checked(name: str, subject: str) -> str:
     """Returns a valid name.
 
     Raises:
@@ -178,7 +178,7 @@ def checked(name: str, what: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise DeclarationError(
-            f"{what} name is invalid",
+            f"{subject} name is invalid",
             detail=name[:80],
             hint=(
                 "use at most 63 lower-case letters, digits and underscores, starting with a letter"

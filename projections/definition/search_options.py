@@ -50,7 +50,7 @@ class Text:
         search_analyzer: Splits the words of a query; None uses `analyzer`.
         suggest: Whether an unfinished word finds its values (`--suggest`).
         exact: Whether the value is also indexed as one term, for filters, facets and sorting.
-        boost: Weight of a word found in this field; 1 is the default of all fields.
+        boost: Weight of a match in this field; 1 is the default of all fields.
     """
 
     analyzer: str | None = None

@@ -1,4 +1,4 @@
-"""What a user declares: sources and the views derived from them, as values."""
+"""The values that a user declares: sources, and the views derived from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Store(StrEnum):
 
 
 class SchemaPolicy(StrEnum):
-    """What a view does when the columns or the key of its table change.
+    """How a view reacts when the columns or the key of its table change.
 
     By default, a view evolves with every change that loses nothing, and is paused by one that does:
     a column retyped to a type that cannot represent its values, a changed key. Under every policy,
@@ -156,15 +156,15 @@ class Source:
         return TableRef(self.name, wanted, self.on_schema_change)
 
     def __getattr__(self, name: str) -> TableRef:
-        found = [table for table in self.tables if table.name == name]
-        if name.startswith("__") or len(found) != 1:
+        tables = [table for table in self.tables if table.name == name]
+        if name.startswith("__") or len(tables) != 1:
             raise AttributeError(f"source {self.name} has not exactly one table named {name}")
-        return TableRef(self.name, found[0], self.on_schema_change)
+        return TableRef(self.name, tables[0], self.on_schema_change)
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumns:
-    """Which changes begin a new state of a history; names as in its table.
+    """The columns whose changes begin a new state of a history; names as in its table.
 
     Attributes:
         tracked: Columns whose change begins a new state; None for all.
@@ -211,10 +211,10 @@ class MirrorView:
         on_schema_change: Schema policy; None for the default, see `SchemaPolicy`.
         cache: How the cache stores it.
         search: How search indexes its fields.
-        history: What begins a new state of a history; None for the latest rows.
+        history: Columns that begin a new state of a history; None for the latest rows.
         expectations: Expectations of its rows.
         left_out: Columns of its table that it excludes.
-        times: Which columns of the view's warehouse table contain which times of a row's change.
+        times: Columns of the view's warehouse table with times of a row's change, and these times.
     """
 
     name: str
@@ -242,8 +242,8 @@ class EventsView:
         to: Stores of the view.
         search: How search indexes its fields.
         expectations: Expectations of its rows.
-        times: Which columns of the view's warehouse table contain which times of an event's
-            arrival.
+        times: Columns of the view's warehouse table with times of an event's arrival, and these
+            times.
     """
 
     name: str
@@ -277,8 +277,8 @@ class DerivedView:
         cache: How the cache stores it.
         expectations: Its expectations.
         pattern: The pattern matched against its one input; None for another query.
-        percolation: Which queries of its second input are matched against documents of its first;
-            None for another query.
+        percolation: The columns by which queries of its second input are matched against documents
+            of its first; None for another query.
         limit: How long a row can still change, or how far apart the rows that form one can be, in
             words; empty if unlimited.
         extent: How far the effect of a changed row extends in the time of its group; None if
@@ -317,7 +317,7 @@ class DerivedView:
 
     @property
     def fingerprint(self) -> str:
-        """Returns what identifies the query: its text, or the digest of its function."""
+        """Returns the text that identifies the query: its own, or the digest of its function."""
         return self._fingerprint(self.sql or self.text)
 
     @property
@@ -329,8 +329,8 @@ class DerivedView:
 
     def _fingerprint(self, query: str) -> str:
         expected = (str(each) for each in self.expectations)
-        said = "\n".join((query, *self.keys, *self.inputs, *expected))
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity = "\n".join((query, *self.keys, *self.inputs, *expected))
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 View = MirrorView | EventsView

@@ -123,7 +123,7 @@ def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> Der
 def in_place(declared: DerivedView) -> str:
     """Describes how a view adopts its declared function if the former one is not stored."""
     function = declared.function
-    why = function.untold if isinstance(function, ViewFunction) else ""
+    why = function.unresolved if isinstance(function, ViewFunction) else ""
     said = "its rows are computed in its place when the job starts again"
     return f"{said}, as its function cannot be kept apart: {why}" if why else said
 

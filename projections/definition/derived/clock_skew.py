@@ -32,7 +32,7 @@ WAITED: Final = "waited_s"
 _ALL: Final = tuple(Store)
 
 
-def untimed(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+def untimed(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     of: Input,
     to: Iterable[str] = _ALL,

@@ -42,7 +42,7 @@ _ALL: Final = tuple(Store)
 Input = MirrorView | EventsView | DerivedView
 
 
-def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+def sql(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     query: str,
     keys: Sequence[str],
@@ -72,8 +72,8 @@ def sql(  # noqa: PLR0913  # what may be said of a view, most of it seldom
     known = collected()
     read = relations(text)
     inputs = [n for n in (*known.views, *known.derived) if n in read]
-    said = [*expect, *of_sql(text)]
-    return declare(name, keys, to, inputs, search, cache, said, text=text)
+    expectations = [*expect, *of_sql(text)]
+    return declare(name, keys, to, inputs, search, cache, expectations, text=text)
 
 
 def aggregate(  # noqa: PLR0913
@@ -135,9 +135,9 @@ def aggregate(  # noqa: PLR0913
     if window is not None:
         text = windows_of(window, late, of.name, groups, measures, condition)
         limit = "" if late is None else late.limit(window)
-        said = (name, keys_of(window, groups), to, [of.name], search, cache, expect)
+        common = (name, keys_of(window, groups), to, [of.name], search, cache, expect)
         return declare(
-            *said, text=text, limit=limit, extent=of_window(window, groups), span=span_of(window)
+            *common, text=text, limit=limit, extent=of_window(window, groups), span=span_of(window)
         )
     listed, kept = ", ".join(map(quoted, by)), f" WHERE {condition}" if condition else ""
     rows = f"{listed}, {measures.of_groups()} FROM {of.name}{kept}"
@@ -145,7 +145,7 @@ def aggregate(  # noqa: PLR0913
     return declare(name, by, to, [of.name], search, cache, expect, text=text)
 
 
-def windows_of(  # noqa: PLR0913, PLR0917  # what `Window.select` takes, and two that choose
+def windows_of(  # noqa: PLR0913, PLR0917  # the arguments of `Window.select`, and two more
     window: Window,
     late: Late | None,
     table: str,
@@ -235,8 +235,8 @@ def late(  # noqa: PLR0913
     refuse_taken(name, of, identity, added(window))
     text = late.late_rows(window, of.name, where or "")
     known_by = (*identity, START) if fixed(window) else identity
-    said = (name, known_by, to, [of.name], search, cache, expect)
-    return declare(*said, text=text, span=span_of(window))
+    common = (name, known_by, to, [of.name], search, cache, expect)
+    return declare(*common, text=text, span=span_of(window))
 
 
 def refuse_taken(name: str, of: Input, identity: Sequence[str], more: Sequence[str]) -> None:
@@ -319,9 +319,9 @@ def pattern(  # noqa: PLR0913
             hint="the rows of a match have columns with these names",
         )
     query = PatternQuery(pattern, tuple(by), time, tuple(keep), where or "")
-    said = (name, (*by, MATCH_START, "match_number"), to, [of.name], search, cache, expect)
+    common = (name, (*by, MATCH_START, "match_number"), to, [of.name], search, cache, expect)
     limit = f"rows within {query.pattern.within}"
-    return declare(*said, looked_for=query, limit=limit, extent=of_pattern(query))
+    return declare(*common, looked_for=query, limit=limit, extent=of_pattern(query))
 
 
 def function(  # noqa: PLR0913
@@ -352,8 +352,8 @@ def function(  # noqa: PLR0913
         called = name or made.__name__
         known = collected()
         sent = ViewFunction.of(made, called, known.module, known.folders)
-        said = [*expect, *of_function(made)]
-        return declare(called, keys, to, inputs, search, cache, said, made=sent)
+        expectations = [*expect, *of_function(made)]
+        return declare(called, keys, to, inputs, search, cache, expectations, made=sent)
 
     return declared
 

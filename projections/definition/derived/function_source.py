@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MADE: Final = "__headwater_view__"
-"""Name of the function after a stored part has run, whatever its own name."""
+"""Name of the function after a stored part has run, instead of its own name."""
 
 _OWN: Final = frozenset({"cdc", "eventstore", "foundation", "headwater", "projections"})
-"""Packages whose words declare something when a module runs; a stored part does not repeat that."""
+"""Packages whose functions declare views; a stored part must not repeat the declaration."""
 _CONSTANT: Final = "'"
 _DYNAMIC: Final = frozenset({"eval", "exec", "globals", "locals", "vars"})
 _MUTATORS: Final = frozenset(
@@ -74,12 +74,12 @@ def sliced(source: str, name: str, line: int) -> FunctionSlice:
         UnresolvablePartError: The part cannot be determined.
     """
     module = _module(source)
-    found = next((each for each in module.statements if each.begins(name, line)), None)
-    if found is None:
+    declaration = next((each for each in module.statements if each.begins(name, line)), None)
+    if declaration is None:
         raise UnresolvablePartError("it is not defined at the top level of its module")
-    text = module.lines.text(found.node)
-    made = _Statement.of(ast.parse(text).body[0], text, found.place)  # without its decorators
-    chosen, needed = module.closed(made, found)
+    text = module.lines.text(declaration.node)
+    made = _Statement.of(ast.parse(text).body[0], text, declaration.place)  # without its decorators
+    chosen, needed = module.closed(made, declaration)
     module.require_resolvable(made, chosen, needed)
     parts = sorted([made, *chosen], key=lambda each: each.place)
     texts = [f"{each.text}\n{MADE} = {name}" if each is made else each.text for each in parts]
@@ -102,8 +102,8 @@ def digest_of(text: str) -> str:
         or (isinstance(node, ast.Name) and node.id == "__doc__")
         for node in ast.walk(tree)
     )
-    told = "".join(_canonical(tree, docstrings=documented))
-    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+    canonical = "".join(_canonical(tree, docstrings=documented))
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _canonical(tree: ast.AST, *, docstrings: bool) -> Iterator[str]:
@@ -256,7 +256,7 @@ class _Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module, analysed for what its functions may need.
+    """A module, analysed for the statements that its functions may need.
 
     Attributes:
         lines: The module's text.
@@ -265,7 +265,8 @@ class _Module:
         aliases: For each statement, names whose objects it may bind to another name.
         inward: Names that its functions bind, or whose objects they change, when called.
         words: Names that are imported from this program's own packages.
-        dynamic: What lets it reach names that it does not mention; None if nothing does.
+        dynamic: A construct by which it can reach names that it does not mention; None if there is
+            none.
     """
 
     lines: _Lines
@@ -302,16 +303,16 @@ class _Module:
         return cls(lines, statements, tuple(affects), aliases, inward, words, dynamic)
 
     def closed(
-        self, made: _Statement, found: _Statement
+        self, made: _Statement, declaration: _Statement
     ) -> tuple[list[_Statement], frozenset[str]]:
         """Returns the statements that a function needs, and all names to which these refer.
 
         Args:
             made: The function.
-            found: Its syntax tree with its decorators.
+            declaration: The statement with its decorators.
         """
         each_with = zip(self.statements, self.affects, self.aliases, strict=True)
-        left = [each for each in each_with if each[0] is not found]
+        left = [each for each in each_with if each[0] is not declaration]
         chosen = [each for each in left if each[0].future]
         needed = set(made.refers)
         while True:
@@ -344,9 +345,9 @@ class _Module:
         if inward := needed & self.inward:
             raise UnresolvablePartError(f"a function of its module changes {min(inward)}")
         for each in (made, *chosen):
-            if said := each.evaluates & self.words:
+            if declaring := each.evaluates & self.words:
                 raise UnresolvablePartError(
-                    f"what it needs is made by a word that declares: {min(said)}"
+                    f"code that it uses calls a declaring function: {min(declaring)}"
                 )
 
 
@@ -373,14 +374,14 @@ def _parts(lines: _Lines, node: ast.stmt) -> Iterator[_Statement]:
 
 
 def _dynamic(each: _Statement, bound: frozenset[str]) -> str | None:
-    """Returns what lets a statement reach names that it does not mention."""
+    """Returns the construct by which a statement can reach names that it does not mention."""
     for node in ast.walk(each.node):
         if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
             return f"from {node.module} import *"
         if isinstance(node, ast.Attribute) and node.attr == "modules" and _root(node) == "sys":
             return "sys.modules"
-    found = (each.refers & _DYNAMIC) - bound
-    return f"{min(found)}()" if found else None
+    dynamic = (each.refers & _DYNAMIC) - bound
+    return f"{min(dynamic)}()" if dynamic else None
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
@@ -432,12 +433,12 @@ def _names(nodes: Iterable[ast.AST]) -> frozenset[str]:
 def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Returns names that are bound or deleted in part."""
     for node in nodes:
-        found: ast.expr | None = None
+        target: ast.expr | None = None
         if isinstance(node, ast.Attribute | ast.Subscript):
-            found = None if isinstance(node.ctx, ast.Load) else node
+            target = None if isinstance(node.ctx, ast.Load) else node
         elif isinstance(node, ast.Call) and _root(node.func) in {"setattr", "delattr"}:
-            found = node.args[0] if node.args else None
-        if found is not None and (name := _root(found)):
+            target = node.args[0] if node.args else None
+        if target is not None and (name := _root(target)):
             yield name
 
 
@@ -469,12 +470,12 @@ def _given(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
 
 def _root(node: ast.expr) -> str:
     """Returns the name at the start of an expression; `_CONSTANT` for a constant; else empty."""
-    found: ast.expr = node
-    while isinstance(found, ast.Attribute | ast.Subscript | ast.Call):
-        found = found.func if isinstance(found, ast.Call) else found.value
-    if isinstance(found, ast.Constant | ast.JoinedStr):
+    inner: ast.expr = node
+    while isinstance(inner, ast.Attribute | ast.Subscript | ast.Call):
+        inner = inner.func if isinstance(inner, ast.Call) else inner.value
+    if isinstance(inner, ast.Constant | ast.JoinedStr):
         return _CONSTANT
-    return found.id if isinstance(found, ast.Name) else ""
+    return inner.id if isinstance(inner, ast.Name) else ""
 
 
 def _constant(node: ast.expr) -> bool:
@@ -485,11 +486,11 @@ def _constant(node: ast.expr) -> bool:
 
 def _own_words(statement: ast.stmt) -> frozenset[str]:
     """Returns names imported from this program's own packages."""
-    found = set()
+    imported = set()
     for node in ast.walk(statement):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _OWN:
-            found |= {each.asname or each.name for each in node.names}
+            imported |= {each.asname or each.name for each in node.names}
         elif isinstance(node, ast.Import):
             tops = [(each.name.partition(".")[0], each.asname) for each in node.names]
-            found |= {asname or top for top, asname in tops if top in _OWN}
-    return frozenset(found)
+            imported |= {asname or top for top, asname in tops if top in _OWN}
+    return frozenset(imported)

@@ -37,7 +37,7 @@ _COUNTED: Final = "_headwater_rows"
 _ALL: Final = tuple(Store)
 
 
-def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of it seldom
+def frequent(  # noqa: PLR0913, PLR0917  # the options of a view, most of them rare
     name: str,
     of: Input,
     column: str,
@@ -88,19 +88,22 @@ def frequent(  # noqa: PLR0913, PLR0917  # what may be said of a view, most of i
     return declare(name, keys, to, [of.name], search, cache, expect, text=text, span=span)
 
 
-def query(values: str, column: str, rows: int, shown: Sequence[str], keys: Sequence[str]) -> str:
+def query(
+    values: str, column: str, rows: int, group_columns: Sequence[str], keys: Sequence[str]
+) -> str:
     """Returns the query of the most frequent values; see `frequent`.
 
     Args:
         values: The query that counts each value in each group; see `counted`.
         column: The column.
         rows: Maximum number of values.
-        shown: Columns of a group.
+        group_columns: Columns of a group.
         keys: Columns that identify a group; its other columns are equal in all its rows.
     """
     value = quoted(column)
     listed = [
-        quoted(each) if each in keys else f"max({quoted(each)}) AS {quoted(each)}" for each in shown
+        quoted(each) if each in keys else f"max({quoted(each)}) AS {quoted(each)}"
+        for each in group_columns
     ]
     pairs = f"array_sort(collect_list(struct(-{_COUNTED} AS less, {value} AS value)))"
     first = f"transform(slice({pairs}, 1, {rows}), each -> {_pair(value)})"

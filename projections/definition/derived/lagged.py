@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ALL: Final = tuple(Store)
 
 
-def lagged(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+def lagged(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     of: Input,
     back: str,
@@ -89,9 +89,9 @@ def query(
     bound = next(each for each in (START, END) if each in keys)
     same = [f"before.{quoted(bound)} = {_earlier(f'this.{quoted(bound)}', back, zone)}"]
     same += [f"before.{quoted(key)} <=> this.{quoted(key)}" for key in keys if key != bound]
-    shown = [f"before.{quoted(column)} AS {quoted(called)}" for called, column in columns.items()]
+    earlier = [f"before.{quoted(column)} AS {quoted(called)}" for called, column in columns.items()]
     return (
-        f"SELECT this.*, {', '.join(shown)} FROM {windows} this"  # noqa: S608  # of a declaration
+        f"SELECT this.*, {', '.join(earlier)} FROM {windows} this"  # noqa: S608  # of a declaration
         f" LEFT JOIN {windows} before ON {' AND '.join(same)}"
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ALL: Final = tuple(Store)
 
 
-def percolate(  # noqa: PLR0913  # what may be said of a view, most of it seldom
+def percolate(  # noqa: PLR0913  # the options of a view, most of them rare
     name: str,
     of: Input,
     to: Iterable[str] = _ALL,

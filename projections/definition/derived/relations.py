@@ -34,7 +34,7 @@ def relations(sql: str) -> frozenset[str]:
     Args:
         sql: A query of Spark SQL.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     listed = [False]  # for each open bracket: whether a table can follow a comma
     wanted, before = False, ""
     for token in _TOKEN.findall(sql):
@@ -54,7 +54,7 @@ def relations(sql: str) -> frozenset[str]:
             listed[-1] = wanted = False
         elif word not in _BETWEEN:
             if wanted and _NAME.match(word):
-                found.add(word.strip('`"').replace("``", "`"))
+                names.add(word.strip('`"').replace("``", "`"))
             wanted = False
         before = word
-    return frozenset(found)
+    return frozenset(names)

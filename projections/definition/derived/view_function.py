@@ -1,4 +1,4 @@
-"""ViewFunction: a function of DataFrames that defines a view, and what identifies it."""
+"""ViewFunction: a function of DataFrames that defines a view, and the digest that identifies it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from projections.definition.derived.function_source import FunctionSlice
 
 _PART: Final = "part:"
-_TOLD: Final = re.compile(_PART + "([0-9a-f]{64})")
+_PART_DIGEST: Final = re.compile(_PART + "([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ViewFunction:
         folders: Additional folders to import modules from.
         whole: Text of its whole module; without one, its own text.
         part: The parts of its module that it needs; None if unknown.
-        untold: Why the parts cannot be determined; empty if they can.
+        unresolved: Why the parts cannot be determined; empty if they can.
     """
 
     made: Callable[..., Any]
@@ -44,7 +44,7 @@ class ViewFunction:
     folders: tuple[Path, ...] = ()
     whole: str = ""
     part: FunctionSlice | None = None
-    untold: str = ""
+    unresolved: str = ""
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class ViewFunction:
         module: Path | None,
         folders: tuple[Path, ...] = (),
     ) -> ViewFunction:
-        """Wraps a function together with what identifies it.
+        """Wraps a function together with the text that identifies it.
 
         Args:
             made: The function.
@@ -85,7 +85,7 @@ class ViewFunction:
 
     @property
     def text(self) -> str:
-        """Returns what identifies the function: the digest of its parts, or of its whole module."""
+        """Returns the digest that identifies the function: of its parts, or of its whole module."""
         return self.former if self.part is None else identity_text(self.part.digest)
 
     @property
@@ -105,8 +105,8 @@ def digest_in(text: str) -> str | None:
     Args:
         text: The function's text in a definition.
     """
-    found = _TOLD.fullmatch(text)
-    return None if found is None else found[1]
+    match = _PART_DIGEST.fullmatch(text)
+    return None if match is None else match[1]
 
 
 def _part(made: Callable[..., Any], module: Path, whole: str) -> FunctionSlice:

@@ -1,4 +1,4 @@
-"""Expectations: conditions that rows of a view should meet, and what becomes of those that do not.
+"""Expectations: conditions on the rows of a view, and the treatment of rows that do not meet them.
 
 Purpose: the SQL of a condition, parsed and evaluated as Postgres would, with its three truth
 values.

@@ -44,8 +44,8 @@ class Inspection:
     @property
     def columns(self) -> frozenset[str]:
         """Returns the columns that decide whether the view has a row."""
-        said = (fit.columns for each, fit in self._conditions if each.withholds)
-        return frozenset().union(*said)
+        columns = (fit.columns for each, fit in self._conditions if each.withholds)
+        return frozenset().union(*columns)
 
     def unmet(self, row: Mapping[str, Any], *, counts: bool = True) -> Expectation | None:
         """Returns the strictest expectation that excludes a row; None if the row stays.
@@ -55,15 +55,15 @@ class Inspection:
                 counted is skipped if one of its columns is missing.
             counts: Whether to add unmet expectations to `failed`.
         """
-        found: Expectation | None = None
+        strictest: Expectation | None = None
         for each, condition in self._conditions:
             if not condition.columns <= row.keys() or condition.evaluate(row) is True:
                 continue
             if counts:
                 self.failed[each.name] += 1
-            if each.withholds and (found is None or _stronger(each, found)):
-                found = each
-        return found
+            if each.withholds and (strictest is None or _stronger(each, strictest)):
+                strictest = each
+        return strictest
 
     def met(self, row: Mapping[str, Any]) -> bool:
         """Returns whether a row meets every expectation, also those that are only counted.

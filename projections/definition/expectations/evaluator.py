@@ -96,10 +96,10 @@ def fitted(node: Node, columns: Mapping[str, Type]) -> BoundCondition:
     Raises:
         ConditionError: It names a missing column, or applies an operator to a wrong type.
     """
-    found = _fit(node, columns)
-    if found.type not in (Type.BOOLEAN, Type.NULL):
-        raise ConditionError("a condition must be a boolean", detail=f"a {found.type}")
-    return BoundCondition(frozenset(_column(name, columns) for name in names(node)), found.evaluate)
+    bound = _fit(node, columns)
+    if bound.type not in (Type.BOOLEAN, Type.NULL):
+        raise ConditionError("a condition must be a boolean", detail=f"a {bound.type}")
+    return BoundCondition(frozenset(_column(name, columns) for name in names(node)), bound.evaluate)
 
 
 def _column(name: Name, columns: Mapping[str, Type]) -> str:
@@ -164,15 +164,15 @@ def _parsed(wanted: Type, text: str) -> _Typed:
 
 
 def _timestamp(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is not None:
+    parsed = datetime.fromisoformat(text)
+    if parsed.tzinfo is not None:
         raise ValueError
-    return found
+    return parsed
 
 
 def _timestamptz(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    parsed = datetime.fromisoformat(text)
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed
 
 
 _PARSED: Final[Mapping[Type, Callable[[str], object]]] = {
@@ -233,8 +233,8 @@ def _among(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     value, *others = (part.evaluate for part in parts)
 
     def evaluate(row: Row) -> bool | None:
-        found = value(row)
-        answers = {equal(found, other(row)) for other in others}
+        left = value(row)
+        answers = {equal(left, other(row)) for other in others}
         return True if True in answers else None if None in answers else False
 
     return _Typed(Type.BOOLEAN, evaluate)
@@ -269,7 +269,7 @@ def _or(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
 def _not(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     _require(node, parts, Type.BOOLEAN)
     one = parts[0].evaluate
-    return _Typed(Type.BOOLEAN, lambda row: None if (found := one(row)) is None else not found)
+    return _Typed(Type.BOOLEAN, lambda row: None if (result := one(row)) is None else not result)
 
 
 def _is(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
@@ -310,7 +310,7 @@ def _like(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
     one = parts[0].evaluate
     return _Typed(
         Type.BOOLEAN,
-        lambda row: None if (found := one(row)) is None else regex.fullmatch(found) is not None,
+        lambda row: None if (text := one(row)) is None else regex.fullmatch(text) is not None,
     )
 
 
@@ -320,7 +320,7 @@ def _text(
     def fit(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
         _require(node, parts, Type.TEXT)
         one = parts[0].evaluate
-        return _Typed(given, lambda row: None if (found := one(row)) is None else change(found))
+        return _Typed(given, lambda row: None if (text := one(row)) is None else change(text))
 
     return fit
 
@@ -333,10 +333,10 @@ def _abs(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
         Type.NUMBER,
         lambda row: (
             None
-            if (found := one(row)) is None
-            else found.copy_abs()
-            if isinstance(found, Decimal)
-            else abs(found)
+            if (number := one(row)) is None
+            else number.copy_abs()
+            if isinstance(number, Decimal)
+            else abs(number)
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Expectation: a condition on the rows of a view, and what happens where it is not met."""
+"""Expectation: a condition on the rows of a view, and the treatment of rows that do not meet it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DELETES: Final = "apply_as_deletes"
 
 
 class OnFail(StrEnum):
-    """What happens to a row that does not meet an expectation; the strictest one decides."""
+    """The treatment of a row that does not meet an expectation; the strictest one decides."""
 
     WARN = "warn"  # the row stays and is counted
     DROP = "drop"  # the view excludes the row
@@ -41,7 +41,7 @@ class Expectation:
     Attributes:
         name: Its name in counters.
         condition: The condition as written.
-        on_fail: What happens to a row that does not meet it.
+        on_fail: The treatment of a row that does not meet it.
     """
 
     name: str
@@ -127,22 +127,22 @@ def of_function(function: Any) -> tuple[Expectation, ...]:
     return tuple(vars(function).get(_ATTRIBUTE, ()))
 
 
-def expected(view: str, said: Iterable[Expectation]) -> tuple[Expectation, ...]:
+def expected(view: str, expectations: Iterable[Expectation]) -> tuple[Expectation, ...]:
     """Returns the expectations of a view.
 
     Raises:
         DeclarationError: Two have one name, or one is not an expectation.
     """
-    found = tuple(said)
-    for each in found:
+    checked = tuple(expectations)
+    for each in checked:
         if not isinstance(each, Expectation):
             raise DeclarationError(
                 f"view {view}: expect needs a list of expectations",
                 hint='expect=[expect("positive", "total > 0", on_fail="drop")]',
             )
-    if len({each.name for each in found}) < len(found):
+    if len({each.name for each in checked}) < len(checked):
         raise DeclarationError(f"view {view} has two expectations with one name")
-    return found
+    return checked
 
 
 _COMMENT: Final = re.compile(r"^\s*--\s*CONSTRAINT\b(.*)$", re.IGNORECASE | re.MULTILINE)
@@ -167,12 +167,14 @@ def of_sql(text: str) -> Iterator[Expectation]:
         DeclarationError: A constraint is invalid.
     """
     for comment in _COMMENT.finditer(text):
-        said = _CONSTRAINT.fullmatch(comment[1])
-        violation = None if said is None or said[3] is None else said[3].upper()
-        if said is None or (violation is not None and violation not in _VIOLATIONS):
+        match = _CONSTRAINT.fullmatch(comment[1])
+        violation = None if match is None or match[3] is None else match[3].upper()
+        if match is None or (violation is not None and violation not in _VIOLATIONS):
             raise DeclarationError(
                 "a constraint in a query's comments is invalid",
                 detail=comment[0].strip()[:80],
                 hint="-- CONSTRAINT positive EXPECT (total > 0) ON VIOLATION DROP ROW",
             )
-        yield expect(said[1], said[2], OnFail.WARN if violation is None else _VIOLATIONS[violation])
+        yield expect(
+            match[1], match[2], OnFail.WARN if violation is None else _VIOLATIONS[violation]
+        )

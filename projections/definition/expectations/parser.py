@@ -1,7 +1,7 @@
 """The syntax of conditions: a part of SQL that all engines evaluate alike.
 
-It excludes what engines disagree on (division, implicit casts) and what would make a row pass today
-and fail tomorrow (current time, random values, other rows).
+It excludes constructs on which engines disagree (division, implicit casts), and those that would
+let a row pass today and fail tomorrow (current time, random values, other rows).
 """
 
 from __future__ import annotations
@@ -94,71 +94,71 @@ class _Parser:
         self._depth = 0
 
     def parsed(self) -> Node:
-        found = self._either()
+        condition = self._either()
         if self._kind is not None:
             raise self._wrong()
-        return found
+        return condition
 
     def _read(self) -> Iterator[tuple[str, str]]:
         place = 0
         while place < len(self._text):
-            found = _TOKEN.match(self._text, place)
-            if found is None:
+            match = _TOKEN.match(self._text, place)
+            if match is None:
                 raise DeclarationError(
                     "a condition cannot be parsed",
                     detail=f"at {self._text[place : place + 20]!r}",
                     hint=_HINT,
                 )
-            place = found.end()
-            if found.lastgroup not in (None, "space"):
-                yield str(found.lastgroup), found[0]
+            place = match.end()
+            if match.lastgroup not in (None, "space"):
+                yield str(match.lastgroup), match[0]
 
     @property
     def _kind(self) -> str | None:
         return self._tokens[self._place][0] if self._place < len(self._tokens) else None
 
     @property
-    def _said(self) -> str:
+    def _symbol(self) -> str:
         return self._tokens[self._place][1] if self._place < len(self._tokens) else ""
 
     def _take(self, *wanted: str) -> str | None:
         """Consumes the next word or sign if it is one of the given ones."""
-        said = self._said.upper()
-        if self._kind in ("word", "sign") and said in wanted:
+        token = self._symbol.upper()
+        if self._kind in ("word", "sign") and token in wanted:
             self._place += 1
-            return said
+            return token
         return None
 
     def _require(self, wanted: str) -> None:
         if self._take(wanted) is None:
             raise self._wrong(f"{wanted} is missing")
 
-    def _wrong(self, what: str = "a condition cannot be parsed") -> DeclarationError:
-        seen = self._said or "its end"
-        return DeclarationError(f"{what} in a condition", detail=f"at {seen!r}", hint=_HINT)
+    def _wrong(self, problem: str = "a condition cannot be parsed") -> DeclarationError:
+        seen = self._symbol or "its end"
+        return DeclarationError(f"{problem} in a condition", detail=f"at {seen!r}", hint=_HINT)
 
     def _either(self) -> Node:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise self._wrong("too many nested parentheses")
-        found = self._both()
+        node = self._both()
         while self._take("OR"):
-            found = CallExpression("OR", (found, self._both()))
+            node = CallExpression("OR", (node, self._both()))
         self._depth -= 1
-        return found
+        return node
 
     def _both(self) -> Node:
-        found = self._negated()
+        node = self._negated()
         while self._take("AND"):
-            found = CallExpression("AND", (found, self._negated()))
-        return found
+            node = CallExpression("AND", (node, self._negated()))
+        return node
 
     def _negated(self) -> Node:
         times = 0
         while self._take("NOT"):
             times += 1
-        found = self._compared()
-        return CallExpression("NOT", (found,)) if times % 2 else found
+        node = self._compared()
+        return CallExpression("NOT", (node,)) if times % 2 else node
 
     def _compared(self) -> Node:
         left = self._sum()
@@ -191,43 +191,43 @@ class _Parser:
         return left
 
     def _sum(self) -> Node:
-        found = self._product()
+        node = self._product()
         while sign := self._take("+", "-"):
-            found = CallExpression(sign, (found, self._product()))
-        return found
+            node = CallExpression(sign, (node, self._product()))
+        return node
 
     def _product(self) -> Node:
-        found = self._one()
+        node = self._one()
         while self._take("*"):
-            found = CallExpression("*", (found, self._one()))
-        return found
+            node = CallExpression("*", (node, self._one()))
+        return node
 
     def _one(self) -> Node:
         if self._take("-"):
             return CallExpression("-", (Literal(Decimal(0)), self._one()))
         if self._take("("):
-            found = self._either()
+            inner = self._either()
             self._require(")")
-            return found
+            return inner
         if self._kind == "word":
             return self._named()
         read = _READ.get(self._kind or "")
         if read is None:
             raise self._wrong()
-        said = self._said
+        token = self._symbol
         self._place += 1
-        return read(said)
+        return read(token)
 
     def _named(self) -> Node:
-        said = self._said
-        upper = said.upper()
+        token = self._symbol
+        upper = token.upper()
         if upper in _RESERVED:
             raise self._wrong()
         self._place += 1
         if upper in _CONSTANTS:
             return Literal(_CONSTANTS[upper])
-        if self._said != "(":
-            return Name(said)
+        if self._symbol != "(":
+            return Name(token)
         if self._tokens[self._place + 1 : self._place + 2] == [("sign", ")")]:
             self._place += 2
             return CallExpression(upper, ())
@@ -235,17 +235,17 @@ class _Parser:
 
     def _listed(self) -> tuple[Node, ...]:
         self._require("(")
-        found = [self._either()]
+        nodes = [self._either()]
         while self._take(","):
-            found.append(self._either())
+            nodes.append(self._either())
         self._require(")")
-        return tuple(found)
+        return tuple(nodes)
 
 
 _READ: Final[Mapping[str, Callable[[str], Node]]] = {
-    "number": lambda said: Literal(Decimal(said)),
-    "text": lambda said: Literal(said[1:-1].replace("''", "'")),
-    "quoted": lambda said: Name(said[1:-1].replace(said[0] * 2, said[0]), quoted=True),
+    "number": lambda text: Literal(Decimal(text)),
+    "text": lambda text: Literal(text[1:-1].replace("''", "'")),
+    "quoted": lambda text: Name(text[1:-1].replace(text[0] * 2, text[0]), quoted=True),
 }
 
 

@@ -1,6 +1,6 @@
 """Operators of derived views as values: windows, measures, patterns, standing queries.
 
-Purpose: what each operator means, apart from the engine that executes it.
+Purpose: the meaning of each operator, independent of the engine that executes it.
 Entry points: `windows` (tumbling, hopping, sliding, sessions, calendar), `measures` (top,
 percentile, approximate counts), `lateness`, `pattern` (sequences of rows), `standing_query`,
 `time_bounds`.

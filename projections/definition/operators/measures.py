@@ -139,19 +139,19 @@ class Measures:
             DeclarationError: A rate is requested for windows without a fixed width.
         """
         kept = f" FILTER (WHERE {only})" if only else ""
-        found = self._over(kept, width_s)
+        expressions = self._over(kept, width_s)
         for name, column in (self.distinct or {}).items():
-            found[name] = f"count(DISTINCT {quoted(column)}){kept}"
+            expressions[name] = f"count(DISTINCT {quoted(column)}){kept}"
         for name, sketch in (self.approximate_distinct or {}).items():
             counted = f"approx_count_distinct({quoted(sketch.of)}, {sketch.error!r}D)"
-            found[name] = f"{counted}{kept}"
+            expressions[name] = f"{counted}{kept}"
         for name, wanted in (self.percentiles or {}).items():
-            found[name] = f"{wanted.expression}{kept}"
+            expressions[name] = f"{wanted.expression}{kept}"
         for name, first in (self.top or {}).items():
             ranked = ", ".join(quoted(column) for column in (first.by, *first.columns))
             rows = f"sort_array(collect_list(struct({ranked})){kept}, false)"
-            found[name] = f"slice({rows}, 1, {int(first.rows)})"
-        return _listed(found)
+            expressions[name] = f"slice({rows}, 1, {int(first.rows)})"
+        return _listed(expressions)
 
     def of_frames(self, width_s: float, frame: str) -> str:
         """Returns the expressions of a SELECT with a window frame for each row.
@@ -176,27 +176,27 @@ class Measures:
         """Returns the expressions common to groups and frames, by name.
 
         Args:
-            over: What follows each function: the frame, or a filter on the group's rows.
+            over: The SQL after each function: the frame, or a filter on the group's rows.
             width_s: Seconds of a group or frame; None if they differ.
         """
-        found: dict[str, str] = {}
+        expressions: dict[str, str] = {}
         if self.count is not None:
-            found[self.count] = f"count(*){over}"
+            expressions[self.count] = f"count(*){over}"
         if self.rate is not None:
             if width_s is None:
                 raise DeclarationError(
                     f"{self.rate} needs a window of fixed width",
                     hint="window=Tumbling(...), Hopping(...) or Sliding(...)",
                 )
-            found[self.rate] = f"count(*){over} / {width_s!r}D"
+            expressions[self.rate] = f"count(*){over} / {width_s!r}D"
         for function, columns in (
             ("sum", self.sums),
             ("avg", self.averages),
             ("min", self.least),
             ("max", self.greatest),
         ):
-            found |= {n: f"{function}({quoted(c)}){over}" for n, c in (columns or {}).items()}
-        return found
+            expressions |= {n: f"{function}({quoted(c)}){over}" for n, c in (columns or {}).items()}
+        return expressions
 
     @property
     def names(self) -> tuple[str, ...]:

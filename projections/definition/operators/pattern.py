@@ -175,8 +175,8 @@ def _require_apart(steps: Sequence[Step]) -> None:
 
 def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
     """Returns which row of a match the next may begin with; rows are numbered step by step."""
-    said = _SKIP.fullmatch(str(skip))
-    if said is None:
+    match = _SKIP.fullmatch(str(skip))
+    if match is None:
         raise DeclarationError(
             "the skip of a pattern is invalid",
             detail=f"skip={skip!r}",
@@ -184,12 +184,12 @@ def _row_skipped_to(steps: Sequence[Step], skip: str) -> int:
         )
     before = 0
     for step in steps:
-        if step.name == said[2] and not step.absent:
-            return before if said[1] == "first" else before + step.times - 1
+        if step.name == match[2] and not step.absent:
+            return before if match[1] == "first" else before + step.times - 1
         before += 0 if step.absent else step.times
     raise DeclarationError(
-        f"step {said[2]} has no row to skip to",
-        detail="it is absent" if said[2] in {step.name for step in steps} else "there is none",
+        f"step {match[2]} has no row to skip to",
+        detail="it is absent" if match[2] in {step.name for step in steps} else "there is none",
         hint=f"steps that have one: {', '.join(step.name for step in steps if not step.absent)}",
     )
 
@@ -299,29 +299,29 @@ def read(step: str, texts: Sequence[str]) -> tuple[Beside, ...]:
 
 
 def _read(step: str, text: str) -> Beside:
-    said = _BESIDE.fullmatch(text)
-    if said is None:
+    match = _BESIDE.fullmatch(text)
+    if match is None:
         raise DeclarationError(
             f"step {step} has an invalid comparison with an earlier step",
             detail=text,
             hint="a column, = <> < <= > or >=, a column of a step; times a constant before it, or "
             "plus or minus one behind it: amount > first.amount, amount >= 1.5 * first.amount + 10",
         )
-    factor, offset = Decimal(said["factor"] or 1), Decimal(said["offset"] or 0)
+    factor, offset = Decimal(match["factor"] or 1), Decimal(match["offset"] or 0)
     if not factor:
         raise DeclarationError(
-            f"step {step} is not compared with a column of {said['step']}",
+            f"step {step} is not compared with a column of {match['step']}",
             detail=text,
             hint="put conditions without another row in where: amount > 100",
         )
     return Beside(
         text.strip(),
-        said["column"],
-        said["compared"],
-        said["step"],
-        said["other"],
+        match["column"],
+        match["compared"],
+        match["step"],
+        match["other"],
         factor,
-        offset.copy_negate() if said["sign"] == "-" else offset,  # unary minus alone would round
+        offset.copy_negate() if match["sign"] == "-" else offset,  # unary minus alone would round
     )
 
 

@@ -1,7 +1,7 @@
 """Standing queries: stored searches that are matched against each new document.
 
-A standing query is what a person types into a search box to be notified of new matches: words that
-must all occur, and conditions on fields. It is parsed once and matched against many documents. Each
+A standing query is a search text whose author wants to be notified of new matches: words that must
+all occur, and conditions on fields. It is parsed once and matched against many documents. Each
 query therefore names terms such that every matching document has at least one of them (`anchors`),
 and a document is compared only with the queries that share a term with it. Lucene's percolator does
 the same (its `QueryAnalyzer` chooses, among words that must all occur, the one that is likely to be
@@ -180,13 +180,13 @@ def needs(query: Query) -> tuple[frozenset[str], bool]:
 
 def terms(document: Document) -> frozenset[str]:
     """Returns a document's terms, which select the queries that may match it."""
-    found = {word for text in document.words for word in text}
+    result = {word for text in document.words for word in text}
     for field, value in document.fields.items():
         for each in value if isinstance(value, (list, tuple)) else (value,):
             term = _term(field, each)
             if term is not None:
-                found.add(term)
-    return frozenset(found | {ANYTHING})
+                result.add(term)
+    return frozenset(result | {ANYTHING})
 
 
 def matches(query: Query, document: Document) -> bool:
@@ -219,15 +219,15 @@ class QueryParser:
 
     def query(self, text: str | None) -> Query | None:
         """Returns a parsed query; None if it cannot be parsed."""
-        found = self._read(text)
-        return None if isinstance(found, StandingQueryError) else found
+        parsed = self._read(text)
+        return None if isinstance(parsed, StandingQueryError) else parsed
 
     def refusal(self, text: str | None) -> str | None:
         """Returns why a query cannot be parsed; None if it can."""
-        found = self._read(text)
-        if not isinstance(found, StandingQueryError):
+        parsed = self._read(text)
+        if not isinstance(parsed, StandingQueryError):
             return None
-        return f"{found.message}: {found.detail}" if found.detail else found.message
+        return f"{parsed.message}: {parsed.detail}" if parsed.detail else parsed.message
 
     def _parsed(self, text: str | None) -> Query | StandingQueryError:
         try:
@@ -243,10 +243,10 @@ class _Parser:
         self._place = self._depth = 0
 
     def parsed(self) -> Query:
-        found = self._either()
+        query = self._either()
         if self._place < len(self._tokens):
             raise _unreadable(self._tokens[self._place][0])
-        return found
+        return query
 
     def _either(self) -> Query:
         self._depth += 1
@@ -268,15 +268,15 @@ class _Parser:
         negated = False
         while self._takes("-"):
             negated = not negated
-        found = self._plain()
-        return Negated(found) if negated else found
+        query = self._plain()
+        return Negated(query) if negated else query
 
     def _plain(self) -> Query:
         if self._takes("("):
-            found = self._either()
+            query = self._either()
             if not self._takes(")"):
                 raise _refused("a parenthesis of a standing query is not closed")
-            return found
+            return query
         if self._place == len(self._tokens):
             raise _unreadable("its end")
         text, read = self._tokens[self._place]
@@ -296,7 +296,7 @@ class _Parser:
 
 def _tokens(text: str) -> Sequence[tuple[str, re.Match[str] | None]]:
     """Splits a text into tokens; a separator that stands alone yields none."""
-    found: list[tuple[str, re.Match[str] | None]] = []
+    tokens: list[tuple[str, re.Match[str] | None]] = []
     place = 0
     while place < len(text):
         read = _TOKEN.match(text, place)
@@ -304,18 +304,18 @@ def _tokens(text: str) -> Sequence[tuple[str, re.Match[str] | None]]:
             raise _unreadable(text[place : place + 20])
         place = read.end()
         if read.lastgroup != "space":
-            found.append((read[0], None if read["sign_alone"] else read))
-    return found
+            tokens.append((read[0], None if read["sign_alone"] else read))
+    return tokens
 
 
 def _words(text: str) -> Query:
     if text == ANYTHING:
         return Anything()
     prefix = text.endswith(ANYTHING) and not text.startswith('"')
-    found = words_of(text)
-    if not found:
+    words = words_of(text)
+    if not words:
         raise _unreadable(text)
-    return Words(found, prefix)
+    return Words(words, prefix)
 
 
 def _compared(field: str, sign: str, text: str, fields: Mapping[str, FieldKind]) -> Compared:
@@ -416,9 +416,9 @@ def _rareness(word: str) -> tuple[int, str]:
     return len(word), word
 
 
-def _worth(found: frozenset[str]) -> tuple[bool, int, int]:
+def _worth(choice: frozenset[str]) -> tuple[bool, int, int]:
     """Ranks a choice of anchors: few are best, then rare ones."""
-    return ANYTHING not in found, -len(found), min(map(len, found))
+    return ANYTHING not in choice, -len(choice), min(map(len, choice))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""How far a change reaches in time: which input rows a recomputation can skip.
+"""Time bounds of a change: the input rows that a recomputation can skip.
 
-Windows whose ends rows move, and matches of patterns, are computed along the time of a group. What
-happens before a row does not depend on it, so a recomputation starts at the first row of the view
-that can change, not at the beginning of the group.
+Windows whose ends rows move, and matches of patterns, are computed along the time of a group.
+Rows before a changed row do not depend on it, so a recomputation starts at the first row of the
+view that can change, not at the beginning of the group.
 
 A window with fixed ends is computed only from the rows between them.
 """

@@ -287,8 +287,8 @@ class Session:
         begins = f"CASE WHEN {time} <= lag({time}) {order} + {gap} THEN 0 ELSE 1 END"
         rows = _with(f"{begins} AS _begins", f"{table} {_where(self, condition)}")
         numbered = _with(f"sum(_begins) {order} AS _session", f"({rows})")
-        shown = f"min({time}) AS {START}, max({time}) + {gap} AS {END}"
-        return _grouped(numbered, by, shown, measures.of_groups(), (*by, "_session"))
+        bounds = f"min({time}) AS {START}, max({time}) + {gap} AS {END}"
+        return _grouped(numbered, by, bounds, measures.of_groups(), (*by, "_session"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,16 +317,16 @@ class Sliding:
         """See `Window.select`."""
         time, width = quoted(self.time), micros(self.width)
         listed = measures.of_frames(duration(self.width).total_seconds(), "_frame")
-        shown = f"{time} - INTERVAL {width} MICROSECONDS AS {START}, {time} AS {END}, {listed}"
+        columns = f"{time} - INTERVAL {width} MICROSECONDS AS {START}, {time} AS {END}, {listed}"
         rows = f"{table} {_where(self, condition)}"
         if by:
-            return f"SELECT DISTINCT {_names(by)}, {shown} FROM {rows} {self._frame(_names(by))}"  # noqa: S608
+            return f"SELECT DISTINCT {_names(by)}, {columns} FROM {rows} {self._frame(_names(by))}"  # noqa: S608
         # a window's rows are in the stretch of one width in which it ends, and in the one before;
         # each row is put into two stretches, so that Spark need not gather all rows in one task
         stretch = f"unix_micros(CAST({time} AS TIMESTAMP)) DIV {width} AS _own"
         twice = _with("explode(array(_own, _own + 1)) AS _stretch", f"({_with(stretch, rows)})")
-        shown += f", _own = _stretch AS _ends FROM ({twice}) {self._frame('_stretch')}"
-        return f"SELECT DISTINCT * EXCEPT (_ends) FROM (SELECT {shown}) WHERE _ends"  # noqa: S608
+        columns += f", _own = _stretch AS _ends FROM ({twice}) {self._frame('_stretch')}"
+        return f"SELECT DISTINCT * EXCEPT (_ends) FROM (SELECT {columns}) WHERE _ends"  # noqa: S608
 
     def _frame(self, groups: str) -> str:
         return (
@@ -342,9 +342,9 @@ def keys_of(window: Window, by: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _grouped(
-    rows: str, by: tuple[str, ...], shown: str, listed: str, groups: tuple[str, ...]
+    rows: str, by: tuple[str, ...], bounds: str, listed: str, groups: tuple[str, ...]
 ) -> str:
-    columns = ", ".join([*map(quoted, by), shown, listed])
+    columns = ", ".join([*map(quoted, by), bounds, listed])
     return f"SELECT {columns} FROM ({rows}) GROUP BY {_names(groups)}"  # noqa: S608  # as above
 
 
@@ -381,10 +381,10 @@ def _names(columns: tuple[str, ...]) -> str:
     return ", ".join(map(quoted, columns))
 
 
-def _require_groups(what: str, by: tuple[str, ...]) -> None:
+def _require_groups(subject: str, by: tuple[str, ...]) -> None:
     if not by:
         raise DeclarationError(
-            f"{what} needs groups; without them all rows would be one",
+            f"{subject} needs groups; without them all rows would be one",
             hint='by=["customer_id"]',
         )
 

@@ -191,7 +191,7 @@ def test_the_plan_tells_a_version_to_be_built_from_rows_that_change_in_place(
     views(1).register()
     assert [] == planned(1, "import os")
     assert [("its function", "headwater view rebuild least")] == planned(2)
-    assert ["its function, or what stands beside it in its module"] == [
+    assert ["its function, or other code of its module"] == [
         want for want, _ in planned(1, "from helpers import *")
     ]
     # nothing can be kept of one that was never told apart
@@ -199,7 +199,7 @@ def test_the_plan_tells_a_version_to_be_built_from_rows_that_change_in_place(
     views(1, "from helpers import *").register()
     assert [] == list((tmp_path / "home" / "functions").iterdir())
     ((want, hint),) = planned(2, "from helpers import *")
-    assert "its function, or what stands beside it in its module" == want
+    assert "its function, or other code of its module" == want
     assert "computed in its place when the job starts again" in str(hint)
     assert "from helpers import *" in str(hint)
     views(2, "from helpers import *").register()

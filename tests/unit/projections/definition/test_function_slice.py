@@ -242,9 +242,9 @@ UNTOLD = {
         "reads made"
     ),
     "from headwater import view\norders = view.mirror('orders', 1)\n"
-    "def made(x):\n    return orders.keys\n": "a word that declares: view",
+    "def made(x):\n    return orders.keys\n": "a declaring function: view",
     "import headwater as hw\n@hw.event('a')\nclass A:\n    pass\ndef made(x):\n    return A\n": (
-        "a word that declares: hw"
+        "a declaring function: hw"
     ),
 }
 

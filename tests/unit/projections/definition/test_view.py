@@ -392,7 +392,7 @@ def test_a_function_of_which_nobody_can_tell_what_it_needs_is_told_by_all_of_its
     declared = load(path).derived["doubled"]
 
     assert isinstance(declared.function, ViewFunction)
-    assert re.search(why, declared.function.untold)
+    assert re.search(why, declared.function.unresolved)
     assert "abab" == declared.function("ab")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == declared.text
 

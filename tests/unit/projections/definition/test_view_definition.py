@@ -150,7 +150,7 @@ def derived(**said: object) -> DerivedView:
 
 
 PARTS = {text: identity_text(hashlib.sha256(text.encode()).hexdigest()) for text in "12"}
-SAID = "its function, or what stands beside it in its module"
+SAID = "its function, or other code of its module"
 
 
 def function(text: str, **said: object) -> DerivedView:
@@ -193,7 +193,12 @@ def part(text: str, **said: object) -> DerivedView:
             DefinitionChangeKind.REBUILD,
             ("expects a: a > 1 (else drop)",),
         ),
-        (derived(), function("1"), DefinitionChangeKind.REBUILD, ("it is made in another way",)),
+        (
+            derived(),
+            function("1"),
+            DefinitionChangeKind.REBUILD,
+            ("a query instead of a function, or the reverse",),
+        ),
         (function("1"), function("1"), DefinitionChangeKind.NONE, ()),
         (function("1"), function("2"), DefinitionChangeKind.IN_PLACE, None),
         (function("1"), function("2", keys=("a",)), DefinitionChangeKind.IN_PLACE, None),
@@ -203,7 +208,12 @@ def part(text: str, **said: object) -> DerivedView:
         (part("1"), function("1"), DefinitionChangeKind.REBUILD, (SAID,)),
         (function("1"), part("1"), DefinitionChangeKind.IN_PLACE, (SAID,)),
         (part("1"), part("1", keys=("a",)), DefinitionChangeKind.REBUILD, ("keys: status -> a",)),
-        (part("1"), derived(), DefinitionChangeKind.REBUILD, ("it is made in another way",)),
+        (
+            part("1"),
+            derived(),
+            DefinitionChangeKind.REBUILD,
+            ("a query instead of a function, or the reverse",),
+        ),
         (
             derived(sql=None, pattern=LOOKED_FOR, text="1"),
             derived(sql=None, pattern=LOOKED_FOR, text="said otherwise"),
