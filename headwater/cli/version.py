@@ -193,7 +193,7 @@ def show_difference(found: VersionDifference) -> None:
     if found.incomparable is not None:
         stderr.print(f"they are not compared: {found.incomparable}", markup=False, soft_wrap=True)
         return
-    show(found.found)
+    show(found.unexplained)
     stderr.print(f"compared in {found.store} at {found.at}")
     if found.stands_since:
         stderr.print(
@@ -207,7 +207,7 @@ def show_difference(found: VersionDifference) -> None:
 
 def compared(found: VersionDifference) -> dict[str, Any]:
     """The JSON form of a difference between two versions."""
-    of_rows = found.found
+    of_rows = found.unexplained
     return {
         "same": found.same,
         "at": found.at,

@@ -47,7 +47,7 @@ def differs(
         compared: How it differs from the active version.
         still: By view, why it would be paused.
     """
-    view, found = target.view, compared.found
+    view, found = target.view, compared.unexplained
     if compared.incomparable is not None:
         return VersionDiffersError(
             f"version {target.number} of view {view} cannot be compared with what readers see",

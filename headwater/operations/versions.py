@@ -172,7 +172,7 @@ class Versions:
                 version,
                 stopped=filling.stopped.is_set,
                 running=self._platform.job_runs,
-                told=filling.waits,
+                report=filling.waits,
             )
 
     @staticmethod

@@ -113,7 +113,7 @@ class Impact:
         with session.connect(self.dsn) as connection:
             source = self.project.source.name
             kept = registry.kept(connection, source, self._views)
-            shown = [each.view for each in kept if each.shown]
+            shown = [each.view for each in kept if each.active]
             found = impact.predict(connection, source, shown, migrated, hiding=self.hiding)
         return [*_of_tables(found), *self._of_others(found, to_come=migrated is not None)]
 

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 ATTEMPTS_MAX: Final = 2
-"""Most attempts at an unfinished piece of work: it may be what ends the job."""
+"""Maximum attempts at unfinished work, since the work itself may crash the job."""
 
 FORM: Final = 3
-"""Form of requests: a job of another release may read them as something else, so it refuses."""
+"""Format of requests; a job refuses requests in another format, which another release may send."""
 
 _FOLDER: Final = ".rebuilds"
 _JOB: Final = "job"
@@ -77,7 +77,7 @@ class BulkRequest:
 
 
 class BulkProgress(msgspec.Struct, frozen=True):
-    """How far a piece of work is.
+    """The progress of a request.
 
     Attributes:
         id: The request.
@@ -146,15 +146,15 @@ class BulkRequests:
         return WriterLock(self._root / f".{_JOB}.lock", wait=False)
 
     def serve(self, server: BulkServer) -> None:
-        """Publishes what the job that holds the lock can do."""
+        """Publishes the capabilities of the job that holds the lock."""
         self._write(self._root / f".{_JOB}.json", msgspec.json.encode(server))
 
     def server(self) -> BulkServer | None:
         """Returns the job that accepts requests of this release; None if there is none."""
         if not self._root.is_dir() or not _held(self.serving()):
             return None
-        found: BulkServer | None = self._read(self._root / f".{_JOB}.json", _SERVERS)
-        return found if found is not None and found.form == FORM else None
+        server: BulkServer | None = self._read(self._root / f".{_JOB}.json", _SERVERS)
+        return server if server is not None and server.form == FORM else None
 
     def ask(self, place: str, work: BulkWork) -> str:
         """Makes a request; cancels the version's earlier one.
@@ -168,14 +168,14 @@ class BulkRequests:
         self.withdraw(place)
         made = BulkRequest(secrets.token_hex(8), work)
         try:
-            said = pickle.dumps(made)
+            pickled = pickle.dumps(made)
         except (pickle.PicklingError, AttributeError, TypeError):
             raise BulkLostError(
                 "the job's Spark cannot do it",
                 detail="a class of its events cannot be imported in another process",
                 hint="declare events in a module beside the one with the views",
             ) from None
-        self._write(self._request(place, made.id), said)
+        self._write(self._request(place, made.id), pickled)
         return made.id
 
     def withdraw(self, place: str) -> None:
@@ -191,8 +191,8 @@ class BulkRequests:
 
     def open(self) -> list[tuple[str, str]]:
         """Returns the open requests: version and request number."""
-        found = sorted(self._root.glob(f"*/{_REQUESTS}")) if self._root.is_dir() else []
-        return [(path.parent.name, path.name.partition(".")[0]) for path in found]
+        paths = sorted(self._root.glob(f"*/{_REQUESTS}")) if self._root.is_dir() else []
+        return [(path.parent.name, path.name.partition(".")[0]) for path in paths]
 
     def read(self, place: str, id_: str) -> BulkRequest:
         """Returns a request.
@@ -201,10 +201,10 @@ class BulkRequests:
             Exception: It was cancelled, written by another release, or damaged.
         """
         # a process that can write this folder can write the checkpoints and stored functions, too
-        found: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
-        if getattr(found, "form", 0) != FORM:
+        request: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
+        if getattr(request, "form", 0) != FORM:
             raise ReplayError("the command is of another release than the job")
-        return found
+        return request
 
     def there(self, place: str, id_: str) -> bool:
         """Returns whether a request is neither cancelled nor closed."""
@@ -235,8 +235,8 @@ class BulkRequests:
 
     def progress(self, place: str, id_: str) -> BulkProgress:
         """Returns the progress of a request."""
-        found = self._read(self._folder(place) / "progress", _PROGRESS)
-        return BulkProgress(id_) if found is None or found.id != id_ else found
+        progress = self._read(self._folder(place) / "progress", _PROGRESS)
+        return BulkProgress(id_) if progress is None or progress.id != id_ else progress
 
     def note(self, place: str, progress: BulkProgress) -> None:
         """Records the progress of a request."""
@@ -248,8 +248,8 @@ class BulkRequests:
 
     def answered(self, place: str, id_: str) -> BulkAnswer | None:
         """Returns the answer to a request; None if there is none yet."""
-        found = self._read(self._folder(place) / "answer", _ANSWERS)
-        return found if found is not None and found.id == id_ else None
+        answer = self._read(self._folder(place) / "answer", _ANSWERS)
+        return answer if answer is not None and answer.id == id_ else None
 
     def _request(self, place: str, id_: str) -> Path:
         return self._folder(place) / f"{id_}.request"

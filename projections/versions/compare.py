@@ -1,9 +1,9 @@
 """Compares two versions of a view before readers are moved from one to the other.
 
 Both are read at one boundary, the last published one, so timing explains no difference. The
-comparison separates what the changed definition explains from what it does not: columns that only
-one version has, or that changed their type, and rows that only one of the two definitions admits.
-Where the definitions agree, the rows must agree too.
+comparison separates differences that the changed definition explains from the others: columns that
+only one version has, or that changed their type, and rows that only one of the two definitions
+admits. Where the definitions agree, the rows must agree too.
 
 Rows are matched by the columns that identify them in both. A history has several rows per key. If
 only one version is a history, or the start of a state is defined differently, the comparison uses
@@ -64,7 +64,7 @@ _VALID_FROM, _, _CURRENT, _RECORDED_FROM, _ = HISTORY_COLUMNS
 _TYPE: Final = "type"
 """Column of every view of events: the id of a row's event."""
 
-_EARLIER: Final = "earlier states, which its definition makes otherwise"
+_EARLIER: Final = "earlier states, which its definition computes differently"
 _OWN: Final = frozenset({ROW_ID_COLUMN, *BOOKKEEPING})
 """Internal columns."""
 
@@ -74,7 +74,8 @@ class VersionDifference:
     """How a version differs from the active one.
 
     Attributes:
-        found: Unexplained differences: rows that only one version has, and different values.
+        unexplained: Differences that the definitions do not explain: rows that only one version
+            has, and different values.
         at: The boundary of the comparison; empty if there was none.
         store: The store of the comparison; None if there was none.
         explained: Number of rows or columns that each difference of the definitions explains.
@@ -82,7 +83,7 @@ class VersionDifference:
         incomparable: Why they were not compared; None if they were.
     """
 
-    found: TableDifference
+    unexplained: TableDifference
     at: str
     store: Store | None
     explained: dict[str, int] = field(default_factory=dict)
@@ -92,10 +93,10 @@ class VersionDifference:
     @property
     def same(self) -> bool:
         """Returns whether the definitions explain every difference."""
-        return self.incomparable is None and self.found.same
+        return self.incomparable is None and self.unexplained.same
 
 
-def compare_versions(  # noqa: PLR0913  # two versions, and what is known of both
+def compare_versions(  # noqa: PLR0913  # two versions, their plans and their change
     connection: psycopg.Connection[Any],
     config: JobConfig,
     old: ViewPlan,
@@ -135,13 +136,13 @@ def compare_versions(  # noqa: PLR0913  # two versions, and what is known of bot
             closing(open_sink(store, config.addresses)) as sink,
         ):
             compared = _in_store(sink, store, pair)
-    _set_apart(compared, pair)
+    _move_explained(compared, pair)
     return compared
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two versions, and what they have in common."""
+    """Two versions, with the stores, columns and keys that they share."""
 
     old: ViewPlan
     new: ViewPlan
@@ -218,11 +219,11 @@ class _RowFilter:
 
     Attributes:
         reads: Columns that the decision needs; without any, all rows are admitted.
-        said: Number of excluded rows, by reason.
+        excluded: Number of excluded rows, by reason.
     """
 
     def __init__(self, own: ViewPlan, other: ViewPlan, change: DefinitionChange) -> None:
-        self.said: Counter[str] = Counter()
+        self.excluded: Counter[str] = Counter()
         self._other = other
         self._types: frozenset[str] | None = None
         self._inspection = other.inspection()
@@ -243,13 +244,13 @@ class _RowFilter:
         """Returns the columns that the decision needs; without any, all rows are admitted."""
         return tuple(column.name for column in self.columns)
 
-    def keeps_out(self, row: Mapping[str, Any]) -> str | None:
+    def exclusion(self, row: Mapping[str, Any]) -> str | None:
         """Returns why the other version does not admit a row; None if it does."""
         kind = row.get(_TYPE) if self._types is not None else None
         if self._types is not None and kind is not None and kind not in self._types:
-            return f"rows of {kind}, which {self._other.name} does not take"
+            return f"rows of {kind}, which {self._other.name} does not include"
         unmet = self._inspection.unmet(row, counts=False) if self._inspects else None
-        return None if unmet is None else f"rows that {self._other.name} keeps out: {unmet.name}"
+        return None if unmet is None else f"rows that {self._other.name} excludes: {unmet.name}"
 
 
 def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
@@ -267,17 +268,19 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
     before = _Passing(tables / old.name, one.version, old, _RowFilter(old, new, pair.change), pair)
     after = _Passing(tables / new.name, other.version, new, _RowFilter(new, old, pair.change), pair)
     of_states = HISTORY_COLUMNS if pair.of_now else ()
-    found = compare_sides(
+    difference = compare_sides(
         before.side(),
         after.side(),
         pair.keys,
         examples_max=EXAMPLES,
-        # how a value was delivered says nothing about the value
+        # the time of delivery is no part of a value
         left_out={*pair.retyped, *_OWN, *of_states, *old.times_of_delivery, *new.times_of_delivery},
     )
     since = str(one.applied_through) if pair.still else None
     at = str(other.applied_through)
-    return VersionDifference(found, at, Store.TABLE, dict(before.said + after.said), since)
+    return VersionDifference(
+        difference, at, Store.TABLE, dict(before.excluded + after.excluded), since
+    )
 
 
 class _Passing:
@@ -290,7 +293,7 @@ class _Passing:
     def __init__(
         self, path: Path, version: int, own: ViewPlan, row_filter: _RowFilter, pair: _Pair
     ) -> None:
-        self.said: Counter[str] = Counter()
+        self.excluded: Counter[str] = Counter()
         self._path, self._version = path, version
         self._row_filter = row_filter
         self._of_now = pair.of_now and own.history is not None
@@ -310,14 +313,14 @@ class _Passing:
         if self._of_now:
             now = batch.filter(batch.column(_CURRENT))
             if counts:
-                self.said[_EARLIER] += batch.num_rows - now.num_rows
+                self.excluded[_EARLIER] += batch.num_rows - now.num_rows
             batch = now
         if not self._row_filter.reads:
             return batch
         rows = decoded_rows(self._narrow, pa.Table.from_batches([batch]))
-        out = [self._row_filter.keeps_out(row) for row in rows]
+        out = [self._row_filter.exclusion(row) for row in rows]
         if counts:
-            self.said.update(each for each in out if each is not None)
+            self.excluded.update(each for each in out if each is not None)
         return batch.filter(pc.is_null(pa.array(out, pa.string())))
 
 
@@ -334,32 +337,32 @@ def _rows(path: Path, version: int) -> int:
 def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
     """Compares the documents of both versions; every store has documents."""
     old, new = pair.old, pair.new
-    found = TableDifference(pair.keys)
+    difference = TableDifference(pair.keys)
     names = tuple(old.schema.by_name), tuple(new.schema.by_name)
-    found.columns_gone = tuple(n for n in names[0] if n not in names[1])
-    found.columns_added = tuple(n for n in names[1] if n not in names[0])
-    sieves = _RowFilter(old, new, pair.change), _RowFilter(new, old, pair.change)
-    before, after = (_let_in(sink, *each) for each in zip((old, new), sieves, strict=True))
+    difference.columns_gone = tuple(n for n in names[0] if n not in names[1])
+    difference.columns_added = tuple(n for n in names[1] if n not in names[0])
+    filters = _RowFilter(old, new, pair.change), _RowFilter(new, old, pair.change)
+    before, after = (_let_in(sink, *each) for each in zip((old, new), filters, strict=True))
     if pair.keys and pair.keys != (ROW_ID_COLUMN,):
-        _match(found, pair, before, after)
-        _show_changed(found, sink.documents(old))
+        _match(difference, pair, before, after)
+        _show_changed(difference, sink.documents(old))
     else:
-        _match_whole(found, pair.columns, before, after)
-    explained = dict(sieves[0].said + sieves[1].said)
+        _match_whole(difference, pair.columns, before, after)
+    explained = dict(filters[0].excluded + filters[1].excluded)
     since = "its table has changed" if pair.still else None
-    return VersionDifference(found, "a moment without batches", store, explained, since)
+    return VersionDifference(difference, "a moment without batches", store, explained, since)
 
 
 def _let_in(sink: Sink, plan: ViewPlan, row_filter: _RowFilter) -> Iterator[Mapping[str, Any]]:
     for document in sink.documents(plan):
-        said = None
+        reason = None
         if row_filter.columns:
             row = {each.name: _exact(each, document.get(each.name)) for each in row_filter.columns}
-            said = row_filter.keeps_out(row)
-        if said is None:
+            reason = row_filter.exclusion(row)
+        if reason is None:
             yield document
         else:
-            row_filter.said[said] += 1
+            row_filter.excluded[reason] += 1
 
 
 def _exact(column: Column, value: Any) -> object:
@@ -369,7 +372,7 @@ def _exact(column: Column, value: Any) -> object:
 
 
 def _match(
-    found: TableDifference,
+    difference: TableDifference,
     pair: _Pair,
     before: Iterator[Mapping[str, Any]],
     after: Iterator[Mapping[str, Any]],
@@ -380,39 +383,42 @@ def _match(
         key = _key(document, pair.keys)
         was = left.pop(key, None)
         if was is None:
-            found.appeared += 1
-            _note(found.examples_appeared, (key,))
+            difference.appeared += 1
+            _note(difference.examples_appeared, (key,))
             continue
         now = _hashes(document, columns)
         if was == now:
             continue
         pairs = zip(array("q", was), array("q", now), strict=True)
         differing = [*compress(columns, (one != other for one, other in pairs))]
-        found.changed += 1
-        found.by_column.update(differing)
+        difference.changed += 1
+        difference.by_column.update(differing)
         # the old values of these few rows are read afterwards
         values: dict[str, tuple[object, object]] = {
             name: (None, document.get(name)) for name in differing
         }
-        _note(found.examples_changed, ChangedRow((key,), values))
-    found.gone = len(left)
+        _note(difference.examples_changed, ChangedRow((key,), values))
+    difference.gone = len(left)
     for key in list(left)[:EXAMPLES]:
-        _note(found.examples_gone, (key,))
+        _note(difference.examples_gone, (key,))
 
 
-def _show_changed(found: TableDifference, documents: Iterator[Mapping[str, Any]]) -> None:
+def _show_changed(difference: TableDifference, documents: Iterator[Mapping[str, Any]]) -> None:
     """Adds the old values to the examples of changed rows."""
-    wanted = {each.key[0]: place for place, each in enumerate(found.examples_changed)}
+    wanted = {each.key[0]: place for place, each in enumerate(difference.examples_changed)}
     while wanted and (document := next(documents, None)) is not None:
-        place = wanted.pop(_key(document, found.keys), None)
+        place = wanted.pop(_key(document, difference.keys), None)
         if place is not None:
-            key, values = found.examples_changed[place].key, found.examples_changed[place].values
+            key, values = (
+                difference.examples_changed[place].key,
+                difference.examples_changed[place].values,
+            )
             known = {name: (document.get(name), now) for name, (_, now) in values.items()}
-            found.examples_changed[place] = ChangedRow(key, known)
+            difference.examples_changed[place] = ChangedRow(key, known)
 
 
 def _match_whole(
-    found: TableDifference,
+    difference: TableDifference,
     columns: Sequence[str],
     before: Iterator[Mapping[str, Any]],
     after: Iterator[Mapping[str, Any]],
@@ -424,27 +430,27 @@ def _match_whole(
         if left[hashed] > 0:
             left[hashed] -= 1
             continue
-        found.appeared += 1
-        _note(found.examples_appeared, tuple(map(_plain, map(document.get, columns))))
-    found.gone = sum(left.values())
+        difference.appeared += 1
+        _note(difference.examples_appeared, tuple(map(_plain, map(document.get, columns))))
+    difference.gone = sum(left.values())
 
 
-def _set_apart(compared: VersionDifference, pair: _Pair) -> None:
+def _move_explained(compared: VersionDifference, pair: _Pair) -> None:
     """Moves explained columns that only one version has to `explained`."""
-    found, change = compared.found, pair.change
+    difference, change = compared.unexplained, pair.change
     compared.explained |= dict.fromkeys(pair.retyped.values(), 1)
     explained = set(change.columns)
     if change.rows and (pair.old.history is None) != (pair.new.history is None):
         explained.update(HISTORY_COLUMNS)
 
     def left(names: Sequence[str]) -> tuple[str, ...]:
-        told = [name for name in names if name not in _OWN]
-        apart = [name for name in told if pair.still or name in explained]
-        compared.explained |= dict.fromkeys((f"column {name}" for name in apart), 1)
-        return tuple(name for name in told if name not in apart)
+        public = [name for name in names if name not in _OWN]
+        explained_names = [name for name in public if pair.still or name in explained]
+        compared.explained |= dict.fromkeys((f"column {name}" for name in explained_names), 1)
+        return tuple(name for name in public if name not in explained_names)
 
-    found.columns_added = left(found.columns_added)
-    found.columns_gone = left(found.columns_gone)
+    difference.columns_added = left(difference.columns_added)
+    difference.columns_gone = left(difference.columns_gone)
 
 
 def _key(document: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -73,9 +73,9 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
         SwitchUnfinishedError: It is recorded, and unfinished in some stores: the job or the next
             command completes it.
     """
-    under_way = _under_way(connection, config, target.view) is not None
+    resumed = _under_way(connection, config, target.view) is not None
     asked = _ask(config, target)
-    if not under_way:
+    if not resumed:
         _refuse_away(target, asked)
     here = stores_of(target) - asked.away.keys()
     with (
@@ -86,7 +86,7 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
             seen = each.state is VersionState.CURRENT or each.switching
             if seen and each.place != target.place:
                 refuse_behind(connection, config, each, target, here)
-        if not under_way:  # the stores may have stopped answering during the wait
+        if not resumed:  # the stores may have stopped answering during the wait
             _refuse_away(target, _ask(config, target))
         registry.note_switching(noting, config.source, target.place)
         _complete(connection, config, target, here, asked.away)
@@ -232,7 +232,7 @@ def _before(versions: Iterable[ViewVersion], view: str) -> ViewVersion:
         raise VersionUnknownError(
             f"the version of view {view} that readers saw before was dropped",
             detail=f"versions: {there}",
-            hint=f"headwater view cutover {view} {last.number} shows what they saw earlier",
+            hint=f"headwater view cutover {view} {last.number} returns to their earlier version",
         )
     return last
 
@@ -338,7 +338,7 @@ def _unfinished(
     return SwitchUnfinishedError(
         f"readers of view {target.view} do not see version {target.number} everywhere yet",
         detail="; ".join(f"{store}: {error.message}" for store, error in sorted(left.items())),
-        hint="it is noted, and the job does the rest as soon as it can"
+        hint="it is recorded, and the job completes it as soon as it can"
         + (back_too if target.state is VersionState.HELD else ""),
     )
 
@@ -386,7 +386,7 @@ def refuse_behind(
             detail="; ".join(behind),
             hint=f"it is paused since its table changed: headwater view resume {target.view}"
             if still
-            else "the job applies what it lacks: headwater status; then retry",
+            else "the job applies the missing changes: headwater status; then retry",
         )
 
 
@@ -403,8 +403,8 @@ def _refuse_derived_behind(
     own, seen = views.get(target.place), views.get(current.place)
     behind = []
     if own is None or (seen is not None and (own.epoch, own.lsn) < (seen.epoch, seen.lsn)):
-        at, shown = own and own.applied_through, seen and seen.applied_through
-        behind.append(f"table: {at or 'not published yet'}, readers see {shown}")
+        at, seen_through = own and own.applied_through, seen and seen.applied_through
+        behind.append(f"table: {at or 'not published yet'}, readers see {seen_through}")
     else:
         behind += _next_behind(published, target)
     for store in sorted(stores):
@@ -412,12 +412,12 @@ def _refuse_derived_behind(
             continue
         had = delivered(config, store).get(target.place)
         if own is None or had is None or not had.table or had.version != own.version:
-            behind.append(f"{store}: not yet what is published")
+            behind.append(f"{store}: not at the published version yet")
     if behind:
         raise VersionBehindError(
             f"version {target.number} of view {target.view} is behind",
             detail="; ".join(behind),
-            hint="the job applies what it lacks: headwater view status; then retry",
+            hint="the job applies the missing changes: headwater view status; then retry",
         )
 
 

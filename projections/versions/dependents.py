@@ -1,8 +1,8 @@
-"""Dependents: what derived views read from a view, now and after a cutover to another version.
+"""Dependents: the columns that derived views read from a view, before and after a cutover.
 
 A version may lack a column that a derived view reads, or have it in another type. Readers would
-then get the version, and the derived view would be paused with its present rows. This module
-collects what is needed to predict that before a cutover: columns only, no rows. Where columns
+then get the version, and the derived view would be paused with its present rows. To predict that
+before a cutover, this module collects the columns of both versions, but no rows. Where columns
 differ, Spark decides whether the queries fit them (`projections.job.batch.check_dependents`).
 """
 
@@ -76,7 +76,7 @@ NO_DEPENDENTS = Dependents((), {}, {})
 
 
 def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> Dependents:
-    """Returns what derived views would read after a cutover to a filled version.
+    """Returns the dependents of a view, with their columns after a cutover to a filled version.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
@@ -93,7 +93,7 @@ def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> De
 
 
 def of_plan(connection: Connection, spec: JobSpec, view: AnyView) -> Dependents:
-    """Returns what derived views would read after a cutover to a view as it is declared now.
+    """Returns the dependents of a view, with their columns after a cutover to its declared form.
 
     Returns:
         The dependents; `NO_DEPENDENTS` if the view does not fit its table, since no version of it
@@ -128,10 +128,10 @@ def columns_elsewhere(spec: JobSpec) -> dict[str, Columns]:
     Raises:
         SinkUnavailableError: A table cannot be read.
     """
-    found = active_elsewhere(spec.config.addresses.tables, spec.config.source).items()
+    active = active_elsewhere(spec.config.addresses.tables, spec.config.source).items()
     read = {*spec.cross_reads.read, *(n for v in spec.cross_reads.derived for n in v.inputs)}
     return {
-        name: _columns_at(spec.config, place, at) for name, (place, at) in found if name in read
+        name: _columns_at(spec.config, place, at) for name, (place, at) in active if name in read
     }
 
 
@@ -160,14 +160,14 @@ def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[Derive
     known = versions_derived.places(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
     )
-    reached, found = {view}, []
+    reached, followers = {view}, []
     for each in (*known, *spec.cross_reads.derived):
         name = each.name.partition(".")[0]
         if each.name != places.get(name, name) or reached.isdisjoint(each.inputs):
             continue
         reached.add(name)
-        found.append(replace(each, name=name))
-    return tuple(each for each in found if each.name != view)
+        followers.append(replace(each, name=name))
+    return tuple(each for each in followers if each.name != view)
 
 
 def _now(
@@ -178,12 +178,12 @@ def _now(
     for name, (place, at) in active_elsewhere(config.addresses.tables, config.source).items():
         places[name], latest[place] = place, at
     made = {each.name for each in reading} - {view}
-    found = {}
+    columns = {}
     for name in sorted({view}.union(*(each.inputs for each in reading)) - made):
         place = places.get(name, name)
         if place in latest:
-            found[name] = _columns_at(config, place, latest[place])
-    return found
+            columns[name] = _columns_at(config, place, latest[place])
+    return columns
 
 
 def _latest(config: JobConfig) -> Mapping[str, TableVersion]:

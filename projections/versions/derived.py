@@ -1,4 +1,4 @@
-"""Versions of derived views: which ones the job computes, and in what order.
+"""Versions of derived views: which ones the job computes, and in which order.
 
 No archive fills such a version. The job computes it completely at the next boundary from the tables
 of its inputs, and then maintains it at every boundary with the others. Views that read another view
@@ -49,7 +49,7 @@ class MaintainedDerivedView:
 def kept(
     connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
 ) -> list[MaintainedDerivedView]:
-    """Returns what the job maintains: the versions of each declared view, after their inputs.
+    """Returns the versions that the job maintains of each declared view, inputs first.
 
     Inactive versions of a view precede the active one, so the active one is never ahead in another
     store. A view without versions is maintained as declared. A version whose definition cannot be
@@ -64,21 +64,21 @@ def kept(
     by_view: dict[str, list[ViewVersion]] = {}
     for version in registry.read(connection, source):
         by_view.setdefault(version.view, []).append(version)
-    found: dict[str, list[MaintainedDerivedView]] = {}
+    maintained: dict[str, list[MaintainedDerivedView]] = {}
     for view in declared:
         if view.name not in by_view:
-            found[view.name] = [MaintainedDerivedView(view)]
+            maintained[view.name] = [MaintainedDerivedView(view)]
             continue
         versions = [each for each in by_view[view.name] if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
         each_kept = (_kept(connection, version, view, functions) for version in versions)
-        found[view.name] = [each for each in each_kept if each is not None]
-    views = {name: [each.view for each in versions] for name, versions in found.items()}
+        maintained[view.name] = [each for each in each_kept if each is not None]
+    views = {name: [each.view for each in versions] for name, versions in maintained.items()}
     try:
         names = in_order(views)
     except RebuildRefusedError:  # adopted in place: the views of the cycle are paused
         names = list(views)
-    return [each for name in names for each in found[name]]
+    return [each for name in names for each in maintained[name]]
 
 
 def places(
@@ -99,16 +99,16 @@ def _kept(
             change = registry.changed(connection, version, view)
             if change.kind is not DefinitionChangeKind.REBUILD:
                 return MaintainedDerivedView(replace(view, name=version.place))
-        found = version.declared()
+        declared = version.declared()
     except DefinitionUnreadableError:
         return None
-    if not isinstance(found, DerivedView):
+    if not isinstance(declared, DerivedView):
         return None
-    return MaintainedDerivedView(function_store.with_function(found, view, functions), joining)
+    return MaintainedDerivedView(function_store.with_function(declared, view, functions), joining)
 
 
 def read(connection: Connection, source: str, views: Iterable[str]) -> frozenset[str]:
-    """Returns what the maintained versions of some views read."""
+    """Returns the names of the views that the maintained versions of some views read."""
     if not registry.ready(connection):
         return frozenset()
     rows = connection.execute(_READ, (source, list(views))).fetchall()

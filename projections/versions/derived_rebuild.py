@@ -41,7 +41,7 @@ _ROWS_PER_S: Final = 100_000
 
 
 def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> RebuildPlan:
-    """Returns what a rebuild of a view will do; changes nothing.
+    """Plans the rebuild of a view; changes nothing.
 
     Raises:
         RebuildRefusedError: The view would read itself through other maintained versions.
@@ -79,8 +79,8 @@ def _rows(config: JobConfig, view: DerivedView) -> int:
     latest = published.latest()
     if latest is None:
         return 0
-    shown = active_elsewhere(tables, config.source) | latest.by_view(published.current())
-    read = [shown[name] for name in view.inputs if name in shown]
+    active = active_elsewhere(tables, config.source) | latest.by_view(published.current())
+    read = [active[name] for name in view.inputs if name in active]
     there = [(place, table.version) for place, table in read]
     return sum(rows_at(tables, place, version) for place, version in there)
 

@@ -1,8 +1,8 @@
 """Filling: the inputs and the bookkeeping of a replay that fills a version.
 
 Records that the archive receives during a replay are replayed in catch-up rounds. Each round covers
-what arrived during the one before, so it is shorter, and the same share of the time limits it. The
-job reads the last records itself, as fast as it reads anything.
+the records that arrived during the previous one, so rounds get shorter; all are limited to the same
+share of the time. The job reads the last records itself, at full speed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class FillOptions:
         share: Greatest share of the time that the fill uses, above 0 to 1.
         stopped: Set to pause it.
         progress: Receives the progress, about twice a second.
-        waits: Receives a sentence when a catch-up round begins and, every few seconds, what a
-            filled version waits for.
+        waits: Receives a sentence when a catch-up round begins and, every few seconds, which
+            stores a filled version waits for.
     """
 
     share: float = 1.0
@@ -60,7 +60,7 @@ class FillOptions:
 
 
 def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[ReplayTarget]:
-    """Returns what a replay fills: the version in each of its stores."""
+    """Returns the targets of a replay: the version in each of its stores."""
     return [
         ReplayTarget(
             # the engine uses the store that a plan names
@@ -151,7 +151,7 @@ def left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:
         had = coverage.archived(config, topics, version)
     except SinkUnavailableError as error:
         raise ArchiveIncompleteError(
-            f"no one knows any more what the archive had at version {version}", detail=error.detail
+            f"the archive no longer has its state at version {version}", detail=error.detail
         ) from None
     # offsets of a recreated topic restart
     if any(had.get(place, 0) < end for place, end in replayed.ends.items()):

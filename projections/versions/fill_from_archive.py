@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 
-def fill(  # noqa: PLR0913  # who fills knows all of this
+def fill(  # noqa: PLR0913  # a fill and its options
     connection: Connection,
     spec: JobSpec,
     version: ViewVersion,
@@ -55,7 +55,8 @@ def fill(  # noqa: PLR0913  # who fills knows all of this
         version: The version.
         plan: The version, bound to its table.
         filling: How to fill it.
-        changes: Archived changes for it; the number decides what replays them.
+        changes: Number of archived changes for it; decides whether the job or the command replays
+            them.
 
     Raises:
         ReplayStoppedError: It was paused.
@@ -105,7 +106,7 @@ class _ArchiveRebuild:
             except ArchiveIncompleteError:
                 if done.archive is None:
                     raise
-                # the topics may still have what the archive lacks
+                # the topics may still have records that the archive lacks
                 bounds = extent.bounds(self.spec.config.bootstrap, frozenset(self.plan.topics))
                 if not handover.too_late(self.plan, done.ends, bounds):
                     return done
@@ -123,20 +124,20 @@ class _ArchiveRebuild:
         """
         began, lap = time.monotonic(), before.archive is not None
 
-        def so_far() -> FillProgress:
+        def measured() -> FillProgress:
             if lap:  # few records do not determine a rate: most of the time is the start
                 return before
             took_s = time.monotonic() - began
             share = share_of(before, took_s, self.filling.share)
             return replace(before, seconds=round(before.seconds + took_s, 1), share=share)
 
-        def noted(replayed: FillProgress) -> None:
+        def record(replayed: FillProgress) -> None:
             registry.note_replayed(
                 self.connection, self.spec.config.source, self.plan.name, replayed
             )
 
         def note_progress(now: Mapping[str, Any]) -> None:
-            noted(replace(so_far(), progress=now))
+            record(replace(measured(), progress=now))
 
         number = before.rounds + 1 if lap else 0
         noting = ProgressWriter(before.progress, note_progress, self.filling.progress, number)
@@ -145,16 +146,16 @@ class _ArchiveRebuild:
             into = [replace(target, bulk=self.engine) for target in into]
         done = replay(self.spec.config.archive, into, self._options(before, at, noting))
         note_swept(self.connection, self.plan, done)
-        found = replace(
-            so_far(),
+        progress = replace(
+            measured(),
             ends=done.ends,
             progress=None,
             records=before.records if lap else done.records,
             archive=done.archive,
             rounds=before.rounds + lap,
         )
-        noted(found)
-        return found
+        record(progress)
+        return progress
 
     def _options(
         self, before: FillProgress, at: int | None, noting: ProgressWriter

@@ -24,7 +24,7 @@ SLOTS_MIN: Final = 2
 
 
 class FillWay(NamedTuple):
-    """What replays the archive into a version, and why.
+    """Whether the job or the command replays the archive into a version, and why.
 
     Attributes:
         by_job: Whether the job's Spark does it; else the command, record by record.
@@ -36,7 +36,7 @@ class FillWay(NamedTuple):
 
 
 def way_of(config: JobConfig, plan: ViewPlan | None, changes: int) -> FillWay:
-    """Decides what replays the archive into a version.
+    """Decides whether the job or the command replays the archive into a version.
 
     Args:
         config: The job's configuration.
@@ -64,7 +64,7 @@ def way_planned(
     changes: int,
     begun: FillProgress | None,
 ) -> FillWay:
-    """Predicts what will replay the archive into a version; changes nothing.
+    """Predicts whether the job or the command will replay the archive; changes nothing.
 
     Args:
         connection: To the source.
@@ -75,7 +75,7 @@ def way_planned(
     """
     state = None if begun is None else state_of(begun.progress)
     if begun is not None and begun.archive is not None:
-        return FillWay(False, "only what came since is left")
+        return FillWay(False, "only newer records are left")
     if state is not None and not state.bulk:
         return FillWay(False, "it was begun so")
     plan = None

@@ -97,7 +97,7 @@ class StoredFunction:
 
 
 class _LostError(Exception):
-    """The function cannot be run; the text says why."""
+    """The function cannot be run; the text is the reason."""
 
 
 def with_function(kept: DerivedView, declared: DerivedView, folder: Path) -> DerivedView:
@@ -124,8 +124,8 @@ def in_place(declared: DerivedView) -> str:
     """Describes how a view adopts its declared function if the former one is not stored."""
     function = declared.function
     why = function.unresolved if isinstance(function, ViewFunction) else ""
-    said = "its rows are computed in its place when the job starts again"
-    return f"{said}, as its function cannot be kept apart: {why}" if why else said
+    adoption = "its rows are computed in its place when the job starts again"
+    return f"{adoption}, as its function cannot be kept apart: {why}" if why else adoption
 
 
 @contextmanager
@@ -157,8 +157,8 @@ def noting(
             if isinstance(view, DerivedView) and isinstance(view.function, ViewFunction):
                 _keep(folder, view.function)
                 if view.text != view.function.former and registry.ready(connection):
-                    told = view.text, source, view.name, view.function.former
-                    connection.execute(_RENAMED, told)
+                    values = view.text, source, view.name, view.function.former
+                    connection.execute(_RENAMED, values)
         yield
         if not shared:
             _tidy(connection, folder)
@@ -201,8 +201,8 @@ def _keep(folder: Path, function: ViewFunction) -> None:
 def _tidy(connection: Connection, folder: Path) -> None:
     if not folder.is_dir() or not registry.ready(connection):
         return
-    told = (text for (text,) in connection.execute(_NAMED).fetchall())
-    named = {f"{digest}.py" for text in told if (digest := digest_in(text or "")) is not None}
+    texts = (text for (text,) in connection.execute(_NAMED).fetchall())
+    named = {f"{digest}.py" for text in texts if (digest := digest_in(text or "")) is not None}
     for file in folder.iterdir():
         if _FILE.fullmatch(file.name) and file.name not in named:
             file.unlink(missing_ok=True)

@@ -66,7 +66,7 @@ def checked(spec: JobSpec) -> JobSpec:
             error = RecordsLostError(
                 f"the job cannot adopt version {place}: records that it lacks are gone",
                 detail="topics keep less than has passed since it was filled",
-                hint="headwater view rebuild continues with what the archive has by now, or reports"
+                hint="headwater view rebuild continues with the present archive, or reports"
                 " why it cannot",
             )
             registry.note_fault(connection, spec.config.source, place, Fault.of(error))
@@ -101,14 +101,14 @@ def rewound(spec: JobSpec, store: Store, at: Offsets) -> Offsets:
         store: The query's store.
         at: The offset after the last record of each partition that it has finished.
     """
-    found = dict(at)
+    offsets = dict(at)
     for plan in spec.plans_in(store):
         if (ends := spec.joining.get(plan.name)) is None:
             continue
         # the version has no records of a partition that was not in the archive
-        own = {p: ends.get(p, 0) for p in found if p[0] in plan.topics}
-        found |= {partition: min(found[partition], end) for partition, end in own.items()}
-    return found
+        own = {p: ends.get(p, 0) for p in offsets if p[0] in plan.topics}
+        offsets |= {partition: min(offsets[partition], end) for partition, end in own.items()}
+    return offsets
 
 
 def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
@@ -129,11 +129,11 @@ def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
         if plan.name in coming and all((plan.name, store) in there for store in plan.to):
             before = [VersionState.JOINING]
             registry.move(connection, spec.config.source, plan.name, VersionState.HELD, before)
-            _log.info("a version is kept beside the one that readers see", version=plan.name)
+            _log.info("a version is maintained beside the active one", version=plan.name)
 
 
 LOOK_S: Final = 1.0
-"""Shortest time between two looks at the files, seconds."""
+"""Shortest time between two reads of the files, seconds."""
 
 _FILE: Final = "takeover.json"
 
@@ -161,10 +161,10 @@ def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) 
 
 def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
     """Returns the last recorded progress; empty if it belongs to another version."""
-    said = _read(_path(config))
-    if said.get("place") != place:
+    document = _read(_path(config))
+    if document.get("place") != place:
         return {}
-    return {Store(store): HandoverOffsets(*each) for store, each in said["stores"].items()}
+    return {Store(store): HandoverOffsets(*each) for store, each in document["stores"].items()}
 
 
 class HandoverProgress:
@@ -212,8 +212,8 @@ class HandoverProgress:
             self._seen = seen
             self._moved_at = time.monotonic()
 
-    def said(self) -> str:
-        """Describes what the version lacks; empty if unknown."""
+    def report(self) -> str:
+        """Describes the records that the version lacks; empty if unknown."""
         return "".join(
             f"; about {left:,} records are left for {store}"
             for store, left in sorted(self._left.items())
@@ -249,7 +249,7 @@ def _size(path: Path) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = orjson.loads(path.read_bytes())
+        document: dict[str, Any] = orjson.loads(path.read_bytes())
     except (FileNotFoundError, orjson.JSONDecodeError):
         return {}
-    return said
+    return document

@@ -52,7 +52,7 @@ class JobEngine:
     Args:
         config: The job's configuration.
         plan: The version.
-        filling: How it is filled, and what pauses it.
+        filling: How it is filled, and the event that pauses it.
     """
 
     rows_min = 0
@@ -114,7 +114,7 @@ class JobEngine:
             RebuildSpaceError: A disk is full.
             ReplayError: `done` has raised it.
         """
-        requests, told = self._requests, 0
+        requests, reported = self._requests, 0
         id_, seen_at = requests.ask(self._place, work), time.monotonic()
         while True:
             there = requests.there(self._place, id_)  # the job answers first, then removes it
@@ -122,13 +122,13 @@ class JobEngine:
             if answer is not None and answer.fault is not None:
                 raise _lost(answer.fault, answer.fault_code)
             if answer is not None:
-                done(rows - told)
+                done(rows - reported)
                 return answer
             if not there:
                 raise BulkLostError("the job's Spark cannot do it", detail="its request is gone")
             now = min(rows, requests.progress(self._place, id_).rows)
-            done(max(0, now - told))
-            told = max(told, now)
+            done(max(0, now - reported))
+            reported = max(reported, now)
             if requests.server() is not None:
                 seen_at = time.monotonic()
             elif time.monotonic() - seen_at > GONE_S:

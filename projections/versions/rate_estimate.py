@@ -1,6 +1,6 @@
 """Estimates the rate of a rebuild from measured ones.
 
-A mirror's rate says nothing about a history, which writes every change, nor about events. The
+A mirror's rate does not predict that of a history, which writes every change, or of events. The
 estimate therefore uses the newest rebuild of the same view, or else the newest of a view of its
 kind. A rebuild with half of the time is assumed to run at half the speed.
 """
@@ -30,7 +30,7 @@ class Rate(NamedTuple):
 
     Attributes:
         per_s: Changes per second.
-        known_by: What the estimate is based on, in words.
+        known_by: The basis of the estimate, in words.
     """
 
     per_s: float
@@ -50,13 +50,13 @@ def rate_of(versions: Iterable[ViewVersion], view: AnyView, share: float = 1.0) 
     own = [each for each in alike if each.view == view.name]
     last = next(reversed(own or alike), None)
     if last is None or last.replayed is None:
-        said = f"none was measured: {_CHANGES_PER_S:,} changes a second of its time are assumed"
-        return Rate(_CHANGES_PER_S * share, said)
+        basis = f"none was measured: {_CHANGES_PER_S:,} changes a second of its time are assumed"
+        return Rate(_CHANGES_PER_S * share, basis)
     replayed = last.replayed
     per_s = replayed.records / replayed.seconds
     whose = "its last rebuild" if own else f"the last rebuild of {last.view}"
     if replayed.share is None:
-        return Rate(per_s, f"by {whose}, whose share of the time was not noted")
+        return Rate(per_s, f"by {whose}, whose share of the time was not recorded")
     return Rate(per_s * share / replayed.share, f"by {whose}")
 
 

@@ -61,15 +61,15 @@ minute, and a derived view shows no progress while it is computed."""
 
 DISK_SPARE: Final = 1.5
 """Free disk needed, as a multiple of the current version's size: files are compacted meanwhile."""
-TOLD_EVERY_S: Final = 5.0
-"""How often the command reports what a filled version waits for, seconds."""
+REPORT_INTERVAL_S: Final = 5.0
+"""Interval at which the command reports the stores that a filled version waits for, seconds."""
 _POLL_S: Final = 0.2
 _COMING: Final = frozenset({VersionState.BUILDING, VersionState.JOINING})
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """What a rebuild will do.
+    """The planned work of a rebuild.
 
     Attributes:
         view: The view.
@@ -85,9 +85,9 @@ class RebuildPlan:
         instead: Alternative in that case; None if there is none.
         stand_still: Followers that would pause once the version is active, and why; see
             `dependents`.
-        known_by: What the estimated duration is based on, in words.
+        known_by: The basis of the estimated duration, in words.
         stores: For each store beside the tables, the capacity that the current version uses and
-            what is free.
+            the free capacity.
         filled_by: Whether the job's Spark or the command replays the archive, and why; None if the
             archive is not used.
     """
@@ -111,7 +111,7 @@ class RebuildPlan:
 def plan_rebuild(
     connection: Connection, spec: JobSpec, view: View, source: str, share: float = 1.0
 ) -> RebuildPlan:
-    """Returns what a rebuild of a view will do; changes nothing.
+    """Plans the rebuild of a view; changes nothing.
 
     Args:
         connection: To the source, in autocommit.
@@ -172,7 +172,7 @@ def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
     return tuple(each.name for each in derived if view.name in each.inputs)
 
 
-def begin(  # noqa: PLR0913  # who begins knows all of this
+def begin(  # noqa: PLR0913  # a rebuild and its options
     connection: Connection,
     config: JobConfig,
     view: AnyView,
@@ -309,14 +309,14 @@ def join(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
     registry.move(connection, config.source, version.place, VersionState.JOINING, before)
 
 
-def await_held(  # noqa: PLR0913  # a wait, and all that may end it
+def await_held(  # noqa: PLR0913  # a wait, and each condition that may end it
     connection: Connection,
     config: JobConfig,
     version: ViewVersion,
     *,
     stopped: Callable[[], bool],
     running: Callable[[], bool],
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> ViewVersion:
     """Waits until the job has adopted a version, while it makes progress; reports the progress.
 
@@ -326,7 +326,7 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
         RebuildRefusedError: The job cannot adopt it.
     """
     began = time.monotonic()
-    approach, tell_at = HandoverProgress(config, version.place), began + TOLD_EVERY_S
+    approach, report_at = HandoverProgress(config, version.place), began + REPORT_INTERVAL_S
     while True:
         now = numbered(connection, config, version.view, version.number)
         if now.state not in _COMING:
@@ -341,11 +341,11 @@ def await_held(  # noqa: PLR0913  # a wait, and all that may end it
             raise RebuildStoppedError(
                 f"version {version.number} of view {version.view} is filled, and not held yet",
                 detail=why if running() else "the job does not run",
-                hint="the job takes it over as soon as it can: headwater view list --versions",
+                hint="the job adopts it as soon as it can: headwater view list --versions",
             )
-        if time.monotonic() > tell_at:
-            told(_awaited(connection, now, time.monotonic() - began) + approach.said())
-            tell_at += TOLD_EVERY_S
+        if time.monotonic() > report_at:
+            report(_awaited(connection, now, time.monotonic() - began) + approach.report())
+            report_at += REPORT_INTERVAL_S
         time.sleep(_POLL_S)
 
 
@@ -353,7 +353,7 @@ def _awaited(connection: Connection, version: ViewVersion, waited_s: float) -> s
     there = {p.store for p in positions.read(connection) if p.view == version.place}
     lacking = ", ".join(sorted(routing.stores_of(version) - there)) or "no store"
     return (
-        f"version {version.number} of view {version.view} is filled; the job takes it over:"
+        f"version {version.number} of view {version.view} is filled; the job adopts it:"
         f" {waited_s:,.0f} s, not yet in {lacking}"
     )
 
@@ -372,32 +372,32 @@ def chosen(
         VersionBehindError: It is still being built.
     """
     own = registry.of_view(connection, config.source, view)
-    found = [
+    candidates = [
         each for each in own if each.number == number or (number is None and each.state in states)
     ]
     if number is None and VersionState.HELD in states:
         # versions that were never active first, then formerly active ones
         current = next((v.number for v in own if v.state is VersionState.CURRENT), 0)
         building = [each for each in own if each.state in _COMING]
-        found = [each for each in found if each.number > current] or building
-    if not found:
+        candidates = [each for each in candidates if each.number > current] or building
+    if not candidates:
         there = ", ".join(f"{each.number} ({each.state})" for each in own) or "none"
-        what = "no version" if number is None else f"no version {number}"
+        missing = "no version" if number is None else f"no version {number}"
         raise VersionUnknownError(
-            f"view {view} has {what} that readers could be moved to",
+            f"view {view} has {missing} that readers could be moved to",
             detail=f"versions: {there}",
             hint=f"headwater view rebuild {view} makes one",
         )
-    version = found[-1]
+    version = candidates[-1]
     if version.state in _COMING:
         raise VersionBehindError(
             f"version {version.number} of view {view} is still being built",
             detail=str(version.state),
-            hint=f"headwater view rebuild {view} goes on with it and waits",
+            hint=f"headwater view rebuild {view} continues it and waits",
         )
     if version.state not in states:
         raise VersionUnknownError(
-            f"version {version.number} of view {view} is what readers see"
+            f"version {version.number} of view {view} is the active one"
             if version.state is VersionState.CURRENT
             else f"version {version.number} of view {view} is {version.state}"
         )
@@ -419,7 +419,7 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
         )
     if version.state is VersionState.CURRENT:
         raise VersionUnknownError(
-            f"version {version.number} of view {version.view} is what readers see",
+            f"version {version.number} of view {version.view} is the active one",
             hint="headwater view cutover or rollback moves them to another one first",
         )
     stores = routing.stores_of(version)
@@ -459,9 +459,9 @@ def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
 
     That is the size of its Delta table; without one, the size of its source table.
     """
-    found = parquet_bytes(config, version)
-    if found or version is None or version.derived:
-        return found
+    parquet = parquet_bytes(config, version)
+    if parquet or version is None or version.derived:
+        return parquet
     with session.connect(config.source_dsn) as connection:
         return table_size.of_tables(
             connection, tables_of(cast("View", version.declared()))

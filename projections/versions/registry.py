@@ -171,9 +171,9 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
                     place = _current(read(connection, source))[view.name].place
                     note_switching(connection, source, place)
             continue
-        found, document = changed(connection, known, view), codec.encoded(view)
-        if found.kind is DefinitionChangeKind.REBUILD:
-            differing[view.name] = "; ".join(found.differences)
+        change, document = changed(connection, known, view), codec.encoded(view)
+        if change.kind is DefinitionChangeKind.REBUILD:
+            differing[view.name] = "; ".join(change.differences)
         elif document != known.definition:
             connection.execute(_DEFINE, (Jsonb(document), source, known.place))
     return differing
@@ -195,18 +195,18 @@ class MaintainedView:
 
     Attributes:
         view: The view, under the version's physical name.
-        shown: Whether it is the active version.
+        active: Whether it is the active version.
         joining: Offset after the last record of each partition that it was filled with; None once
             the job's queries have adopted it.
     """
 
     view: View
-    shown: bool = True
+    active: bool = True
     joining: Offsets | None = None
 
 
 def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[MaintainedView]:
-    """Returns what the job maintains: the versions of each declared view, by their physical names.
+    """Returns the versions that the job maintains of each declared view, by physical name.
 
     Inactive versions precede the active one. If a batch writes them one after the other, a reader
     moved meanwhile therefore never sees an earlier state. A view without versions is maintained as
@@ -215,14 +215,14 @@ def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[
     by_view: dict[str, list[ViewVersion]] = {}
     for version in read(connection, source):
         by_view.setdefault(version.view, []).append(version)
-    found: list[MaintainedView] = []
+    maintained: list[MaintainedView] = []
     for view in declared:
         if view.name not in by_view:
-            found.append(MaintainedView(view))
+            maintained.append(MaintainedView(view))
         versions = [each for each in by_view.get(view.name, ()) if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
-        found += [_kept(connection, version, view) for version in versions]
-    return found
+        maintained += [_kept(connection, version, view) for version in versions]
+    return maintained
 
 
 def _kept(connection: Connection, version: ViewVersion, view: View) -> MaintainedView:
@@ -232,7 +232,7 @@ def _kept(connection: Connection, version: ViewVersion, view: View) -> Maintaine
         return MaintainedView(replace(view, name=version.place) if follows else made_for)
     joining = version.state is VersionState.JOINING and version.replayed is not None
     ends = version.replayed.ends if joining and version.replayed is not None else None
-    return MaintainedView(made_for, shown=False, joining=ends)
+    return MaintainedView(made_for, active=False, joining=ends)
 
 
 def bind_kept(
@@ -261,7 +261,7 @@ def bind_kept(
     )
     return replace(
         bound,
-        plans=tuple(replace(plan, shown=views[plan.name].shown) for plan in bound.plans),
+        plans=tuple(replace(plan, shown=views[plan.name].active) for plan in bound.plans),
         joining={name: each.joining for name, each in views.items() if each.joining is not None},
     )
 
@@ -269,12 +269,12 @@ def bind_kept(
 def made_for(versions: Iterable[ViewVersion], view: AnyView) -> ViewVersion | None:
     """Returns the newest version of a view with a given definition that is not dropped."""
     wanted = codec.digest(view)
-    found = [
+    versions_made = [
         each
         for each in versions
         if each.view == view.name and each.state in KEPT and codec.digest(each.declared()) == wanted
     ]
-    return found[-1] if found else None
+    return versions_made[-1] if versions_made else None
 
 
 def defined(version: ViewVersion) -> AnyView:
@@ -287,7 +287,7 @@ def current_places(connection: Connection, source: str) -> dict[str, str]:
     return {view: each.place for view, each in _current(read(connection, source)).items()}
 
 
-def add(  # noqa: PLR0913, PLR0917  # what a version begins with
+def add(  # noqa: PLR0913, PLR0917  # the initial state of a version
     connection: Connection,
     source: str,
     view: AnyView,

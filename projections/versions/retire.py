@@ -88,7 +88,7 @@ def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
         raise VersionError(
             f"versions of other views are made from view {view}",
             detail=", ".join(readers),
-            hint="rebuild and cutover these by what is declared, and drop their older versions",
+            hint="rebuild these as declared now, cut over, and drop their older versions",
         )
 
 

@@ -82,9 +82,9 @@ def is_active(config: JobConfig, store: Store, target: ViewVersion) -> bool:
     if store is Store.TABLE:
         with _reaching_tables():
             published = Published(config.addresses.tables, config.source)
-            shown = StableTable(config.addresses.tables, target.view).content()
+            content = StableTable(config.addresses.tables, target.view).content()
             place = published.current().get(target.view, target.view)
-        return place == target.place and shown is not None and shown.place == place
+        return place == target.place and content is not None and content.place == place
     with closing(version_pointer(store, config)) as sink:
         return sink.is_active(place_of(target.place, stores_of(target)))
 

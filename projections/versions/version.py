@@ -22,7 +22,7 @@ class VersionState(StrEnum):
     """The state of a version.
 
     =========  =======================================  ================================
-    state      who sets it                              what follows
+    state      set by                                   next state
     =========  =======================================  ================================
     building   a rebuild that begins                    joining, dropped
     joining    a rebuild that has replayed the archive  held; building if it came too late
@@ -49,7 +49,7 @@ KEPT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FillProgress:
-    """How far a version has been filled.
+    """The progress of filling a version.
 
     Attributes:
         ends: Offset after the last record of each partition that it has.
@@ -117,11 +117,13 @@ class ViewVersion:
         Raises:
             DefinitionUnreadableError: Its definition cannot be read.
         """
-        found = codec.decoded(self.definition)
+        decoded = codec.decoded(self.definition)
         same = next((view for view in among if view.name == self.view), None)
-        if isinstance(found, EventsView) and isinstance(same, EventsView):
-            found = replace(found, events=replace(found.events, registry=same.events.registry))
-        return replace(found, name=self.place)
+        if isinstance(decoded, EventsView) and isinstance(same, EventsView):
+            decoded = replace(
+                decoded, events=replace(decoded.events, registry=same.events.registry)
+            )
+        return replace(decoded, name=self.place)
 
 
 def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
         connection.execute("UPDATE orders SET total = total + 1, status = 'placed' WHERE id = 4")
     found = shell.json("view", "compare", "orders")
     assert found["same"]
-    assert ["rows that orders.v2 keeps out: apply_as_deletes"] == [*found["explained"]]
+    assert ["rows that orders.v2 excludes: apply_as_deletes"] == [*found["explained"]]
     assert [{"n": 6000}] == shell.json("query", COUNT)
 
     assert 2 == shell.json("view", "cutover", "orders")["version"]

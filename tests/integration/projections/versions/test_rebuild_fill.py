@@ -274,4 +274,4 @@ def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) 
     assert {n: "paid" if 10 <= n < 20 else "placed" for n in range(50)} == rows
     assert [] == requests.open()
     assert not requests.asked(version.place)
-    assert planned().filled_by == (False, "only what came since is left")
+    assert planned().filled_by == (False, "only newer records are left")

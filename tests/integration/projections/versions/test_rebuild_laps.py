@@ -232,7 +232,7 @@ def check(connection: Connection, config: JobConfig, version: ViewVersion) -> No
     old, new = (bind(connection, config.source, [each]).plans[0] for each in declared)
     change = registry.changed(connection, first, registry.defined(version))
     found = compared(connection, config, old, new, change)
-    assert found.same, found.found
+    assert found.same, found.unexplained
 
 
 def taken(config: JobConfig, places: set[str]) -> dict[tuple[str, str], int]:

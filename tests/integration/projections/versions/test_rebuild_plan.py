@@ -195,7 +195,7 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
     row = "UPDATE headwater.view_versions SET replayed = replayed - 'share' WHERE place = %s"
     connection.execute(row, (begun.place,))  # as it was noted before there was a share
     older = rebuild.plan_rebuild(connection, spec, PLACED, "source")
-    assert (1.0, True) == (older.seconds, "was not noted" in older.known_by)
+    assert (1.0, True) == (older.seconds, "was not recorded" in older.known_by)
 
 
 def test_an_archive_that_is_cut_off_is_told_in_the_plan_and_nothing_starts(place: Place) -> None:
@@ -222,7 +222,7 @@ def test_whoever_waits_for_a_version_is_told_for_which_stores(
         connection, spec.config, PLACED, rebuild.plan_rebuild(connection, spec, PLACED, "source"), 0
     )
     rebuild.join(connection, spec.config, begun)
-    monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(rebuild, "REPORT_INTERVAL_S", 0.0)
     told: list[str] = []
 
     with pytest.raises(RebuildStoppedError):
@@ -232,12 +232,12 @@ def test_whoever_waits_for_a_version_is_told_for_which_stores(
             begun,
             stopped=lambda: len(told) > 1,
             running=lambda: True,
-            told=told.append,
+            report=told.append,
         )
 
-    assert [
-        "version 2 of view orders is filled; the job takes it over: 0 s, not yet in cache"
-    ] == told[:1]
+    assert ["version 2 of view orders is filled; the job adopts it: 0 s, not yet in cache"] == told[
+        :1
+    ]
 
 
 def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
@@ -249,7 +249,7 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
     )
     rebuild.join(connection, spec.config, begun)
     monkeypatch.setattr(rebuild, "STILL_MAX_S", 1.0)
-    monkeypatch.setattr(rebuild, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(rebuild, "REPORT_INTERVAL_S", 0.0)
     monkeypatch.setattr(handover, "LOOK_S", 0.0)
     asked: list[float] = []
     told: list[str] = []
@@ -263,7 +263,12 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
 
     with pytest.raises(RebuildStoppedError) as ended:
         rebuild.await_held(
-            connection, spec.config, begun, stopped=lambda: False, running=running, told=told.append
+            connection,
+            spec.config,
+            begun,
+            stopped=lambda: False,
+            running=running,
+            report=told.append,
         )
 
     assert asked[-1] - asked[0] > 3.5
@@ -342,13 +347,13 @@ def test_a_view_in_the_cache_that_deletes_some_rows_by_now_differs_in_those_alon
     change = registry.changed(connection, current, PLACED)
 
     found = compare_versions(connection, spec.config, old, new, change)
-    assert (True, {"rows that orders.v2 keeps out: apply_as_deletes": 10}) == (
+    assert (True, {"rows that orders.v2 excludes: apply_as_deletes": 10}) == (
         found.same,
         found.explained,
     )
     sink.apply(new, [RowChange((7,), 99, {"id": 7, "status": "lost"}, 1)])
     sink.close()
-    differing = compare_versions(connection, spec.config, old, new, change).found
+    differing = compare_versions(connection, spec.config, old, new, change).unexplained
     assert {"status": 1} == dict(differing.by_column)
     assert [("7",)] == [each.key for each in differing.examples_changed]
     assert {"status": ("placed", "lost")} == differing.examples_changed[0].values

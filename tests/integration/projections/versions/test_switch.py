@@ -234,7 +234,7 @@ def test_a_switch_that_a_store_refuses_amid_it_is_finished_later(
     with pytest.raises(SwitchUnfinishedError, match="not see version 2 everywhere yet") as told:
         moved(places, view, 2)
     assert "search: " in str(told.value.detail)
-    assert "the job does the rest" in str(told.value.hint)
+    assert "the job completes it" in str(told.value.hint)
     assert {Store.TABLE: [2], Store.SEARCH: [1], Store.CACHE: [2]} == places.shown(view)
     assert ["orders.v2"] == places.moving()
     with pytest.raises(VersionUnknownError, match="on their way"):

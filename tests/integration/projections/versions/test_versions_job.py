@@ -144,7 +144,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         change = registry.changed(connection, first, registry.defined(held))
         found = compared(connection, spec.config, old, new, change)
         assert found.same
-        assert {"column note": 1, f"rows that {held.place} keeps out: apply_as_deletes": 60} == (
+        assert {"column note": 1, f"rows that {held.place} excludes: apply_as_deletes": 60} == (
             found.explained
         )
 

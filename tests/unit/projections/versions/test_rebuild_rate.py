@@ -77,7 +77,7 @@ def test_a_rate_is_that_of_the_share_that_is_asked_for() -> None:
     assert [2000, 1000, 200] == [rate_of(half, ORDERS, share).per_s for share in (1.0, 0.5, 0.1)]
     assert ASSUMED / 2 == rate_of([], ORDERS, 0.5).per_s
     unknown = rate_of([made(ORDERS, 2, 1, 1000, None)], ORDERS, 0.5)
-    assert (1000, True) == (unknown.per_s, "share of the time was not noted" in unknown.known_by)
+    assert (1000, True) == (unknown.per_s, "share of the time was not recorded" in unknown.known_by)
 
 
 def test_the_share_of_a_rebuild_that_was_paused_is_that_of_all_its_time() -> None:

@@ -53,7 +53,7 @@ NEW = replace(OLD, name="orders.v2", shown=False)
 PLACED = (deletes("status = 'cancelled'"),)
 ROWS = DefinitionChange(DefinitionChangeKind.REBUILD, ("rows",), rows=True)
 NOTHING = DefinitionChange(DefinitionChangeKind.NONE)
-EARLIER = "earlier states, which its definition makes otherwise"
+EARLIER = "earlier states, which its definition computes differently"
 HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "recorded_to")
 
 
@@ -129,13 +129,13 @@ def test_a_mirror_and_its_history_are_compared_by_what_each_key_is_now(stored: S
         found = stored.compared(one, other, ROWS)
         assert found.same
         assert {EARLIER: 1, **{f"column {name}": 1 for name in HISTORY_COLUMNS}} == found.explained
-        assert ("id",) == found.found.keys
+        assert ("id",) == found.unexplained.keys
 
     stored.write(new, changes([row(2, "lost")], since=9))
     changed = stored.compared(old, new, ROWS)
     assert not changed.same
-    assert {"status": 1} == dict(changed.found.by_column)
-    assert [(2,)] == [each.key for each in changed.found.examples_changed]
+    assert {"status": 1} == dict(changed.unexplained.by_column)
+    assert [(2,)] == [each.key for each in changed.unexplained.examples_changed]
 
 
 def test_a_history_whose_rows_have_times_of_their_own_is_compared_by_what_was_recorded_last(
@@ -174,7 +174,7 @@ def test_a_history_that_lets_other_rows_in_is_compared_by_what_each_key_is_now(
     stored.write(new, [*given[:2], RowChange((1,), 3, None, 3000)])
 
     found = stored.compared(old, new, ROWS)
-    assert (True, {EARLIER: 2, "rows that orders.v2 keeps out: apply_as_deletes": 1}) == (
+    assert (True, {EARLIER: 2, "rows that orders.v2 excludes: apply_as_deletes": 1}) == (
         found.same,
         found.explained,
     )
@@ -199,13 +199,13 @@ def test_rows_that_one_definition_keeps_out_are_set_apart_in_each_store(
     rows = [row(n, "cancelled" if n % 3 == 0 else "placed") for n in range(1, 10)]
     stored.write(old, changes(rows))
     stored.write(new, changes([each for each in rows if each["status"] == "placed"]))
-    said = "rows that orders.v2 keeps out: apply_as_deletes"
+    said = "rows that orders.v2 excludes: apply_as_deletes"
 
     assert {said: 3} == stored.compared(old, new, ROWS).explained
     assert stored.compared(old, new, ROWS).same
     back = stored.compared(new, old, ROWS)
     assert (True, {said: 3}) == (back.same, back.explained)
-    assert 3 == stored.compared(old, new, NOTHING).found.gone
+    assert 3 == stored.compared(old, new, NOTHING).unexplained.gone
 
 
 def test_what_expects_numbers_is_decided_by_exact_values_in_a_store_of_documents(
@@ -219,7 +219,7 @@ def test_what_expects_numbers_is_decided_by_exact_values_in_a_store_of_documents
     stored.write(new, changes(rows[1:5]))
 
     found = stored.compared(old, new, ROWS)
-    assert (True, {"rows that orders.v2 keeps out: light": 4}) == (found.same, found.explained)
+    assert (True, {"rows that orders.v2 excludes: light": 4}) == (found.same, found.explained)
 
 
 def test_a_store_of_documents_tells_columns_and_examples_as_a_table_does(stored: Stored) -> None:
@@ -227,7 +227,7 @@ def test_a_store_of_documents_tells_columns_and_examples_as_a_table_does(stored:
     stored.write(old, changes([row(1), row(2), row(3)]))
     stored.write(new, changes([row(1), row(2, "lost", "2.00"), row(4)]))
 
-    found = stored.compared(old, new, NOTHING).found
+    found = stored.compared(old, new, NOTHING).unexplained
     assert (1, 1, 1) == (found.appeared, found.gone, found.changed)
     assert {"status": 1, "total": 1} == dict(found.by_column)
     assert [("4",)] == found.examples_appeared
@@ -252,7 +252,7 @@ def test_rows_that_nothing_identifies_are_matched_as_often_as_they_are_there(
     change = DefinitionChange(DefinitionChangeKind.REBUILD, ("left out",), frozenset({"weight"}))
 
     found = stored.compared(old, new, change)
-    assert (0, 1) == (found.found.appeared, found.found.gone)
+    assert (0, 1) == (found.unexplained.appeared, found.unexplained.gone)
     stored.write(new, given)
     assert stored.compared(old, new, change).same
 
@@ -295,13 +295,13 @@ def test_events_of_types_that_only_one_definition_takes_are_set_apart(
     rows = event_rows(new, ["order.placed", "order.paid", "order.paid", "order.placed"], 5)
     stored.write(old, [rows[0], rows[3]])
     stored.write(new, rows)
-    said = {"rows of order.paid, which orders does not take": 2}
+    said = {"rows of order.paid, which orders does not include": 2}
 
     found = stored.compared(old, new, ROWS)
     assert (True, said) == (found.same, found.explained)
     found = stored.compared(new, old, ROWS)
     assert (True, said) == (found.same, found.explained)
-    assert 2 == stored.compared(old, new, NOTHING).found.appeared
+    assert 2 == stored.compared(old, new, NOTHING).unexplained.appeared
 
 
 @pytest.mark.parametrize("store", [Store.TABLE, Store.CACHE])
@@ -314,7 +314,7 @@ def test_a_field_that_has_another_type_is_not_compared(stored: Stored, store: St
 
     found = stored.compared(old, new, change)
     assert (True, {"column total: bigint to text": 1}) == (found.same, found.explained)
-    assert {"total": 3} == dict(stored.compared(old, new, NOTHING).found.by_column)
+    assert {"total": 3} == dict(stored.compared(old, new, NOTHING).unexplained.by_column)
 
 
 def test_a_view_of_events_and_one_of_a_table_are_not_compared(stored: Stored) -> None:
@@ -338,6 +338,6 @@ def test_rows_that_are_set_apart_are_counted_once_however_large_the_table_is(
 
     found = stored.compared(OLD, new, ROWS)
     assert found.same
-    assert {"rows that orders.v2 keeps out: apply_as_deletes": 10} == found.explained
+    assert {"rows that orders.v2 excludes: apply_as_deletes": 10} == found.explained
     assert Store.TABLE is found.store
     assert str(Lsn(101)) == found.at
