@@ -37,7 +37,7 @@ def list_alerts(
     """List the alerts, with their open rows and the messages that wait to be sent."""
     from projections.alerting import tables as alerting_tables  # noqa: PLC0415  # as every command that needs it
 
-    def found(platform: Platform) -> list[dict[str, Any]]:
+    def rows_of(platform: Platform) -> list[dict[str, Any]]:
         source = platform.project.source.name
         if not platform.project.declarations.alerts:
             return []
@@ -50,8 +50,8 @@ def list_alerts(
             for alert in platform.project.declarations.alerts.values()
         ]
 
-    done = for_each(options.platforms(), found)
-    rows = [row for rows in done.found.values() for row in rows]
+    done = for_each(options.platforms(), rows_of)
+    rows = [row for rows in done.results.values() for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="no alert is declared")
     done.end()
 
@@ -86,10 +86,10 @@ def show(
     alert = _alert(platform, name)
     platform.require_captured()
     with session.connect(platform.source_dsn) as connection:
-        found = list(alerting_tables.row_states(connection, platform.project.source.name))
+        states = list(alerting_tables.row_states(connection, platform.project.source.name))
     rows = [
         {"key": each.key, "state": str(each.state), "since": each.since.isoformat()}
-        for each in found
+        for each in states
         if each.alert == alert.name
     ]
     print_rows(rows, as_json=as_json, title="", empty="no row meets its condition")

@@ -1,7 +1,7 @@
 """The command tree and the one place where errors become exit codes.
 
-Each command is in a module that is loaded with it: all of them, and what they need, take four times
-as long to load as the one that is asked for.
+A command's module is loaded only when the command runs: all modules with their imports take four
+times as long to load as one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _MODULES: Final = {
     "token": "token",
     "forget": "forget",
 }
-"""Commands, and the module that adds each, in the order in which the help shows them."""
+"""The module that adds each command, in the order of the help."""
 
 _GROUPS: Final = ("alert", "cache", "db", "events", "quarantine", "reactor", "source", "view")
-"""Commands that have some of their own, in the module of the same name."""
+"""Command groups; each is the module of the same name."""
 
 
 def command_line(words: Sequence[str] = ()) -> typer.Typer:
-    """Returns the tree of commands, or the part of it that a command line asks for.
+    """Returns the tree of commands, or the part of it that a command line needs.
 
     Args:
         words: The command line; the whole tree if they name no command.
@@ -131,11 +131,11 @@ def _printed_error(error: Exception, *, as_json: bool) -> int | None:
     """Prints an error and returns its exit code; None if only Headwater uses it."""
     if type(error).__module__.startswith(("click", "typer")):
         return _usage(error)
-    shown = optional.missing(error) if isinstance(error, ModuleNotFoundError) else error
-    if not isinstance(shown, PlatformError):
+    reported = optional.missing(error) if isinstance(error, ModuleNotFoundError) else error
+    if not isinstance(reported, PlatformError):
         return None
-    print_error(shown, as_json=as_json)
-    return shown.exit_code
+    print_error(reported, as_json=as_json)
+    return reported.exit_code
 
 
 def _usage(error: Exception) -> int:

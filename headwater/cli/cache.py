@@ -1,4 +1,4 @@
-"""`headwater cache`: what a view has in the cache, as applications read it."""
+"""`headwater cache`: the content of a view in the cache, as applications read it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def get(
     if as_json:
         print_json(row)
         return
-    shown = [{"column": column, "value": value} for column, value in row.items()]
-    print_rows(shown, as_json=False, title="", empty="")
+    columns = [{"column": column, "value": value} for column, value in row.items()]
+    print_rows(columns, as_json=False, title="", empty="")
 
 
 @app.command("lookup")
@@ -79,7 +79,7 @@ def lookup(
     """
     with _reader(name, options, at_least, timeout_s) as view:
         if lookup is None:
-            names = [{"lookup": found} for found in view.names("lookup")[:limit]]
+            names = [{"lookup": lookup_name} for lookup_name in view.names("lookup")[:limit]]
             print_rows(names, as_json=as_json, title="", empty="it has no lookups")
             return
         keys = view.lookup(lookup)[:limit]
@@ -105,10 +105,10 @@ def count(
     with _reader(name, options, at_least, timeout_s) as view:
         names = view.names("counter")[:limit] if counter is None else [counter]
         rows = []
-        for found in names:
-            said = view.count(found)
-            total = None if said.sum is None else str(said.sum)
-            rows.append({"counter": found, "rows": said.rows, "sum": total})
+        for counter_name in names:
+            counted = view.count(counter_name)
+            total = None if counted.sum is None else str(counted.sum)
+            rows.append({"counter": counter_name, "rows": counted.rows, "sum": total})
         if all(column == ROWS for column in view.options.counters.values()):
             rows = [{k: v for k, v in row.items() if k != "sum"} for row in rows]
     print_rows(rows, as_json=as_json, title="", empty="it counts nothing")
@@ -132,7 +132,10 @@ def top(
     """
     with _reader(name, options, at_least, timeout_s) as view:
         if leaderboard is None:
-            names = [{"leaderboard": found} for found in view.names("leaderboard")[:limit]]
+            names = [
+                {"leaderboard": leaderboard_name}
+                for leaderboard_name in view.names("leaderboard")[:limit]
+            ]
             print_rows(names, as_json=as_json, title="", empty="it has no leaderboards")
             return
         ranks = view.top(leaderboard, limit=limit, lowest=lowest)

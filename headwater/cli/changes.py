@@ -1,4 +1,4 @@
-"""`headwater source changes`: how captured tables have changed, and what became of it."""
+"""`headwater source changes`: schema changes of captured tables, and their effects on views."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ def changes(
     as_json: Json = False,
 ) -> None:
     """List schema changes of captured tables: log position and effect on each view."""
-    found = options.platform().views.schema_changes()
+    schema_changes = options.platform().views.schema_changes()
     rows = [
         {
-            "id": noted.id,
-            "table": str(noted.table),
-            "change": str(noted.change),
-            "command": noted.command,
-            "after": None if noted.seen_after is None else str(noted.seen_after),
-            "lsn": str(noted.lsn),
-            "noted_at": noted.noted_at.isoformat(timespec="seconds") if noted.noted_at else None,
-            "views": ", ".join(f"{view}: {what}" for view, what in noted.outcomes.items()),
+            "id": change.id,
+            "table": str(change.table),
+            "change": str(change.change),
+            "command": change.command,
+            "after": None if change.seen_after is None else str(change.seen_after),
+            "lsn": str(change.lsn),
+            "noted_at": change.noted_at.isoformat(timespec="seconds") if change.noted_at else None,
+            "views": ", ".join(f"{view}: {effect}" for view, effect in change.outcomes.items()),
         }
-        for noted in found
+        for change in schema_changes
     ]
     print_rows(rows, as_json=as_json, title="", empty="no captured table has changed yet")

@@ -1,4 +1,4 @@
-"""Lines that differ in one name, such as a table's, said in one line once they are many."""
+"""Condenses many lines that differ in one name, such as a table's, to one line."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _EACH_MAX: Final = 5
-"""So many lines of one kind are printed one by one."""
+"""Maximum number of lines of one kind that are printed one by one."""
 
 _NAMED_MAX: Final = 3
 
 
 def condensed(lines: Iterable[str]) -> Iterator[str]:
-    """Yields the lines in their order, and long runs that differ in one word as one line.
+    """Yields the lines in order; a long run whose lines differ in one word becomes one line.
 
     Args:
-        lines: What was done, one step each.
+        lines: The completed steps, one each.
     """
     run: list[list[str]] = []
     place: int | None = None  # of the word in which its lines differ
     for line in lines:
         words = line.split(" ")
-        found = _word(run[0], words) if run else None
-        if run and (found is None or found != (place if len(run) > 1 else found)):
-            yield from _said(run, place)
+        differing = _word(run[0], words) if run else None
+        if run and (differing is None or differing != (place if len(run) > 1 else differing)):
+            yield from _run_lines(run, place)
             run = []
-        place = found
+        place = differing
         run.append(words)
-    yield from _said(run, place)
+    yield from _run_lines(run, place)
 
 
 def names(several: Iterable[str]) -> str:
@@ -49,7 +49,7 @@ def _word(first: list[str], other: list[str]) -> int | None:
     return differing[0] if len(differing) == 1 else None
 
 
-def _said(run: list[list[str]], place: int | None) -> Iterator[str]:
+def _run_lines(run: list[list[str]], place: int | None) -> Iterator[str]:
     if place is None or len(run) <= _EACH_MAX:
         yield from (" ".join(words) for words in run)
         return

@@ -87,7 +87,7 @@ def _answer(options: SourceOptions, sql: str, as_of: str | None) -> pa.Table:
             former=former.of_words if len(platforms) == 1 else None,
         )
         if former.reached is not None:
-            stderr.print(f"[dim]told by the archive, as of {former.reached.commit}[/]")
+            stderr.print(f"[dim]read from the archive, as of {former.reached.commit}[/]")
     return answer
 
 

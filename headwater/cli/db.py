@@ -1,4 +1,4 @@
-"""`headwater db`: the schema of the event store, and who may use it."""
+"""`headwater db`: the schema of the event store, and the roles that may use it."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def current(
 ) -> None:
     """Show the event store's schema version. Exits 3 if this program requires another."""
     database = options.database()
-    found = schema.current(database.dsn)
+    version = schema.current(database.dsn)
     if as_json:
-        document = {"current": found, "latest": schema.LATEST, "ready": found == schema.LATEST}
+        document = {"current": version, "latest": schema.LATEST, "ready": version == schema.LATEST}
         print_json(document)
     else:
-        typer.echo(found or "no event store")
-    if found != schema.LATEST:
+        typer.echo(version or "no event store")
+    if version != schema.LATEST:
         if not as_json:
             stderr.print(f"this code works with {schema.LATEST}: headwater db upgrade")
         raise typer.Exit(EXIT_UNHEALTHY)

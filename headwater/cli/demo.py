@@ -19,7 +19,7 @@ _REBUILD_S = 120.0
 
 
 class WorkloadName(StrEnum):
-    """Workloads that ship."""
+    """The included workloads."""
 
     GLOBALSHOP = "globalshop"
     GLOBALSHOP_LIVE = "globalshop-live"
@@ -27,7 +27,7 @@ class WorkloadName(StrEnum):
 
 
 class ChaosTarget(StrEnum):
-    """What `--chaos` can kill."""
+    """The processes that `--chaos` can kill."""
 
     KAFKA = "kafka"
     CONNECT = "connect"

@@ -1,4 +1,4 @@
-"""`headwater view diff`: what became of a view's rows between two times."""
+"""`headwater view diff`: the changes of a view's rows between two times."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def diff(
             place, *versions = former.versions(earlier, later, name)
             first, second = ((place, version) for version in versions)
         keys = _keys(project, views[name], name)
-        found = compare_sides(
+        difference = compare_sides(
             ComparedVersion(*first), ComparedVersion(*second), keys, examples_max=examples
         )
     if as_json:
-        print_json(_document(name, [first[1], second[1]], found))
+        print_json(_document(name, [first[1], second[1]], difference))
         return
-    show(found)
+    show(difference)
 
 
 def _table(
@@ -94,7 +94,7 @@ def _table(
 
 
 def _keys(project: Project, path: Path, name: str) -> tuple[str, ...]:
-    """Columns that tell a row from another; empty where whole rows are compared."""
+    """Columns that identify a row; empty where whole rows are compared."""
     from deltalake import DeltaTable  # noqa: PLC0415  # a second of import
 
     columns = {field.name for field in DeltaTable(str(path)).schema().fields}
@@ -114,45 +114,49 @@ def _keys(project: Project, path: Path, name: str) -> tuple[str, ...]:
     return tuple(column for column in remembered if column not in own)
 
 
-def _document(name: str, versions: list[int], found: TableDifference) -> dict[str, Any]:
+def _document(name: str, versions: list[int], difference: TableDifference) -> dict[str, Any]:
     return {
         "view": name,
         "table_versions": versions,
-        "keys": found.keys,
-        "appeared": found.appeared,
-        "gone": found.gone,
-        "changed": found.changed,
-        "by_column": dict(found.by_column.most_common()),
-        "columns_added": found.columns_added,
-        "columns_gone": found.columns_gone,
+        "keys": difference.keys,
+        "appeared": difference.appeared,
+        "gone": difference.gone,
+        "changed": difference.changed,
+        "by_column": dict(difference.by_column.most_common()),
+        "columns_added": difference.columns_added,
+        "columns_gone": difference.columns_gone,
         "examples": {
-            "appeared": found.examples_appeared,
-            "gone": found.examples_gone,
+            "appeared": difference.examples_appeared,
+            "gone": difference.examples_gone,
             "changed": [
                 {"key": each.key, "values": {n: list(v) for n, v in each.values.items()}}
-                for each in found.examples_changed
+                for each in difference.examples_changed
             ],
         },
     }
 
 
-def show(found: TableDifference) -> None:
-    """Prints it for people."""
-    counts = {"appeared": found.appeared, "gone": found.gone, "changed": found.changed}
+def show(difference: TableDifference) -> None:
+    """Prints a difference as tables."""
+    counts = {
+        "appeared": difference.appeared,
+        "gone": difference.gone,
+        "changed": difference.changed,
+    }
     print_rows([counts], as_json=False, title="rows", empty="")
-    for what, names in (("new", found.columns_added), ("gone", found.columns_gone)):
+    for label, names in (("new", difference.columns_added), ("gone", difference.columns_gone)):
         if names:
-            stderr.print(f"columns {what}: {escape(', '.join(names))}")
-    if found.by_column:
+            stderr.print(f"columns {label}: {escape(', '.join(names))}")
+    if difference.by_column:
         stderr.print()
-        columns = [{"column": c, "rows": n} for c, n in found.by_column.most_common()]
+        columns = [{"column": c, "rows": n} for c, n in difference.by_column.most_common()]
         print_rows(columns, as_json=False, title="changed columns", empty="")
     rows: list[Mapping[str, object]] = [
-        *({"row": _text(key), "what": "appeared"} for key in found.examples_appeared),
-        *({"row": _text(key), "what": "gone"} for key in found.examples_gone),
+        *({"row": _text(key), "change": "appeared"} for key in difference.examples_appeared),
+        *({"row": _text(key), "change": "gone"} for key in difference.examples_gone),
         *(
-            {"row": _text(each.key), "what": f"{column}: {_cell(was)} -> {_cell(now)}"}
-            for each in found.examples_changed
+            {"row": _text(each.key), "change": f"{column}: {_cell(was)} -> {_cell(now)}"}
+            for each in difference.examples_changed
             for column, (was, now) in each.values.items()
         ),
     ]

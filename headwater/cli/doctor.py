@@ -1,4 +1,4 @@
-"""`headwater doctor`: what is missing and what repairs it."""
+"""`headwater doctor`: missing prerequisites, and the commands that repair them."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ def doctor(
     project = open_project(path, home=options.home, profile=options.profile)
     running = runtime.status(project.settings.home)
     up = running is not None and running.services_ready
-    found: Iterable[Check] = machine_checks(project.settings, running=up)
+    checks: Iterable[Check] = machine_checks(project.settings, running=up)
     parts = project.parts if options.chosen is None else (project.part(options.chosen),)
-    found = chain(found, *(_of_source(Platform(part, path), up=up) for part in parts))
-    found = chain(found, former_sources(project), half_added_source(path.parent))
+    checks = chain(checks, *(_of_source(Platform(part, path), up=up) for part in parts))
+    checks = chain(checks, former_sources(project), half_added_source(path.parent))
     external = project.settings.services.connect.address
     if external is not None:
         escaped = any(part.source.escaped_topics for part in parts)
         check = converter_check(external.get_secret_value(), escaped_topics=escaped)
-        found = chain(found, [check])
+        checks = chain(checks, [check])
     cache = project.settings.services.cache.address
     if cache is not None:
-        found = chain(found, [cache_check(cache.get_secret_value())])
+        checks = chain(checks, [cache_check(cache.get_secret_value())])
     seen = []
-    for check in found:
+    for check in checks:
         seen.append(check)
         if not as_json and not _usual(check):
             _show(check)
@@ -93,7 +93,7 @@ def _of_source(platform: Platform, *, up: bool) -> Iterator[Check]:
     name = project.source.name
     if not up and project.settings.for_source(name).dsn is None:
         return
-    # the source alone is looked at: the servers need not run yet
+    # only the source is checked: the servers need not run yet
     spec = capture_spec(project, platform.source_dsn, Endpoints())
     here = (project.home.root / "checkpoints" / name).is_dir()
     checks = chain(source_checks(spec, captured_here=up or here), secret_checks(spec))
@@ -108,7 +108,7 @@ def _of_source(platform: Platform, *, up: bool) -> Iterator[Check]:
 
 
 def _usual(check: Check) -> bool:
-    """Whether a line about it would say nothing: hundreds of tables are as they should be."""
+    """Returns whether a check needs no line, such as those of hundreds of correct tables."""
     return check.state is CheckState.OK and check.name.startswith("table ") and not check.detail
 
 

@@ -1,4 +1,4 @@
-"""`headwater events`: what is appended to the log and read from it."""
+"""`headwater events`: appends events to the log, and reads them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def read_stream(
 ) -> None:
     """Read a stream.
 
-    If a module of the settings declares an event type, its data is shown as that type reads it.
+    If a module of the settings declares an event type, the data is printed as that type reads it.
     Personal fields are decrypted only if the settings name a master key file.
     """
     part = StreamPart(
@@ -129,8 +129,8 @@ def read_stream(
     check_stream(stream)
     database = options.event_store()
     with open_store(database, options.tenant) as store:
-        found = store.log.read_stream(store.tenant, stream, part)
-        _print_events(found, store.codec, as_json=as_json)
+        events = store.log.read_stream(store.tenant, stream, part)
+        _print_events(events, store.codec, as_json=as_json)
 
 
 @app.command("tail")
@@ -189,18 +189,18 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the end of the log, up to where it is complete, and the delaying writers."""
-    found = log_status(options.event_store())
-    writers = list(found.writers)
+    log = log_status(options.event_store())
+    writers = list(log.writers)
     if as_json:
-        positions = {"head": found.head, "mark": found.mark, "distance": found.distance}
+        positions = {"head": log.head, "mark": log.mark, "distance": log.distance}
         print_json({**positions, "writers": writers})
         return
-    typer.echo(f"head {found.head}, complete up to {found.mark}, {found.distance} between")
+    typer.echo(f"head {log.head}, complete up to {log.mark}, {log.distance} between")
     print_rows(writers, as_json=False, title="", empty="no writer is under way")
 
 
 def _following(store: EventStore, query: Query, after: int) -> Iterator[StoredEvent]:
-    """Yields what the log has and what comes, until interrupted."""
+    """Yields the events of the log, then new ones, until interrupted."""
     quiet = threading.Event()
     while True:
         mark = store.log.high_water_mark()
@@ -212,11 +212,11 @@ def _following(store: EventStore, query: Query, after: int) -> Iterator[StoredEv
             quiet.wait(_POLL_S)
 
 
-def _print_events(found: Iterable[StoredEvent], codec: Codec, *, as_json: bool) -> None:
+def _print_events(events: Iterable[StoredEvent], codec: Codec, *, as_json: bool) -> None:
     """Prints events one by one, so that a long stream takes no memory."""
     out = sys.stdout
     between = "[\n"
-    for stored in found:
+    for stored in events:
         row = shown(stored, codec)
         if as_json:
             out.write(between + _document(row))
@@ -237,7 +237,7 @@ def _line(row: dict[str, Any]) -> str:
     data = _document(row["data"])
     line = f"{row['global_position']:>8}  {row['recorded_at']}  {place}  {row['type']}  {data}"
     # a payload must not steer the terminal
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line + unreadable)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line + unreadable)
 
 
 def _expected(text: str) -> int:

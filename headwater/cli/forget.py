@@ -1,4 +1,4 @@
-"""`headwater forget`: what was known of a key goes from every place, and a certificate stays."""
+"""`headwater forget`: erases the values of a key everywhere, and issues a certificate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def forget(
 
     Delete the rows in the source first, or overwrite them and give --row-stays. Topics are
     truncated after the last change of the rows, so every reader of the topics must have read that
-    far. The command ends with a certificate: what was erased in which store, and the result of a
+    far. The command ends with a certificate: the items erased in each store, and the result of a
     search through all files for values that only these rows had. Exits 3 if it finds one, or if a
     step is not done.
 
@@ -85,15 +85,15 @@ def _print(certificate: Certificate, path: Path, *, as_json: bool) -> None:
         for each in certificate.erased
     ]
     print_rows(rows, as_json=False, title="", empty="nothing was erased")
-    found = certificate.found_in
+    matching_files = certificate.found_in
     if certificate.values_searched:
         stderr.print(
             f"{certificate.values_searched} values that only these rows had: "
-            + (f"found in {len(found)} files" if found else "found in no file")
+            + (f"found in {len(matching_files)} files" if matching_files else "found in no file")
             + f" of {certificate.files_searched:,}"
         )
-    for name in found[:10]:
+    for name in matching_files[:10]:
         stderr.print(f"  {escape(name)}", soft_wrap=True)
-    for what in certificate.beyond_reach:
-        stderr.print(f"[dim]not reached[/] {escape(what)}", soft_wrap=True)
+    for copies in certificate.beyond_reach:
+        stderr.print(f"[dim]not reached[/] {escape(copies)}", soft_wrap=True)
     stderr.print(f"certificate: {escape(str(path))}", soft_wrap=True)

@@ -1,8 +1,8 @@
-"""Commands that hints tell, completed by the source that they are about.
+"""Completes the commands in hints by the source that they concern.
 
-Errors and checks are made far below the command line, where no part knows whether its project has
-several sources. So they tell the command alone, and the source is added where they are printed, to
-each command that takes `--source`, and to the name of the job's log.
+Errors and checks are created in packages that do not know whether the project has several sources.
+Their hints name only the command. The source is added when a hint is printed: to each command that
+takes `--source`, and to the name of the job's log.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _source: ContextVar[str | None] = ContextVar("source", default=None)
 
 
 def read_commands(tree: Callable[[], Any]) -> None:
-    """Says where all commands are; they are loaded when a hint needs them."""
+    """Sets the function that loads all commands; the first hint that needs them calls it."""
     global _tree  # noqa: PLW0603  # set once, by the module of the commands
     _tree = tree
 
 
 def set_source(source: str | None) -> None:
-    """Says on which source the command works from now on; None if its project has only one."""
+    """Sets the source of the command from now on; None if its project has only one."""
     _source.set(source)
 
 
 @contextmanager
 def using_source(source: str) -> Iterator[None]:
-    """Says so for as long as the block runs."""
+    """Sets the source of the command while the block runs."""
     token = _source.set(source)
     try:
         yield
@@ -55,16 +55,16 @@ def completed(hint: str, source: str | None = None) -> str:
     if name is None:
         return hint
 
-    def with_source(found: re.Match[str]) -> str:
-        words = found[1].split()
-        if words == _JOB_LOG and not found["rest"].startswith("."):
-            return f"headwater{found[1]}.{name}{found['rest']}"
+    def with_source(match: re.Match[str]) -> str:
+        words = match[1].split()
+        if words == _JOB_LOG and not match["rest"].startswith("."):
+            return f"headwater{match[1]}.{name}{match['rest']}"
         known = (tuple(words[:count]) for count in range(len(words), 0, -1))
         path = next((each for each in known if each in _takers()), None)
-        if path is None or "--source" in found["rest"]:
-            return found[0]
-        said = " ".join(["headwater", *path, f"--source {name}", *words[len(path) :]])
-        return said + found["rest"]
+        if path is None or "--source" in match["rest"]:
+            return match[0]
+        command = " ".join(["headwater", *path, f"--source {name}", *words[len(path) :]])
+        return command + match["rest"]
 
     return _COMMAND.sub(with_source, hint)
 

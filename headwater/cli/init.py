@@ -1,4 +1,4 @@
-"""`headwater init`: a project for a database, with every choice shown before it is written."""
+"""`headwater init`: a project for a database; every choice is printed before it is written."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from headwater.project.scaffold import Draft
     from headwater.project.survey import Choice, DatabaseSurvey
 
-_SHOWN_MAX: Final = 24
-"""Tables that are shown, the largest first; the preview shows all."""
+_LISTED_MAX: Final = 24
+"""Maximum number of tables listed, the largest first; the preview lists all."""
 
 _NAMED_MAX: Final = 5
 _START_S: Final = 23
-"""How long servers and job take to start, about; the tables' own share comes on top."""
-
-"""So much of a unit is told in it."""
+"""Approximate time until servers and job have started, without the time for tables."""
 
 _UNITS: Final = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 
@@ -64,7 +62,7 @@ def register(app: typer.Typer) -> None:
     app.command("init")(init)
 
 
-def init(  # what a person may say of a database
+def init(  # the options for a database
     folder: Annotated[
         Path | None,
         typer.Argument(help="The project's folder; with --add-source, default: this folder."),
@@ -106,8 +104,8 @@ def init(  # what a person may say of a database
     warehouse. Changes nothing in the database. Writes the DSN to a file `.env` that only you can
     read.
 
-    With --add-source, adds the database to a project: what is added to headwater.toml, .env and
-    the views module is at their end, and nothing in them is changed.
+    With --add-source, adds the database to a project: appends to headwater.toml, .env and the views
+    module, and changes nothing else in them.
 
     Example: headwater init shop --dsn postgresql://me:secret@db.example/shop --exclude "tmp_*"
     """
@@ -132,7 +130,7 @@ def init(  # what a person may say of a database
     stderr.print(f"next: cd {escape(str(folder))} && headwater doctor && headwater up")
 
 
-def _add(  # what a person may say of a database
+def _add(  # the options for a database
     folder: Path, name: str, dsn: str, wanted: Wanted, *, dry_run: bool, as_json: bool
 ) -> None:
     """Adds a source to the project in a folder."""
@@ -162,17 +160,17 @@ def _add(  # what a person may say of a database
 
 
 def _remove_unfinished(folder: Path, *, dry_run: bool) -> None:
-    """Takes away what an earlier command was adding when it was killed."""
+    """Removes the additions of an earlier command that was killed."""
     from headwater.project import added_text  # noqa: PLC0415
 
     name = added_text.unfinished(folder)
     if name is not None and dry_run:
         raise UsageError(
             f"an earlier command was interrupted while it added source {name}",
-            hint="without --dry-run, what it wrote is removed first",
+            hint="without --dry-run, its additions are removed first",
         )
     if name is not None and added_text.undo(folder) is not None:
-        stderr.print(f"removed what an interrupted command had added for source {escape(name)}")
+        stderr.print(f"removed the additions of an interrupted command for source {escape(name)}")
 
 
 def _listed(words: Sequence[str] | None) -> tuple[str, ...]:
@@ -180,24 +178,24 @@ def _listed(words: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(part for word in words or () for part in word.split(",") if part)
 
 
-def _show(found: DatabaseSurvey, *, everything: bool) -> None:
-    largest = sorted(found.mirrored, key=lambda choice: -choice.size_bytes)
-    listed = found.mirrored if everything else largest[:_SHOWN_MAX]
+def _show(survey: DatabaseSurvey, *, everything: bool) -> None:
+    largest = sorted(survey.mirrored, key=lambda choice: -choice.size_bytes)
+    listed = survey.mirrored if everything else largest[:_LISTED_MAX]
     print_rows([_row(choice) for choice in listed], as_json=False, title="", empty="")
-    more = len(found.mirrored) - len(listed)
+    more = len(survey.mirrored) - len(listed)
     if more:
         stderr.print(f"and {more} more, none larger; --dry-run shows them")
-    if found.eventstore:
+    if survey.eventstore:
         stderr.print("the event store is captured as well: views of events are for you to declare")
-    for note, choices in found.by_note():
+    for note, choices in survey.by_note():
         tables = _named(choices, everything=everything)
         _warn(
             f"{tables} {note}" if len(choices) == 1 else f"{len(choices)} tables {note}: {tables}"
         )
-    for reason, choices in found.by_reason():
+    for reason, choices in survey.by_reason():
         _show_left_out(reason, choices, everything=everything)
-    _show_load(found)
-    for check in found.findings:
+    _show_load(survey)
+    for check in survey.findings:
         _warn(f"before it can be captured: {check.name}: {check.message}")
         if check.hint:
             stderr.print(f"  [dim]repair[/] {escape(check.hint)}", soft_wrap=True)
@@ -225,20 +223,20 @@ def _named(choices: Sequence[Choice], *, everything: bool) -> str:
     return f"{tables} and {more} more" if more else tables
 
 
-def _show_load(found: DatabaseSurvey) -> None:
-    rows = sum(choice.rows for choice in found.mirrored)
-    size = _size(sum(choice.size_bytes for choice in found.mirrored))
-    disk = _size(sum(choice.disk_bytes for choice in found.mirrored))
+def _show_load(survey: DatabaseSurvey) -> None:
+    rows = sum(choice.rows for choice in survey.mirrored)
+    size = _size(sum(choice.size_bytes for choice in survey.mirrored))
+    disk = _size(sum(choice.disk_bytes for choice in survey.mirrored))
     stderr.print(
-        f"first load: {len(found.mirrored)} tables, about {rows:,} rows ({size}), about "
-        f"{duration(_load_s(found))} on two cores (a rough estimate), "
+        f"first load: {len(survey.mirrored)} tables, about {rows:,} rows ({size}), about "
+        f"{duration(_load_s(survey))} on two cores (a rough estimate), "
         f"and {disk} of this machine's disk",
         soft_wrap=True,
     )
 
 
-def _load_s(found: DatabaseSurvey) -> float:
-    return _START_S + sum(choice.load_s for choice in found.mirrored)
+def _load_s(survey: DatabaseSurvey) -> float:
+    return _START_S + sum(choice.load_s for choice in survey.mirrored)
 
 
 def _warn(text: str) -> None:
@@ -255,11 +253,11 @@ def _row(choice: Choice) -> dict[str, object]:
 
 
 def _document(draft: Draft, files: Sequence[Path], taken: Collection[str] = ()) -> dict[str, Any]:
-    found = draft.survey
-    names = view_names([choice.table for choice in found.mirrored], found.source, taken)
+    survey = draft.survey
+    names = view_names([choice.table for choice in survey.mirrored], survey.source, taken)
     return {
-        "source": found.source,
-        "eventstore": found.eventstore,
+        "source": survey.source,
+        "eventstore": survey.eventstore,
         "tables": [
             {
                 "table": str(choice.table),
@@ -271,15 +269,15 @@ def _document(draft: Draft, files: Sequence[Path], taken: Collection[str] = ()) 
                 "hint": choice.repair,
                 "notes": list(choice.notes),
             }
-            for choice in found.choices
+            for choice in survey.choices
         ],
         "first_load": {
-            "rows": sum(choice.rows for choice in found.mirrored),
-            "seconds": round(_load_s(found)),
-            "disk_bytes": sum(choice.disk_bytes for choice in found.mirrored),
+            "rows": sum(choice.rows for choice in survey.mirrored),
+            "seconds": round(_load_s(survey)),
+            "disk_bytes": sum(choice.disk_bytes for choice in survey.mirrored),
         },
         "findings": [
-            {"name": c.name, "message": c.message, "hint": c.hint} for c in found.findings
+            {"name": c.name, "message": c.message, "hint": c.hint} for c in survey.findings
         ],
         "wrote": [str(file) for file in files],
     }

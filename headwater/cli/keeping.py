@@ -1,4 +1,4 @@
-"""`headwater events retain`, `forget-keys`, `delete`: what of the log is kept for how long."""
+"""`headwater events retain`, `forget-keys`, `delete`: retention of the log."""
 
 from __future__ import annotations
 

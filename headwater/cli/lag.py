@@ -1,4 +1,4 @@
-"""`headwater lag`: how long it takes until what is committed now is there, and who is behind."""
+"""`headwater lag`: the time from a commit until each view has it, and the views that are behind."""
 
 from __future__ import annotations
 
@@ -47,22 +47,24 @@ def lag(
             return views.lag(own or names or (), timeout_s)
 
     done = for_each(options.platforms(names or ()), measured)
-    found = [each for lags in done.found.values() for each in lags]
-    print_rows([_row(each) for each in found], as_json=as_json, title="", empty="no view is kept")
-    late = [each for each in found if each.seconds is None]
+    measurements = [each for lags in done.results.values() for each in lags]
+    print_rows(
+        [_row(each) for each in measurements], as_json=as_json, title="", empty="no view is kept"
+    )
+    late = [each for each in measurements if each.seconds is None]
     if late:
         if not as_json:
-            stderr.print(f"{len(late)} of {len(found)} are behind after {timeout_s:g} s")
+            stderr.print(f"{len(late)} of {len(measurements)} are behind after {timeout_s:g} s")
         raise typer.Exit(EXIT_UNHEALTHY)
     done.end()
 
 
-def _row(found: Lag) -> dict[str, Any]:
-    late = found.late
+def _row(measurement: Lag) -> dict[str, Any]:
+    late = measurement.late
     return {
-        "view": found.view,
-        "store": str(found.store),
-        "seconds": None if found.seconds is None else round(found.seconds, 2),
+        "view": measurement.view,
+        "store": str(measurement.store),
+        "seconds": None if measurement.seconds is None else round(measurement.seconds, 2),
         "behind": None if late is None else str(late.stage),
         "behind_bytes": None if late is None else late.behind_bytes,
         "still_s": None if late is None or late.still_s is None else round(late.still_s, 1),

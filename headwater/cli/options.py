@@ -72,7 +72,7 @@ class ProjectOptions:
         """Opens the part of one source: the chosen one, that of a view, or the only one.
 
         Raises:
-            UsageError: There are several sources, and none of these says which.
+            UsageError: There are several sources, and none of these chooses one.
         """
         project = self.project()
         if self.chosen is None and view is not None:
@@ -168,7 +168,7 @@ def view_of(place: str) -> str:
 
 
 class Commands(typer.Typer):
-    """Commands, of which a parameter may be a group of options, such as `ProjectOptions`."""
+    """Commands whose parameters may be groups of options, such as `ProjectOptions`."""
 
     def command(self, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         """Adds a command; see `typer.Typer.command`. Returns the function as it was."""
@@ -240,4 +240,4 @@ Timeout = Annotated[
     typer.Option("--timeout", min=0.0, help="Maximum wait for --at-least, in seconds."),
 ]
 TIMEOUT_S = 5.0
-"""As an application waits where it says nothing; see `projections.publishing.read_barrier`."""
+"""The default wait of applications too; see `projections.publishing.read_barrier`."""

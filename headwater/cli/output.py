@@ -1,4 +1,4 @@
-"""How answers and errors are printed."""
+"""Prints answers and errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
         rows: Same keys in each; the keys become headings.
         as_json: Whether a program reads.
         title: Heading of the table.
-        empty: What to say when there are no rows.
+        empty: Text printed if there are no rows.
     """
     if as_json:
         print_json(list(rows))
@@ -72,20 +72,20 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str, 
 
 
 def print_error(error: PlatformError, *, as_json: bool) -> None:
-    """Prints what failed, what was seen, and what repairs it.
+    """Prints an error: its message, its detail, and the command that repairs it.
 
-    An example is a row's own, for the person who asks; no log has it.
+    An example contains a row's values: it is printed for the user and never logged.
     """
     example: tuple[str, ...] = getattr(error, "example", ())
     if as_json:
-        said = {
+        document = {
             "code": error.code,
             "message": error.message,
             "detail": error.detail,
             "hint": error.hint and completed(error.hint),
             "retriable": error.retriable,
         }
-        print_json({"error": {**said, "example": list(example)} if example else said})
+        print_json({"error": {**document, "example": list(example)} if example else document})
         return
     stderr.print(f"[bold red]error[/] [dim]{error.code}[/] {escape(error.message)}", soft_wrap=True)
     if error.detail:

@@ -43,8 +43,8 @@ def subscriptions(
 ) -> None:
     """Show the position and lag of each partition of each subscription."""
     with _open(options) as control:
-        found = [one for name in control.names() for one in control.status(name)]
-    rows = [_row(asdict(one)) for one in found]
+        partitions = [one for name in control.names() for one in control.status(name)]
+    rows = [_row(asdict(one)) for one in partitions]
     print_rows(rows, as_json=as_json, title="", empty="no subscription has ever run")
 
 
@@ -105,7 +105,7 @@ def list_parked(
     """List parked streams and timers."""
     with _open(options) as control:
         names = control.names() if name is None else [name]
-        found = [
+        items = [
             {**_NOTHING, "subscription": one, **waiting}
             for one in names
             for waiting in (
@@ -113,7 +113,7 @@ def list_parked(
                 *map(asdict, control.parked_timers(one)),
             )
         ]
-    rows = [_row(one) for one in found]
+    rows = [_row(one) for one in items]
     print_rows(rows, as_json=as_json, title="", empty="nothing is parked")
 
 
@@ -201,10 +201,10 @@ def _open(options: LogOptions) -> Subscriptions:
 def _which(
     stream: str | None, process: str | None, timer: str | None, *, several: bool = False
 ) -> str:
-    """Returns what a command is about, in words.
+    """Describes the stream, timer or selection of a command.
 
     Raises:
-        UsageError: It is about nothing, or about two things.
+        UsageError: The command names none, or more than one.
     """
     if (process is None) != (timer is None):
         raise UsageError("a timer needs --process ID and --timer NAME")

@@ -1,4 +1,4 @@
-"""`headwater plan` and `headwater apply`: what differs from what is declared, and making it so."""
+"""`headwater plan` and `headwater apply`: differences from the declared state, and their repair."""
 
 from __future__ import annotations
 
@@ -78,22 +78,22 @@ def plan(
                 "unseen": _documents(done, 2),
                 "building": [
                     {**done.named(source), "view": view, "store": store}
-                    for source, (*_, building) in done.found.items()
+                    for source, (*_, building) in done.results.items()
                     for view, store in building
                 ],
             }
         )
     else:
-        for source, (found, warnings, unseen, building) in done.found.items():
+        for source, (differences, warnings, unseen, building) in done.results.items():
             done.heading(source)
-            show(found, done.about(source), "" if unseen else _AS_DECLARED)
+            show(differences, done.about(source), "" if unseen else _AS_DECLARED)
             for part in unseen:
                 text = f"{part.name} {part.message}; {_hint(part, done.about(source))}"
                 stderr.print(f"[yellow]not seen[/] {escape(text)}", soft_wrap=True)
             print_building(building)
             for check in warnings:
                 _warn(check)
-    different = any(found or unseen for found, _, unseen, _ in done.found.values())
+    different = any(differences or unseen for differences, _, unseen, _ in done.results.values())
     done.end(EXIT_UNHEALTHY if different else 0)
 
 
@@ -114,16 +114,16 @@ def print_building(places: Sequence[tuple[str, Store]]) -> None:
 
 
 def _warn(check: Check) -> None:
-    told = f"{check.name}: {check.message}" + (f"; {check.detail}" if check.detail else "")
-    stderr.print(f"[yellow]warning[/] {escape(told)}", soft_wrap=True)
+    text = f"{check.name}: {check.message}" + (f"; {check.detail}" if check.detail else "")
+    stderr.print(f"[yellow]warning[/] {escape(text)}", soft_wrap=True)
 
 
 def _documents(done: PerSource[Any], place: int) -> list[dict[str, Any]]:
-    """The JSON form of one part of what was found for each source."""
+    """The JSON form of one part of each source's results."""
     return [
         {**done.named(source), **asdict(each), "hint": _hint(each, done.about(source))}
-        for source, found in done.found.items()
-        for each in found[place]
+        for source, parts in done.results.items()
+        for each in parts[place]
     ]
 
 
@@ -148,7 +148,7 @@ def _migration_effects(platform: Platform, migration: Path, *, as_json: bool) ->
             }
             for effect in effects
         ]
-        print_rows(rows, as_json=False, title="", empty="nothing becomes of any view")
+        print_rows(rows, as_json=False, title="", empty="no view is affected")
     if any(effect.broken for effect in effects):
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -171,24 +171,26 @@ def apply(
     """
     done = for_each(options.platforms(), lambda each: (each.apply(), each.plan()))
     if as_json:
-        changes = [change for changes, _ in done.found.values() for change in changes]
+        changes = [change for changes, _ in done.results.values() for change in changes]
         print_json({"changes": changes, "left": _documents(done, 1)})
     else:
-        for source, (changes, left) in done.found.items():
+        for source, (changes, left) in done.results.items():
             done.heading(source)
             for change in changes:
                 stdout().print(change, markup=False, soft_wrap=True)
             if not changes:
                 stderr.print("nothing to change")
             show(left, done.about(source))
-    done.end(EXIT_UNHEALTHY if any(left for _, left in done.found.values()) else 0)
+    done.end(EXIT_UNHEALTHY if any(left for _, left in done.results.values()) else 0)
 
 
-def show(found: Sequence[Difference], source: str | None = None, empty: str = _AS_DECLARED) -> None:
-    """Prints differences as a table for people, with what repairs those that apply does not.
+def show(
+    differences: Sequence[Difference], source: str | None = None, empty: str = _AS_DECLARED
+) -> None:
+    """Prints differences as a table, with the commands for those that `apply` does not repair.
 
     Args:
-        found: The differences.
+        differences: The differences.
         source: Their source, if the project has several.
         empty: Printed if there are none.
     """
@@ -205,6 +207,6 @@ def show(found: Sequence[Difference], source: str | None = None, empty: str = _A
             "to": difference.want,
             "repair": repair(difference),
         }
-        for difference in found
+        for difference in differences
     ]
     print_rows(rows, as_json=False, title="", empty=empty)

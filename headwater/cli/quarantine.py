@@ -55,9 +55,9 @@ def list_keys(
     picked = KeySelection(view, store, key, code)
     done = for_each(_platforms(options, view), lambda each: _keys(each, picked))
     rows = [
-        {**done.named(source), **_shown(asdict(each), as_json=as_json)}
-        for source, found in done.found.items()
-        for each in found
+        {**done.named(source), **_display_row(asdict(each), as_json=as_json)}
+        for source, keys in done.results.items()
+        for each in keys
     ]
     print_rows(rows, as_json=as_json, title="", empty="nothing waits")
     done.end()
@@ -78,8 +78,8 @@ def show(
 ) -> None:
     """Show each quarantined record: its log position, its cause and, on request, its content."""
     with _opened(options, view) as (connection, source, _):
-        found = quarantine_admin.records(connection, source, KeySelection(view, store, key, code))
-    rows = [_record(asdict(each), values=values) for each in found]
+        records = quarantine_admin.records(connection, source, KeySelection(view, store, key, code))
+    rows = [_record(asdict(each), values=values) for each in records]
     if as_json or not rows:
         print_rows(rows, as_json=as_json, title="", empty="nothing waits")
         return
@@ -176,7 +176,7 @@ def _narrowed(picked: KeySelection, *, everything: bool) -> KeySelection:
     return picked
 
 
-def _shown(row: dict[str, Any], *, as_json: bool) -> dict[str, Any]:
+def _display_row(row: dict[str, Any], *, as_json: bool) -> dict[str, Any]:
     row |= {name: row[name].isoformat(timespec="seconds") for name in row if name.endswith("_at")}
     if as_json:
         return row

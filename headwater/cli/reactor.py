@@ -57,10 +57,10 @@ def resume(
     *,
     options: LogOptions,
 ) -> None:
-    """Let a paused reactor go on where it was."""
+    """Resume a paused reactor from its position."""
     with _open(options) as control:
         control.resume(name)
-    typer.echo(f"{name} goes on")
+    typer.echo(f"{name} is resumed")
 
 
 @app.command("parked")

@@ -108,7 +108,7 @@ def list_parked(
     options: GroupOptions,
     as_json: Json = False,
 ) -> None:
-    """List the keys that are parked because an effect failed; no values of keys are shown."""
+    """List the keys that are parked because an effect failed, without their values."""
     from cdc import consumer  # noqa: PLC0415  # needs the extra
 
     kafka, source = options.place()

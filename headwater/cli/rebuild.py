@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from projections.versions.version import ViewVersion
 
 _SHARE = 0.5
-"""Half of a core: live views are hardly slower beside it."""
+"""Half of a core: it hardly slows live views."""
 
 _SHARE_MIN = 0.0001
 
 _NICENESS = 10
-"""It gives way to whatever else wants its core: readers wait for that, nobody for a rebuild."""
+"""It yields its core to other processes: readers wait for those, but not for a rebuild."""
 
 
 class CutoverRule(StrEnum):
-    """When a version that is built is shown without being asked for."""
+    """When a new version becomes active automatically."""
 
     WHEN_EXPLAINED = "when-explained"
-    """If nothing differs from what readers see but what the changed definition explains."""
+    """If the changed definition explains every difference from the active version."""
 
 
 FromSource = Annotated[
@@ -98,10 +98,10 @@ def rebuild(
 
 @contextmanager
 def _filling(name: str, share: float, *, as_json: bool) -> Iterator[FillOptions]:
-    """How it is filled: with a line that says how far it is, and an end at Ctrl-C."""
+    """Yields the options of a fill with a progress line, which Ctrl-C ends."""
     from projections.versions import fill as filling  # noqa: PLC0415  # half a second of import
 
-    with _interrupted() as stopped, _bar(name, shown=not as_json) as show_progress:
+    with _interrupted() as stopped, _bar(name, visible=not as_json) as show_progress:
         try:
             yield filling.FillOptions(
                 share, stopped, show_progress, (lambda _: None) if as_json else _print_progress
@@ -129,7 +129,7 @@ def _print_held(version: ViewVersion, *, as_json: bool) -> None:
 
 
 def _cut_over_held(versions: Versions, version: ViewVersion, *, as_json: bool) -> None:
-    """Moves readers to a version that is held, if the rule lets it."""
+    """Moves readers to a held version, if the rule permits it."""
     switched = versions.cutover_when_explained(version.view, version.number)
     if as_json:
         difference = switched.difference
@@ -154,16 +154,16 @@ def _print_cutover(switched: Switched) -> None:
         return
     show_still(switched)
     why = (
-        "views made from it would stand still"
+        "views derived from it would be paused"
         if switched.difference is not None and switched.difference.same
-        else "it differs in what its definition does not explain"
+        else "its definition does not explain every difference"
     )
     stdout().print(f"version {number} of view {name} is held: {why}", markup=False, soft_wrap=True)
     stderr.print(f"accept that: headwater view cutover {name} --accept-differences")
 
 
 def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
-    """Prints what a rebuild would do: one document, or lines on stderr."""
+    """Prints the plan of a rebuild: one document, or lines on stderr."""
     planned_document = {
         "view": planned.view,
         "differs": planned.differs,
@@ -188,7 +188,7 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     filled_from = {"archive": "the archive", "source": "a read of its table"}
     lines = [
         ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
-        ("filled from", filled_from.get(planned.source, "the tables of what it reads")),
+        ("filled from", filled_from.get(planned.source, "the tables of its inputs")),
         ("to replay" if archived else "to read", f"{counted}, {takes}"),
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),
@@ -203,8 +203,8 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     lines += [("stand still", f"{name}: {why}") for name, why in planned.stand_still.items()]
     if planned.lacking is not None:
         lines += [("refused", planned.lacking), ("instead", planned.instead or "")]
-    for what, text in lines:
-        stderr.print(f"{what:<12}{escape(text)}", soft_wrap=True)
+    for label, text in lines:
+        stderr.print(f"{label:<12}{escape(text)}", soft_wrap=True)
 
 
 def _filler(way: FillWay) -> dict[str, str]:
@@ -216,22 +216,22 @@ def _mib(size: int) -> str:
 
 
 @contextmanager
-def _bar(name: str, *, shown: bool) -> Iterator[Callable[[ReplayProgress], None]]:
-    """A line that says how far a replay is, and how long it will take."""
+def _bar(name: str, *, visible: bool) -> Iterator[Callable[[ReplayProgress], None]]:
+    """A line with the progress of a replay and its remaining time."""
     columns = (
         TextColumn("[dim]{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[figures]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=stderr, disable=not shown, transient=True) as bar:
+    with Progress(*columns, console=stderr, disable=not visible, transient=True) as bar:
         task = bar.add_task(f"rebuild of {escape(name)}", total=None, figures="")
 
         lap = 0
 
         def show_progress(now: ReplayProgress) -> None:
             nonlocal lap
-            if now.lap != lap:  # what was left of the one before says nothing of this one
+            if now.lap != lap:  # the previous round does not predict this one
                 lap = now.lap
                 bar.reset(
                     task, description=f"rebuild of {escape(name)}, catch-up round {lap}", figures=""
@@ -245,7 +245,7 @@ def _bar(name: str, *, shown: bool) -> Iterator[Callable[[ReplayProgress], None]
 
 @contextmanager
 def _interrupted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets, so that what is under way comes to a good end."""
+    """An event that Ctrl-C sets, so that the replay stops cleanly."""
     stopped = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
     try:

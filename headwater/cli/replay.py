@@ -74,7 +74,7 @@ def replay(
 
 
 def _row(done: ViewReplay) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "view": done.view,
         "made_from": ", ".join(done.made_from),
         "applied_through": str(done.applied_through),
@@ -82,8 +82,8 @@ def _row(done: ViewReplay) -> dict[str, Any]:
         "rows": done.rows,
     }
     if done.compared is not None:
-        found |= {"version": done.version, **_counts(done.compared)}
-    return found
+        row |= {"version": done.version, **_counts(done.compared)}
+    return row
 
 
 def _counts(compared: ReplayComparison) -> dict[str, int | None]:
@@ -96,20 +96,20 @@ def _counts(compared: ReplayComparison) -> dict[str, int | None]:
 
 
 def _document(done: ViewReplay, to: Path | None) -> dict[str, Any]:
-    found = _row(done) | {"made_from": list(done.made_from)}
+    document = _row(done) | {"made_from": list(done.made_from)}
     if to is not None:
-        found["table"] = str(to)
+        document["table"] = str(to)
     if done.compared is not None:
-        found["columns"] = list(done.compared.columns)
-        found["examples"] = [str(each) for each in done.compared.examples]
-    return found
+        document["columns"] = list(done.compared.columns)
+        document["examples"] = [str(each) for each in done.compared.examples]
+    return document
 
 
 def _show(compared: ReplayComparison) -> None:
-    """Names what differs to the person who asks; no log has it."""
+    """Prints the differences for the user; they are never logged."""
     if compared.columns:
         stderr.print(f"columns that differ: {escape(', '.join(compared.columns))}", soft_wrap=True)
     if compared.examples:
-        stderr.print("what readers see differs from the replay, such as")
+        stderr.print("the active version differs from the replay, such as")
     for example in compared.examples:
         stderr.print(f"  {escape(str(example))}", soft_wrap=True)

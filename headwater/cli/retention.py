@@ -1,4 +1,4 @@
-"""`headwater source retention`: how long the log lasts, and who is about to fall off its end."""
+"""`headwater source retention`: retention of topics, and readers that may lose records."""
 
 from __future__ import annotations
 

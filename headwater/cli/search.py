@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Suggestion,
     )
 
-# characters of a private range: no text has them, so nobody's text looks like a mark
+# characters of a private range: no text of a row contains them
 _MARKS = ("\ue000", "\ue001")
 _MARKED = "bold yellow"
 _CELL = 60
@@ -106,8 +106,8 @@ def search_view(
             _show(searcher.search(view, query), start, as_json=as_json)
 
 
-def _show_suggestions(found: Sequence[Suggestion], *, as_json: bool) -> None:
-    rows = [{"field": each.field, "value": each.value, "rows": each.rows} for each in found]
+def _show_suggestions(suggestions: Sequence[Suggestion], *, as_json: bool) -> None:
+    rows = [{"field": each.field, "value": each.value, "rows": each.rows} for each in suggestions]
     print_rows(rows, as_json=as_json, title="", empty="nothing begins like that")
 
 
@@ -123,8 +123,8 @@ def _show(answer: SearchAnswer, start: int, *, as_json: bool) -> None:
                 console.print(Text("   ").append(f"{name}: ", "dim").append_text(_marked(piece)))
     for name, values in answer.facets.items():
         _show_facet(name, values)
-    shown = f"{start + 1} to {start + len(answer.hits)} of " if answer.hits else ""
-    stderr.print(f"[dim]{shown}{answer.total:,} rows, {answer.took_ms} ms[/]")
+    hit_range = f"{start + 1} to {start + len(answer.hits)} of " if answer.hits else ""
+    stderr.print(f"[dim]{hit_range}{answer.total:,} rows, {answer.took_ms} ms[/]")
     if answer.did_you_mean is not None:
         stderr.print(f"did you mean: {escape(answer.did_you_mean)}")
 
@@ -154,8 +154,8 @@ def _parts(piece: str) -> Iterator[tuple[str, str]]:
     before, _, rest = piece.partition(_MARKS[0])
     yield before, ""
     while rest:
-        found, _, rest = rest.partition(_MARKS[1])
-        yield found, _MARKED
+        marked, _, rest = rest.partition(_MARKS[1])
+        yield marked, _MARKED
         between, _, rest = rest.partition(_MARKS[0])
         yield between, ""
 

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 _FIRST_CHANGE_S = 60.0
 _JOB_READY_S = 180.0
 _TABLE_READY_S = 2.0
-"""What each table may add: its snapshot, its index in search and its files."""
+"""Time that each table may add: its snapshot, its index in search and its files."""
 
-_TABLES_SHOWN_MAX = 24
-"""Up to so many tables are reported one by one; beyond that, a count of those that are done."""
+_TABLES_LISTED_MAX = 24
+"""Maximum number of tables reported one by one; of more, only their number is."""
 
 _LARGE_ROWS = 100_000
-"""Rows from which on a table's own progress is shown beside the count of many."""
+"""Minimum size of a table whose own progress is printed in addition to the count, rows."""
 
 _MIB = 1024 * 1024
 _ASK_S = 3
@@ -76,7 +76,7 @@ def up(
 
     Returns when the jobs maintain the views; everything then runs in the background until
     `headwater down`. A second `up` in the same folder joins the running services. If one of several
-    sources cannot be captured, its error is shown and the others are started.
+    sources cannot be captured, its error is printed and the others are started.
     """
     platforms = options.platforms()
     platform = platforms[0]  # servers and home folder are those of all
@@ -106,7 +106,7 @@ def up(
 
 
 def _reach(project: Project) -> None:
-    """Connects to the source once, before minutes go into servers that would have nothing to do.
+    """Connects to the source once, before the servers start, which takes minutes.
 
     Raises:
         PostgresError: It cannot be reached, or does not let the role in.
@@ -128,31 +128,32 @@ def down(options: ProjectOptions) -> None:
     try:
         project = options.project()
     except (HeadwaterError, CdcError, ProjectionError, EventStoreError):
-        return  # what runs can be stopped whatever its views say
+        return  # a running job can be stopped even if its views cannot be loaded
     for part in project.parts:
         _show_cost(part)
 
 
 def _show_cost(project: Project) -> None:
-    """Says what a capture that is down costs its source."""
+    """Prints the log that the source retains while its capture is down."""
     name = project.source.name
     dsn = project.settings.for_source(name).dsn
     if dsn is None:
         return  # the source was one of the servers
     try:
         with session.connect(dsn.get_secret_value(), timeout_s=_ASK_S) as connection:
-            found = slot.status(connection, CAPTURE_PREFIX + name)
+            slot_status = slot.status(connection, CAPTURE_PREFIX + name)
     except CdcError as error:
-        stderr.print(f"the source was not asked what its slot holds: {escape(error.message)}")
+        stderr.print(f"the retained log of the source is unknown: {escape(error.message)}")
         return
-    if found is None:
+    if slot_status is None:
         return
+    retained = f"{slot_status.retained_bytes / _MIB:,.1f} MiB"
     stderr.print(
-        f"[yellow]slot[/] {found.name} at the source holds {found.retained_bytes / _MIB:,.1f} MiB "
-        "of its log, and more with every write, until headwater up reads on",
+        f"[yellow]slot[/] {slot_status.name} at the source retains {retained} of its log, and more "
+        "with every write, until headwater up continues to read",
         soft_wrap=True,
     )
-    stderr.print("  for good: headwater source remove  shows what goes, and --yes removes it")
+    stderr.print("  permanently: headwater source remove lists the objects, and --yes removes them")
 
 
 def status(
@@ -162,17 +163,22 @@ def status(
 ) -> None:
     """Show the running services. Exits 3 if a service that should run does not."""
     folder = options.home_folder()
-    found = runtime.status(folder)
-    if found is not None:
-        explained = tuple(_explained(folder, service) for service in found.services)
-        found = replace(found, services=explained)
+    runtime_status = runtime.status(folder)
+    if runtime_status is not None:
+        explained = tuple(_explained(folder, service) for service in runtime_status.services)
+        runtime_status = replace(runtime_status, services=explained)
     if as_json:
-        print_json(_status_document(found))
-    elif found is None:
+        print_json(_status_document(runtime_status))
+    elif runtime_status is None:
         stderr.print("nothing was ever started here; headwater up starts it")
     else:
-        print_rows([_row(service) for service in found.services], as_json=False, title="", empty="")
-    if found is None or not found.ready:
+        print_rows(
+            [_row(service) for service in runtime_status.services],
+            as_json=False,
+            title="",
+            empty="",
+        )
+    if runtime_status is None or not runtime_status.ready:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -193,9 +199,9 @@ def logs(
 
 
 def _derive(platforms: Sequence[Platform], say: Callable[[str], None]) -> PerSource[None]:
-    """Starts every capture before any is waited for."""
+    """Starts every capture, then waits for each."""
     applied = for_each(platforms, lambda each: _apply(each, say))
-    begun = [each for each in platforms if each.project.source.name in applied.found]
+    begun = [each for each in platforms if each.project.source.name in applied.results]
     kept = for_each(begun, lambda each: _await_views(each, say)) if begun else applied
     return replace(kept, failed={**applied.failed, **kept.failed})
 
@@ -210,12 +216,12 @@ def _await_views(platform: Platform, say: Callable[[str], None]) -> None:
     if first is None:
         say(f"[cyan]captured[/] {_of(platform)}no row and no change so far")
     else:
-        what = "snapshot row" if first.snapshot else first.operation.name.lower()
-        text = f"first change event: {what} of {escape(str(first.table))}"
+        operation = "snapshot row" if first.snapshot else first.operation.name.lower()
+        text = f"first change event: {operation} of {escape(str(first.table))}"
         say(f"[cyan]captured[/] {_of(platform)}{text}")
     tables = len(platform.project.source.tables)
-    teller = progress_printer(say, tables)
-    platform.await_job(_JOB_READY_S + _TABLE_READY_S * tables, teller)
+    report_progress = progress_printer(say, tables)
+    platform.await_job(_JOB_READY_S + _TABLE_READY_S * tables, report_progress)
     say(f"[green]views are being kept[/]; {_of(platform)}headwater view status shows how far")
 
 
@@ -226,49 +232,49 @@ def _of(platform: Platform) -> str:
 
 
 def progress_printer(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
-    """Returns what shows how far so many tables have been read: each of few, a count of many."""
-    return _progress_printer(say) if tables <= _TABLES_SHOWN_MAX else _counter(say, tables)
+    """Returns a function that prints the progress of reads: of each table, or a count of many."""
+    return _progress_printer(say) if tables <= _TABLES_LISTED_MAX else _counter(say, tables)
 
 
 def _progress_printer(say: Callable[[str], None]) -> Callable[[list[ReadReport]], None]:
-    """Says how far tables have been read, whenever that has changed."""
-    said: dict[str, str] = {}
+    """Returns a function that prints the progress of each table whenever it has changed."""
+    printed: dict[str, str] = {}
     complete: set[str] = set()
 
-    def tell(found: list[ReadReport]) -> None:
-        ended = [line for line in found if line.state == "done" and line.table not in complete]
+    def report(reports: list[ReadReport]) -> None:
+        ended = [line for line in reports if line.state == "done" and line.table not in complete]
         complete.update(line.table for line in ended)
         if len(ended) > _EACH_MAX:
             rows = sum(line.rows_read for line in ended)
             done = f"{len(ended)} tables done, {rows:,} rows: {names(each.table for each in ended)}"
             say(f"[cyan]read[/]     {escape(done)}")
             ended = []
-        for line in found:
+        for line in reports:
             if line.state == "done" and line not in ended:
                 continue
             if line.state not in ("reading", "done", "failed") and line.failure is None:
                 continue
-            if said.get(line.table) != (text := _progress(line)):
-                said[line.table] = text
+            if printed.get(line.table) != (text := _progress(line)):
+                printed[line.table] = text
                 say(f"[cyan]read[/]     {escape(text)}")
 
-    return tell
+    return report
 
 
 def _counter(say: Callable[[str], None], tables: int) -> Callable[[list[ReadReport]], None]:
-    """Says how many tables have been read; names those that take long, and those that fail."""
-    tell = _progress_printer(say)
-    said = ""
+    """Returns a function that prints the number of complete tables, and slow or failed ones."""
+    report = _progress_printer(say)
+    printed = ""
 
-    def count(found: list[ReadReport]) -> None:
-        nonlocal said
-        done = sum(line.state == "done" for line in found)
-        rows = sum(line.rows_read for line in found)
+    def count(reports: list[ReadReport]) -> None:
+        nonlocal printed
+        done = sum(line.state == "done" for line in reports)
+        rows = sum(line.rows_read for line in reports)
         text = f"{done} of {tables} tables, {rows:,} rows"
-        if text != said:
-            said = text
+        if text != printed:
+            printed = text
             say(f"[cyan]read[/]     {text}")
-        tell([line for line in found if line.failure or _large(line)])
+        report([line for line in reports if line.failure or _large(line)])
 
     return count
 
@@ -291,12 +297,12 @@ def _announce(event: StatusEvent, say: Callable[[str], None]) -> None:
 
 
 def _explained(folder: Path, service: ServiceStatus) -> ServiceStatus:
-    """Puts a job's own words before its exit code, which says nothing."""
+    """Puts a job's own error before its exit code."""
     command, _, source = service.name.partition(".")
     if command != JOB or service.last_error is None:
         return service
-    said = JobReport(run_folder(folder, source or None)).error
-    return replace(service, last_error=f"{said} ({service.last_error})") if said else service
+    error = JobReport(run_folder(folder, source or None)).error
+    return replace(service, last_error=f"{error} ({service.last_error})") if error else service
 
 
 def _row(service: ServiceStatus) -> dict[str, object]:
@@ -311,11 +317,11 @@ def _row(service: ServiceStatus) -> dict[str, object]:
     }
 
 
-def _status_document(found: RuntimeStatus | None) -> dict[str, object]:
-    if found is None:
+def _status_document(runtime_status: RuntimeStatus | None) -> dict[str, object]:
+    if runtime_status is None:
         return {"running": False, "ready": False, "services": []}
     return {
-        "running": found.running,
-        "ready": found.ready,
-        "services": [asdict(service) for service in found.services],
+        "running": runtime_status.running,
+        "ready": runtime_status.ready,
+        "services": [asdict(service) for service in runtime_status.services],
     }

@@ -1,4 +1,4 @@
-"""`headwater source slot`: what the slot holds back at the source, and what becomes of it."""
+"""`headwater source slot`: the log that the slot retains, and when it fills the disk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def slot(
     size = disk_bytes or platform.project.settings.for_source(spec.name).wal_disk_bytes
     loss = capture.loss(spec)
     with session.connect(spec.dsn) as connection:
-        found = pressure.look(
+        slot_pressure = pressure.look(
             connection,
             spec.slot,
             beat_s=spec.heartbeat_interval_ms / 1000,
@@ -56,10 +56,10 @@ def slot(
             before=captures.noted_wal(connection, spec.name),
         )
     if as_json:
-        print_json({**_document(found), "loss": None if loss is None else loss.document()})
+        print_json({**_document(slot_pressure), "loss": None if loss is None else loss.document()})
     else:
-        _print(found, loss)
-    if found is None or loss is not None or found.level is Level.DANGER:
+        _print(slot_pressure, loss)
+    if slot_pressure is None or loss is not None or slot_pressure.level is Level.DANGER:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -75,68 +75,78 @@ def _free(connection: Connection[Any], size: int | None) -> int | None:
     return shutil.disk_usage(log).free if log is not None and log.is_dir() else None
 
 
-def _document(found: Pressure | None) -> dict[str, object]:
-    if found is None:
+def _document(slot_pressure: Pressure | None) -> dict[str, object]:
+    if slot_pressure is None:
         return {"slot": None, "level": Level.DANGER.value}
     slot = {
-        **asdict(found.slot),
-        "restart_lsn": _text(found.slot.restart_lsn),
-        "confirmed_flush_lsn": _text(found.slot.confirmed_flush_lsn),
-        "inactive_since": _text(found.slot.inactive_since),
+        **asdict(slot_pressure.slot),
+        "restart_lsn": _text(slot_pressure.slot.restart_lsn),
+        "confirmed_flush_lsn": _text(slot_pressure.slot.confirmed_flush_lsn),
+        "inactive_since": _text(slot_pressure.slot.inactive_since),
     }
     return {
         "slot": slot,
-        "level": found.level.value,
-        "moves": found.moves,
-        "wal_bytes_per_s": round(found.bytes_per_s),
-        "keep_bytes": found.keep_bytes,
-        "idle_s": found.idle_s,
-        "oldest_writer": None if found.writer is None else str(found.writer),
-        "disk_free_bytes": found.disk_bytes,
-        "disk_full_in_s": _whole(found.disk_full_in_s),
-        "given_up_in_s": _whole(found.given_up_in_s),
+        "level": slot_pressure.level.value,
+        "moves": slot_pressure.moves,
+        "wal_bytes_per_s": round(slot_pressure.bytes_per_s),
+        "keep_bytes": slot_pressure.keep_bytes,
+        "idle_s": slot_pressure.idle_s,
+        "oldest_writer": None if slot_pressure.writer is None else str(slot_pressure.writer),
+        "disk_free_bytes": slot_pressure.disk_bytes,
+        "disk_full_in_s": _whole(slot_pressure.disk_full_in_s),
+        "given_up_in_s": _whole(slot_pressure.given_up_in_s),
     }
 
 
-def _print(found: Pressure | None, loss: capture.Loss | None) -> None:
+def _print(slot_pressure: Pressure | None, loss: capture.Loss | None) -> None:
     if loss is not None:
         stderr.print(f"[bold red]lost[/] [dim]{loss.code}[/] {escape(loss.message)}")
         stderr.print("  [dim]repair[/] headwater source repair --yes")
-    if found is None:
+    if slot_pressure is None:
         stderr.print("the source has no slot; headwater up makes the first one")
         return
-    seen = found.slot
-    held = f"{seen.holder or 'somebody'}, process {seen.active_pid}" if seen.active else "nobody"
+    seen = slot_pressure.slot
+    held = (
+        f"{seen.holder or 'unknown'}, process {seen.active_pid}" if seen.active else "no connector"
+    )
     since = f" since {seen.inactive_since:%Y-%m-%d %H:%M:%S} UTC" if seen.inactive_since else ""
     rows: list[tuple[str, str]] = [
         ("slot", seen.name),
-        ("level", f"{found.level.value}"),
+        ("level", f"{slot_pressure.level.value}"),
         ("read by", held + ("" if seen.active else since)),
         ("keeps the log from", f"{seen.restart_lsn}"),
-        ("oldest open writer", f"{found.writer or 'none'}"),
+        ("oldest open writer", f"{slot_pressure.writer or 'none'}"),
         ("has everything through", f"{seen.confirmed_flush_lsn}"),
         ("holds back", f"{_mib(seen.retained_bytes)} ({seen.invalidation or seen.wal_status})"),
-        ("may hold back", _mib(found.keep_bytes) if found.keep_bytes else "any amount"),
-        ("log grows by", f"{_mib(round(found.bytes_per_s))}/s"),
-        ("free on its disk", _mib(found.disk_bytes) if found.disk_bytes is not None else "unknown"),
-        ("disk full in", _time_left(found.disk_full_in_s)),
-        ("given up in", _time_left(found.given_up_in_s)),
+        (
+            "may hold back",
+            _mib(slot_pressure.keep_bytes) if slot_pressure.keep_bytes else "any amount",
+        ),
+        ("log grows by", f"{_mib(round(slot_pressure.bytes_per_s))}/s"),
+        (
+            "free on its disk",
+            _mib(slot_pressure.disk_bytes) if slot_pressure.disk_bytes is not None else "unknown",
+        ),
+        ("disk full in", _time_left(slot_pressure.disk_full_in_s)),
+        ("given up in", _time_left(slot_pressure.given_up_in_s)),
     ]
     print_rows([{"": name, " ": value} for name, value in rows], as_json=False, title="", empty="")
-    if found.level is not Level.OK:
-        colour = _COLOURS[found.level]
-        stdout().print(f"[{colour}]{found.level.value}[/] {_advice(found)}", soft_wrap=True)
+    if slot_pressure.level is not Level.OK:
+        colour = _COLOURS[slot_pressure.level]
+        stdout().print(
+            f"[{colour}]{slot_pressure.level.value}[/] {_advice(slot_pressure)}", soft_wrap=True
+        )
 
 
-def _advice(found: Pressure) -> str:
-    if found.slot.lost:
+def _advice(slot_pressure: Pressure) -> str:
+    if slot_pressure.slot.lost:
         return "the server has given up the log that this slot should have kept"
-    if not found.slot.active:
+    if not slot_pressure.slot.active:
         return "no connector reads from the slot; headwater source status shows why"
-    if not found.moves:
-        return "its reader stands still; headwater source status says why"
-    if found.writer is not None:
-        return f"the log is kept since an open transaction began: {found.writer}"
+    if not slot_pressure.moves:
+        return "its reader makes no progress; headwater source status shows why"
+    if slot_pressure.writer is not None:
+        return f"the log is kept since an open transaction began: {slot_pressure.writer}"
     return "the slot holds back more than max_wal_size"
 
 

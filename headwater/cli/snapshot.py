@@ -1,4 +1,4 @@
-"""`headwater source resnapshot`, and how the reads of tables are shown."""
+"""`headwater source resnapshot`, and the listing of reads."""
 
 from __future__ import annotations
 
@@ -69,27 +69,27 @@ def resnapshot(
         stderr.print("the same read is waiting already")
     read = asked.read
     if wait:
-        read = request.wait(spec, read.id, wait_s, _told())
+        read = request.wait(spec, read.id, wait_s, _progress_printer())
     _print(read, as_json=as_json, text=_sentence(read))
 
 
-def print_reads(found: Sequence[ReadReport]) -> None:
-    """Prints how far tables are read, for people."""
-    rows = [row_of(line) for line in found]
+def print_reads(reports: Sequence[ReadReport]) -> None:
+    """Prints the progress of reads as a table."""
+    rows = [row_of(line) for line in reports]
     print_rows(rows, as_json=False, title="", empty="no table is captured")
-    for line in found:
+    for line in reports:
         if line.failure:
             stderr.print(f"{escape(line.table)}: {escape(line.failure)}", soft_wrap=True)
 
 
 def row_of(line: ReadReport) -> dict[str, object]:
-    """Returns a line of the table that people see."""
-    what = line.table if line.what == "table" else f"{line.table} ({line.what})"
+    """Returns a line of that table."""
+    table = line.table if line.what == "table" else f"{line.table} ({line.what})"
     expected = f"{line.rows_expected:,}" if line.rows_expected is not None else "?"
     rows = f"{line.rows_read:,}" if line.state == "done" else f"{line.rows_read:,} of {expected}"
     return {
         "read": line.id,
-        "table": what,
+        "table": table,
         "state": line.state,
         "rows": rows if line.id is not None else None,
         "percent": f"{line.percent:g} %" if line.percent is not None else None,
@@ -98,9 +98,9 @@ def row_of(line: ReadReport) -> dict[str, object]:
     }
 
 
-def documents(found: Sequence[ReadReport]) -> list[dict[str, Any]]:
-    """Returns the same for programs."""
-    return [asdict(line) for line in found]
+def documents(reports: Sequence[ReadReport]) -> list[dict[str, Any]]:
+    """Returns the reads as JSON documents."""
+    return [asdict(line) for line in reports]
 
 
 def _print(read: Read, *, as_json: bool, text: str) -> None:
@@ -116,13 +116,13 @@ def _sentence(read: Read) -> str:
     return f"read {read.id} of {read.table} is {read.state}; headwater source status shows it"
 
 
-def _told() -> Any:
-    shown: list[str] = []
+def _progress_printer() -> Any:
+    printed: list[str] = []
 
     def show_progress(read: Read) -> None:
         text = read.failure or f"{read.state}, {read.rows_read:,} rows"
-        if shown != [text]:
-            shown[:] = [text]
+        if printed != [text]:
+            printed[:] = [text]
             stderr.print(escape(text), soft_wrap=True)
 
     return show_progress
@@ -135,7 +135,7 @@ def key_of(text: str) -> object:
     try:
         return json.loads(text, parse_int=str, parse_float=str)  # no digit is lost
     except json.JSONDecodeError:
-        return text  # a text may begin so, too; what it is none of is refused by its type
+        return text  # a text may begin so, too; the column's type refuses anything else
 
 
 def _spec(options: SourceOptions) -> CaptureSpec:

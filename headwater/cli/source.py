@@ -1,4 +1,4 @@
-"""`headwater source`: what is captured, how far, and what its slot holds back."""
+"""`headwater source`: captured tables, their progress, and the log that the slot retains."""
 
 from __future__ import annotations
 
@@ -78,13 +78,15 @@ def status(
     """
     done = for_each(options.platforms(), _looked)
     if as_json:
-        found = [{**done.named(source), **_document(*seen)} for source, seen in done.found.items()]
-        print_json(found if done.several else found[0])
+        statuses = [
+            {**done.named(source), **_document(*seen)} for source, seen in done.results.items()
+        ]
+        print_json(statuses if done.several else statuses[0])
     else:
-        for source, seen in done.found.items():
+        for source, seen in done.results.items():
             done.heading(source)
             _print_status(*seen)
-    healthy = all(found.healthy for found, _ in done.found.values())
+    healthy = all(each.healthy for each, _ in done.results.values())
     done.end(0 if healthy else EXIT_UNHEALTHY)
 
 
@@ -93,29 +95,35 @@ def _looked(platform: Platform) -> tuple[capture.SourceStatus, list[ReadReport]]
     return capture.status(spec), reads(spec)
 
 
-def _document(found: capture.SourceStatus, tables: list[ReadReport]) -> dict[str, object]:
-    topics = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
-    lost = None if found.loss is None else found.loss.document()
-    return {**asdict(found), "end_offsets": topics, "tables": documents(tables), "loss": lost}
+def _document(source_status: capture.SourceStatus, tables: list[ReadReport]) -> dict[str, object]:
+    topics = [_topic_row(*place, end) for place, end in sorted(source_status.end_offsets.items())]
+    lost = None if source_status.loss is None else source_status.loss.document()
+    return {
+        **asdict(source_status),
+        "end_offsets": topics,
+        "tables": documents(tables),
+        "loss": lost,
+    }
 
 
-def _print_status(found: capture.SourceStatus, tables: list[ReadReport]) -> None:
+def _print_status(source_status: capture.SourceStatus, tables: list[ReadReport]) -> None:
     out = stdout()
-    if found.loss is not None:
-        stderr.print(f"[bold red]lost[/] [dim]{found.loss.code}[/] {escape(found.loss.message)}")
+    if source_status.loss is not None:
+        loss = source_status.loss
+        stderr.print(f"[bold red]lost[/] [dim]{loss.code}[/] {escape(loss.message)}")
         stderr.print("  [dim]repair[/] headwater source repair --yes")
-    _print_flow(found.flow)
-    out.print(f"connector  {found.connector_state}, task {found.task_state}")
-    if found.failure:
-        out.print(f"failure    {escape(found.failure)}", soft_wrap=True)
-    if found.slot is not None:
-        out.print(f"slot       {_slot_line(found.slot)}")
-    rows = [_topic_row(*place, end) for place, end in sorted(found.end_offsets.items())]
+    _print_flow(source_status.flow)
+    out.print(f"connector  {source_status.connector_state}, task {source_status.task_state}")
+    if source_status.failure:
+        out.print(f"failure    {escape(source_status.failure)}", soft_wrap=True)
+    if source_status.slot is not None:
+        out.print(f"slot       {_slot_line(source_status.slot)}")
+    rows = [_topic_row(*place, end) for place, end in sorted(source_status.end_offsets.items())]
     print_rows(rows, as_json=False, title="", empty="no topic yet")
     print_reads(tables)
-    if found.drift:
+    if source_status.drift:
         stderr.print("not as it was applied; headwater apply makes it so again:")
-        show(found.drift)
+        show(source_status.drift)
 
 
 @app.command("pause")
@@ -168,7 +176,7 @@ def role(
     if spec.columns:
         with session.connect(spec.dsn) as connection:
             columns = columns_read(connection, spec)
-    found = statements(
+    sql = statements(
         spec,
         database,
         name,
@@ -177,9 +185,9 @@ def role(
         managed=PROVIDERS[managed] if managed else None,
     )
     if as_json:
-        print_json([asdict(statement) for statement in found])
+        print_json([asdict(statement) for statement in sql])
         return
-    for statement in found:
+    for statement in sql:
         typer.echo(f"-- {statement.why}\n{statement.sql}\n")
 
 
@@ -199,7 +207,7 @@ def _spec(options: SourceOptions) -> capture.CaptureSpec:
 
 def _print_flow(flow: capture.Flow) -> None:
     since = f" since {flow.since:%Y-%m-%d %H:%M:%S} UTC" if flow.since else ""
-    # the newest heartbeat that came through is what a stall begins with
+    # a stall begins after the newest heartbeat that was received
     stands = since if flow.state is capture.FlowState.STALLED else ""
     stdout().print(f"flow       {flow.state}{stands}")
     stdout().print(f"seen       {escape(flow.seen)}", soft_wrap=True)
@@ -209,9 +217,10 @@ def _topic_row(topic: str, partition: int, end: int) -> dict[str, object]:
     return {"topic": topic, "partition": partition, "records": end}
 
 
-def _slot_line(found: capture.SlotStatus) -> str:
+def _slot_line(slot_status: capture.SlotStatus) -> str:
     return (
-        f"{found.name}: {'active' if found.active else 'inactive'}, "
-        f"confirmed through {found.confirmed_flush_lsn}, "
-        f"holds {found.retained_bytes / 1024 / 1024:.1f} MiB of log ({found.wal_status})"
+        f"{slot_status.name}: {'active' if slot_status.active else 'inactive'}, "
+        f"confirmed through {slot_status.confirmed_flush_lsn}, "
+        f"holds {slot_status.retained_bytes / 1024 / 1024:.1f} MiB of log "
+        f"({slot_status.wal_status})"
     )

@@ -1,4 +1,4 @@
-"""`headwater source remove`: takes away again what a capture has made, part by part."""
+"""`headwater source remove`: removes the objects that a capture has created, part by part."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def remove(
     options: ProjectOptions,
     as_json: Json = False,
 ) -> None:
-    """Remove what the capture of a source created in its database, in Kafka and in the home folder.
+    """Remove the objects of a source's capture in its database, in Kafka and in the home folder.
 
-    Without --yes, shows what would be removed, what stays, and why. Objects that Headwater did not
-    create stay, whatever their names. The source's job stops first; other sources of the project go
-    on. The command can be repeated, also after a kill. Views that were built stay in the home
-    folder and in their stores.
+    Without --yes, lists the objects that would be removed, those that stay, and why. Objects that
+    Headwater did not create stay, whatever their names. The source's job stops first; other sources
+    of the project continue. The command can be repeated, also after a kill. Views that were built
+    stay in the home folder and in their stores.
 
     Example: headwater source remove --keep topics --yes
     """
@@ -101,13 +101,13 @@ def _platform(options: ProjectOptions, name: str | None) -> Platform:
         return options.platform()
     if name in project.sources:
         return options.platform_of(name)
-    found = [each for each in options.platforms() if _traces(each, name)]
-    if len(found) != 1:
+    owners = [each for each in options.platforms() if _traces(each, name)]
+    if len(owners) != 1:
         raise UsageError(
-            f"{len(found)} databases of the project have remnants of source {name[:80]}",
+            f"{len(owners)} databases of the project have remnants of source {name[:80]}",
             hint="name the database: --dsn postgresql://user:password@host/name",
         )
-    return found[0]
+    return owners[0]
 
 
 def _traces(platform: Platform, name: str) -> bool:

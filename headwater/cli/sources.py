@@ -1,4 +1,4 @@
-"""Commands on several sources: what fails for one source is reported, and the others go on."""
+"""Commands on several sources: an error of one source is reported, and the others continue."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PerSource(Generic[T]):
-    """What a command has found for each source.
+    """The results of a command for each source.
 
     Attributes:
         several: Whether it works on more than one source; listings then name them.
-        found: By the source's name; without those that failed.
+        results: By the source's name; without those that failed.
         failed: Errors by the source's name; each was printed.
     """
 
     several: bool
-    found: dict[str, T] = field(default_factory=dict)
+    results: dict[str, T] = field(default_factory=dict)
     failed: dict[str, PlatformError] = field(default_factory=dict)
 
     def named(self, source: str) -> dict[str, str]:
@@ -44,7 +44,7 @@ class PerSource(Generic[T]):
         return source if self.several else None
 
     def heading(self, source: str) -> None:
-        """Prints the source's name above what follows of it, if there are several."""
+        """Prints the source's name above its results, if there are several."""
         if self.several:
             stderr.print(f"[bold]source {escape(source)}[/]")
 
@@ -63,11 +63,11 @@ class PerSource(Generic[T]):
 
 
 def for_each(platforms: Sequence[Platform], work: Callable[[Platform], T]) -> PerSource[T]:
-    """Does something for each source.
+    """Runs a function for each source.
 
     Args:
         platforms: The sources.
-        work: What is done.
+        work: The function.
 
     Raises:
         PlatformError: It fails for the only source.
@@ -77,7 +77,7 @@ def for_each(platforms: Sequence[Platform], work: Callable[[Platform], T]) -> Pe
         source = platform.project.source.name
         try:
             with using_source(source) if done.several else nullcontext():
-                done.found[source] = work(platform)
+                done.results[source] = work(platform)
         except PlatformError as error:
             if not done.several:
                 raise

@@ -1,4 +1,4 @@
-"""`headwater view state`: what each view has kept, how much of it, and for how long."""
+"""`headwater view state`: the stored state of each view, its size, and the times it covers."""
 
 from __future__ import annotations
 
@@ -33,20 +33,23 @@ def state(
     """
     from projections.stores.delta.table_stats import states  # noqa: PLC0415  # loads the tables' engine
 
-    found: list[ViewState] = []
+    all_states: list[ViewState] = []
     for part in options.parts():
         tables = part.home.root / "tables"
         published = Published(tables, part.source.name)
         version = published.latest()
         if version is not None:
             views = {**part.declarations.views, **part.declarations.derived}
-            said = JobReport(job_folder(part)).derived()
-            found += states(tables, version, published.current(), views, said)
+            job_status = JobReport(job_folder(part)).derived()
+            all_states += states(tables, version, published.current(), views, job_status)
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json([asdict(each) for each in all_states])
         return
     print_rows(
-        [_row(each) for each in found], as_json=False, title="", empty="nothing is published yet"
+        [_row(each) for each in all_states],
+        as_json=False,
+        title="",
+        empty="nothing is published yet",
     )
 
 

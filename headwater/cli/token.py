@@ -1,4 +1,4 @@
-"""`headwater token` and `headwater view wait`: to read what was written."""
+"""`headwater token` and `headwater view wait`: to read one's own writes."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def token(
     """
     from headwater.reading.views import Views  # noqa: PLC0415  # needs the extra
 
-    found = []
+    position_tokens = []
     for platform in options.platforms():
         with Views(platform) as views:
-            found.append(views.token())
+            position_tokens.append(views.token())
     if not as_json:
-        typer.echo(_JOINED.join(map(str, found)))
+        typer.echo(_JOINED.join(map(str, position_tokens)))
         return
-    said = [
+    positions = [
         {"token": str(each), "source": each.source, "epoch": each.epoch, "position": str(each.lsn)}
-        for each in found
+        for each in position_tokens
     ]
-    vector = {"token": _JOINED.join(map(str, found)), "positions": said}
-    print_json(said[0] if len(said) == 1 else vector)
+    vector = {"token": _JOINED.join(map(str, position_tokens)), "positions": positions}
+    print_json(positions[0] if len(positions) == 1 else vector)
 
 
 def tokens(text: str) -> list[PositionToken]:
@@ -70,7 +70,7 @@ def await_view(
     stores: Collection[Store],
     timeout_s: float,
 ) -> None:
-    """Waits until a view has in stores what was committed before some tokens.
+    """Waits until stores of a view have every change committed before some tokens.
 
     Of several tokens, this leaves out those of sources from which the view has no rows.
 
@@ -95,7 +95,7 @@ def await_view(
 def reach(
     platform: Platform, at_least: str | None, view: str, store: Store, timeout_s: float
 ) -> list[PositionToken]:
-    """Waits until a view has in a store what was committed before tokens, if any are given.
+    """Waits until a store of a view has every change committed before tokens, if any are given.
 
     Raises:
         BehindError: It is behind after that many seconds.

@@ -32,21 +32,21 @@ def trace_row(
 
     Exits 3 if a store does not have the newest change. Example: headwater trace orders 17
     """
-    found = options.platform(view).views.trace(view, key, last)
-    changes = [_change(each) for each in found.changes]
-    stores = [_store(each) for each in found.stores]
+    trace = options.platform(view).views.trace(view, key, last)
+    changes = [_change(each) for each in trace.changes]
+    stores = [_store(each) for each in trace.stores]
     if as_json:
-        print_json({"view": found.view, "key": found.key, "changes": changes, "stores": stores})
+        print_json({"view": trace.view, "key": trace.key, "changes": changes, "stores": stores})
     else:
         print_rows(changes, as_json=False, title="changes", empty="the log has no change of it")
         stderr.print()
         print_rows(stores, as_json=False, title="stores", empty="the view lives in no store")
-    if _lacking(found):
+    if _lacking(trace):
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _lacking(found: Trace) -> bool:
-    return bool(found.changes) and any(each.state != "has it" for each in found.stores)
+def _lacking(trace: Trace) -> bool:
+    return bool(trace.changes) and any(each.state != "has it" for each in trace.stores)
 
 
 def _change(change: LoggedChange) -> dict[str, Any]:

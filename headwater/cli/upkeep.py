@@ -91,7 +91,7 @@ def verify(
 
 
 def compact(
-    what: Annotated[
+    target: Annotated[
         str,
         typer.Argument(
             metavar="CATEGORY|STREAM",
@@ -126,16 +126,16 @@ def compact(
     cannot be folded; all other streams are compacted.
     """
     database = options.event_store()
-    one_stream = "-" in what
+    one_stream = "-" in target
     if one_stream:
-        check_stream(what)
-    policy = CompactionPolicy(category_of(what), larger_than, keep_events)
+        check_stream(target)
+    policy = CompactionPolicy(category_of(target), larger_than, keep_events)
     decider = decider_of(database, policy.category)
     compactor = PostgresCompactor(database.dsn)
     with open_store(database, options.tenant) as store:
         fold = StreamFold(decider, store.codec, store.tenant)
         if one_stream:
-            done = compactor.compact(fold, what, through)
+            done = compactor.compact(fold, target, through)
             report = CompactionReport(int(done.events > 0), done.events)
         else:
             report = compactor.compact_category(fold, policy)
@@ -166,7 +166,7 @@ def shred(
     """Destroy a subject's key, and with it every personal value in events and saved states.
 
     The events stay; their personal fields read as redacted in every copy of the log. The command
-    ends with a certificate in the project's home folder: what was erased, and the result of a
+    ends with a certificate in the project's home folder: the erased items, and the result of a
     search through the log and all files of the home folder. If the settings name a master key, it
     searches for values that only this subject's fields had; with --search, also for the texts of a
     file. Exits 3 if it finds one, or if the role may not remove dead rows. Delete backups of the
@@ -178,11 +178,11 @@ def shred(
             hint="add --yes to confirm",
         )
     check_label("subject", subject)
-    # whatever is wrong with the words is told before anything is destroyed
+    # invalid texts must be reported before anything is destroyed
     texts = [] if search is None else read_texts(search)
     place = _home(options)
     database = options.event_store()
-    # what the other commands need not load
+    # only this command needs it
     from headwater.operations import erase_person  # noqa: PLC0415
 
     done = erase_person.shred(database, tenant_of(database, options.tenant), subject, place, texts)
@@ -205,20 +205,20 @@ def _home(options: ProjectOptions) -> Path:
 
 
 def _print_shredded(done: ShreddedKey) -> None:
-    certificate, found = done.certificate, done.certificate.found_in
+    certificate, matching_files = done.certificate, done.certificate.found_in
     typer.echo("the key is destroyed" if done.had_key else "there was no key; none will be made")
     for each in certificate.erased:
         count = f"{each.count:,} {each.what}" if each.count else each.what
         stderr.print(f"{each.place}: {count}" + ("" if each.complete else " (not done)"))
     stderr.print(
-        f"{certificate.values_searched} texts: found in {len(found):,} places,"
+        f"{certificate.values_searched} texts: found in {len(matching_files):,} places,"
         f" {certificate.files_searched:,} files searched",
         soft_wrap=True,
     )
-    for name in found[:10]:
+    for name in matching_files[:10]:
         stderr.print(f"  {escape(name)}", soft_wrap=True)
-    for what in certificate.beyond_reach:
-        stderr.print(f"[dim]not reached[/] {escape(what)}", soft_wrap=True)
+    for copies in certificate.beyond_reach:
+        stderr.print(f"[dim]not reached[/] {escape(copies)}", soft_wrap=True)
     stderr.print(f"certificate: {escape(str(done.path))}", soft_wrap=True)
 
 
@@ -244,15 +244,15 @@ def upcast(
         report = check_log(store.log, store.codec, None if all_tenants else store.tenant)
     rows = [
         {
-            "type": found.type,
-            "version": found.version,
-            "events": found.events,
-            "failures": found.failures,
-            "verdict": str(found.verdict),
-            "first_failed": found.first_failed,
-            "example": found.example or None,
+            "type": type_version.type,
+            "version": type_version.version,
+            "events": type_version.events,
+            "failures": type_version.failures,
+            "verdict": str(type_version.verdict),
+            "first_failed": type_version.first_failed,
+            "example": type_version.example or None,
         }
-        for found in report.versions
+        for type_version in report.versions
     ]
     if as_json:
         wrong = {"ok": report.ok, "declarations": list(report.undeclared)}

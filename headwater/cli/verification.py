@@ -80,7 +80,7 @@ def verify(
         return gather(platform, own, store, budget=budget)
 
     done = for_each(options.platforms(wanted), compared)
-    reports = list(done.found.values())
+    reports = list(done.results.values())
     whole = VerificationReport(
         [each for report in reports for each in report.reports],
         [each for report in reports for each in report.left_out],
@@ -126,30 +126,30 @@ def gather(
     return VerificationReport(reports, left_out, paused)
 
 
-def present(found: VerificationReport, *, as_json: bool) -> None:
-    """Prints what a comparison has come to.
+def present(verified: VerificationReport, *, as_json: bool) -> None:
+    """Prints the result of a verification.
 
     Raises:
-        UnhealthyError: A view differs, or was not compared; told to a person.
-        Exit: The same told to a program, or a view is paused: with the code of what is unhealthy.
+        UnhealthyError: A view differs, or was not compared; not with `as_json`.
+        Exit: The same with `as_json`, or a view is paused; with the exit code for unhealthy.
     """
-    _print(found.reports, as_json=as_json, left_out=found.left_out)
-    _print_left_out(found.left_out)
-    if not all(report.equal for report in found.reports):
+    _print(verified.reports, as_json=as_json, left_out=verified.left_out)
+    _print_left_out(verified.left_out)
+    if not all(report.equal for report in verified.reports):
         if as_json:
             raise typer.Exit(EXIT_UNHEALTHY)
-        _show_examples(found.reports)
-        view = next(report.view for report in found.reports if not report.equal)
-        hint = f"headwater view repair {view} says what a repair would do"
+        _show_examples(verified.reports)
+        view = next(report.view for report in verified.reports if not report.equal)
+        hint = f"headwater view repair {view} shows the rows that a repair would read"
         raise UnhealthyError("views differ from their source", hint=hint)
-    print_paused(found.paused)
-    if found.left_out and not as_json:
+    print_paused(verified.paused)
+    if verified.left_out and not as_json:
         raise UnhealthyError(
             "some views could not be compared",
-            detail=", ".join(f"{each.view} in {each.store}" for each in found.left_out),
-            hint=found.left_out[0].fault.hint,
+            detail=", ".join(f"{each.view} in {each.store}" for each in verified.left_out),
+            hint=verified.left_out[0].fault.hint,
         )
-    if found.paused or found.left_out:
+    if verified.paused or verified.left_out:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -166,7 +166,7 @@ def repair(
     """Read differing rows again from the source, then compare. Exits 3 if any still differ.
 
     Without --yes, only shows the differences, and exits 3 if there are any. The rows arrive through
-    the log, newer than what a store has of them and older than every later change; nothing else is
+    the log, newer than the stored rows and older than every later change; nothing else is
     written. If a table has two rows of one key, the older one is removed first. The running job
     recomputes a derived view as a whole and writes it to its stores again.
     """
@@ -186,7 +186,7 @@ def repair(
 
 
 def present_repaired(done: Sequence[Repaired], *, as_json: bool) -> None:
-    """Prints what a repair has come to.
+    """Prints the result of a repair.
 
     Raises:
         Exit: Something is still wrong.
@@ -206,7 +206,7 @@ def print_paused(faults: Iterable[Fault]) -> None:
 
 
 def _check(platform: Platform, names: Sequence[str], store: Store | None) -> list[Fault]:
-    """Refuses what cannot be verified; returns why requested views are paused."""
+    """Refuses views that cannot be verified; returns why requested views are paused."""
     refuse_unknown(platform.project.views, names, store)
     platform.require_captured()
     return refuse_paused(platform.views.bound().paused, names)
@@ -218,7 +218,7 @@ def refuse_unknown(
     """Refuses a view that is not declared, or does not live in the store.
 
     Raises:
-        UsageError: Names the view, and what is there instead.
+        UsageError: Names the view, and the closest names or its stores.
     """
     for name in names:
         view = declared.get(name)
@@ -244,12 +244,12 @@ def refuse_paused(paused: Iterable[PausedView], names: Sequence[str]) -> list[Fa
 
 
 def _print_left_out(left_out: Iterable[Uncompared]) -> None:
-    """Says of stores in which a view was not compared why."""
+    """Prints why views were not compared in some stores."""
     for each in left_out:
         why = f"{each.fault.code} {each.fault.message}"
         detail = f": {each.fault.detail}" if each.fault.detail else ""
-        said = f"{each.view} in {each.store} is not compared: {why}{detail}"
-        stderr.print(escape(said), soft_wrap=True)
+        line = f"{each.view} in {each.store} is not compared: {why}{detail}"
+        stderr.print(escape(line), soft_wrap=True)
 
 
 def _print(
@@ -316,7 +316,7 @@ def _show_left(done: Sequence[Repaired]) -> None:
 
 
 def _show_examples(reports: Iterable[ViewReport]) -> None:
-    """Names what is wrong to the person who asks; no log has it."""
+    """Prints the differing rows for the user; they are never logged."""
     for report in reports:
         if report.examples:
             stderr.print(f"{report.view} in {report.store}, such as")

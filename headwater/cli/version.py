@@ -41,14 +41,14 @@ def compare(
 ) -> None:
     """Compare a version with the active one, both at one position.
 
-    Excludes what the changed definition explains. Exits 3 if anything else differs.
+    Excludes differences that the changed definition explains. Exits 3 if any other remains.
     """
-    found = opened(options, name).compare(name, number)
+    difference = opened(options, name).compare(name, number)
     if as_json:
-        print_json(compared(found))
+        print_json(compared(difference))
     else:
-        show_difference(found)
-    if not found.same:
+        show_difference(difference)
+    if not difference.same:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
@@ -74,7 +74,9 @@ def cutover(
     again.
     """
     versions = opened(options, name)
-    _told(versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json)
+    _print_switched(
+        versions.cutover(name, number, accept_differences=accept_differences), as_json=as_json
+    )
 
 
 def rollback(
@@ -87,7 +89,7 @@ def rollback(
 
     Names derived views that do not fit that version; they pause.
     """
-    _told(opened(options, name).rollback(name), as_json=as_json)
+    _print_switched(opened(options, name).rollback(name), as_json=as_json)
 
 
 def drop(
@@ -110,9 +112,9 @@ def drop(
     the view is declared. A view that is declared again later is built again.
     """
     versions = opened(options, name)
-    what = f"view {name}" if number is None else f"version {number} of view {name}"
+    subject = f"view {name}" if number is None else f"version {number} of view {name}"
     if not yes:
-        raise UsageError(f"{what} would be removed from every store", hint="--yes")
+        raise UsageError(f"{subject} would be removed from every store", hint="--yes")
     if number is None:
         gone = [document(each) for each in versions.withdraw(name)]
     else:
@@ -120,12 +122,12 @@ def drop(
     if as_json:
         print_json(gone if number is None else gone[0])
     else:
-        stdout().print(f"{what} is gone", markup=False)
+        stdout().print(f"{subject} is removed", markup=False)
 
 
 def row_of(version: ViewVersion) -> dict[str, Any]:
     """The JSON form of a version; see `line_of`."""
-    from projections.archive.progress_note import figures_of  # noqa: PLC0415  # loads what replays need
+    from projections.archive.progress_note import figures_of  # noqa: PLC0415  # loads the imports of replays
 
     replayed = version.replayed if version.state == "building" else None
     figures = None if replayed is None else figures_of(replayed.progress)
@@ -142,17 +144,17 @@ def row_of(version: ViewVersion) -> dict[str, Any]:
 
 
 def line_of(version: ViewVersion) -> dict[str, Any]:
-    """What a listing shows a person of a version."""
+    """The line of a version in a listing; see `row_of`."""
     row = row_of(version)
     return {**row, "progress": None if row["progress"] is None else _far(**row["progress"])}
 
 
 def _far(done: int, total: int, share: float | None, seconds_left: float | None, lap: int) -> str:
-    said = f"{f'catch-up round {lap}: ' if lap else ''}{done:,} of {total:,}"
+    counts = f"{f'catch-up round {lap}: ' if lap else ''}{done:,} of {total:,}"
     if share is None:
-        return f"{said}, looked through"
+        return f"{counts}, scanned"
     left = "" if seconds_left is None else f", about {seconds_left:,.0f} s left"
-    return f"{said} ({share:.0%}){left}"
+    return f"{counts} ({share:.0%}){left}"
 
 
 def document(version: ViewVersion) -> dict[str, Any]:
@@ -162,7 +164,7 @@ def document(version: ViewVersion) -> dict[str, Any]:
     return {**row_of(version), "replayed": figures}
 
 
-def _told(switched: Switched, *, as_json: bool) -> None:
+def _print_switched(switched: Switched, *, as_json: bool) -> None:
     if as_json:
         difference = switched.difference
         print_json(
@@ -181,46 +183,48 @@ def _told(switched: Switched, *, as_json: bool) -> None:
 
 
 def show_still(switched: Switched) -> None:
-    """Shows a person which views do not fit a version that they are made from."""
+    """Prints the views that do not fit a version from which they are computed."""
     for name, why in switched.stand_still.items():
-        does = "stands" if switched.moved else "would stand"
-        said = f"{name} {does} still with what it has: {why}"
-        stderr.print(said, markup=False, soft_wrap=True)
+        does = "is paused" if switched.moved else "would be paused"
+        line = f"{name} {does} with its present rows: {why}"
+        stderr.print(line, markup=False, soft_wrap=True)
 
 
-def show_difference(found: VersionDifference) -> None:
-    """Shows a person how two versions differ."""
-    if found.incomparable is not None:
-        stderr.print(f"they are not compared: {found.incomparable}", markup=False, soft_wrap=True)
-        return
-    show(found.unexplained)
-    stderr.print(f"compared in {found.store} at {found.at}")
-    if found.stands_since:
+def show_difference(difference: VersionDifference) -> None:
+    """Prints how two versions differ."""
+    if difference.incomparable is not None:
         stderr.print(
-            f"what readers see stands still since {found.stands_since}, as its table has changed:"
+            f"they are not compared: {difference.incomparable}", markup=False, soft_wrap=True
+        )
+        return
+    show(difference.unexplained)
+    stderr.print(f"compared in {difference.store} at {difference.at}")
+    if difference.stands_since:
+        stderr.print(
+            f"the active version is paused since {difference.stands_since}, as its table changed:"
             " rows that were written since differ"
         )
-    if found.explained:
-        rows = [{"explained by": said, "count": n} for said, n in found.explained.items()]
+    if difference.explained:
+        rows = [{"explained by": reason, "count": n} for reason, n in difference.explained.items()]
         print_rows(rows, as_json=False, title="explained by the definition", empty="")
 
 
-def compared(found: VersionDifference) -> dict[str, Any]:
+def compared(difference: VersionDifference) -> dict[str, Any]:
     """The JSON form of a difference between two versions."""
-    of_rows = found.unexplained
+    of_rows = difference.unexplained
     return {
-        "same": found.same,
-        "at": found.at,
-        "store": None if found.store is None else str(found.store),
-        "incomparable": found.incomparable,
+        "same": difference.same,
+        "at": difference.at,
+        "store": None if difference.store is None else str(difference.store),
+        "incomparable": difference.incomparable,
         "only_new": of_rows.appeared,
         "only_old": of_rows.gone,
         "changed": of_rows.changed,
         "by_column": dict(of_rows.by_column),
         "columns_added": of_rows.columns_added,
         "columns_gone": of_rows.columns_gone,
-        "explained": found.explained,
-        "stands_since": found.stands_since,
+        "explained": difference.explained,
+        "stands_since": difference.stands_since,
         "examples": {
             "only_new": of_rows.examples_appeared,
             "only_old": of_rows.examples_gone,

@@ -1,4 +1,4 @@
-"""`headwater view`: what is derived, how far it is, and whether it equals its source."""
+"""`headwater view`: the views, their positions, and whether they equal their source."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def list_views(
 ) -> None:
     """List the declared views and their stores."""
     if versions:
-        shown = version.row_of if as_json else version.line_of
+        row_of = version.row_of if as_json else version.line_of
         done = for_each(options.platforms(), lambda each: version.versions_of(each).all())
         rows = [
-            {**done.named(source), **shown(each)}
-            for source, found in done.found.items()
-            for each in found
+            {**done.named(source), **row_of(each)}
+            for source, versions_of_source in done.results.items()
+            for each in versions_of_source
         ]
         print_rows(rows, as_json=as_json, title="", empty="the job has kept no view yet")
         done.end()
@@ -84,11 +84,11 @@ def status(
     """Show the position of each view in each store, and the outcome of its records.
 
     Record counts are since the start of the job: each record is applied, quarantined or filtered
-    out. Rows that did not meet an expectation are counted as well. Quarantined records are shown
+    out. Rows that did not meet an expectation are counted as well. Quarantined records are listed
     beside the counts; unresolved records wait for a value and need no action. The state is empty if
-    the view is healthy; a code says why a store is not written now, or which background task fails.
-    Views are verified in the background: the listing shows the position through which each was last
-    found equal to its source, and how many rows were wrong at the last comparison.
+    the view is healthy; a code states why a store is not written now, or which background task
+    fails. Views are verified in the background: the listing shows the position through which each
+    was last equal to its source, and how many rows were wrong at the last comparison.
 
     After a pause, the job has a backlog: records that a store has not got yet. Their number is
     shown if it is more than one batch, with the time until the store has caught up.
@@ -96,7 +96,7 @@ def status(
     done = for_each(options.platforms(), _status)
     rows = [
         {**done.named(source), **row, "backlog": listing.backlogs.get(str(row["store"]))}
-        for source, listing in done.found.items()
+        for source, listing in done.results.items()
         for row in listing.rows
     ]
     if not as_json:
@@ -105,7 +105,7 @@ def status(
         for row in rows:
             del row["backlog"]  # printed below, once for each store
     print_rows(rows, as_json=as_json, title="", empty="no view has applied anything yet")
-    for source, listing in done.found.items():
+    for source, listing in done.results.items():
         verification.print_paused(listing.paused)
         plan.print_building(listing.building)
         print_backlogs(done.named(source).get("source"), listing.backlogs)
@@ -179,7 +179,7 @@ def _status(platform: Platform) -> _Listing:
         for (view, store), counts in unexpected.items()
         if view.partition(".")[0] in platform.project.declarations.derived
     ]
-    shown = {(row["view"], str(row["store"])) for row in rows}
+    listed = {(row["view"], str(row["store"])) for row in rows}
     rows += [
         {
             **dict.fromkeys(rows[0] if rows else ()),
@@ -189,7 +189,7 @@ def _status(platform: Platform) -> _Listing:
             "unexpected": {},
         }
         for (view, store), code in apart.items()
-        if (view, store) not in shown and view not in paused  # never there, or lost
+        if (view, store) not in listed and view not in paused  # never there, or lost
     ]
     backlogs = report.backlogs() if platform.job_runs() else {}
     return _Listing(rows, list(paused.values()), platform.building(), backlogs)
@@ -203,14 +203,14 @@ def explain_view(
     as_json: Json = False,
 ) -> None:
     """Show how a view is maintained: its tables, keys, method and stores."""
-    found = asdict(options.platform(name).views.explain(name))
+    explanation = asdict(options.platform(name).views.explain(name))
     if as_json:
-        print_json(found)
+        print_json(explanation)
         return
-    sinks, expectations = found.pop("sinks"), found.pop("expectations")
-    for what, said in found.items():
-        text = said if isinstance(said, str) else ", ".join(said) or "none"
-        stdout().print(f"{what:<10}{text}", markup=False, soft_wrap=True)
+    sinks, expectations = explanation.pop("sinks"), explanation.pop("expectations")
+    for label, value in explanation.items():
+        text = value if isinstance(value, str) else ", ".join(value) or "none"
+        stdout().print(f"{label:<10}{text}", markup=False, soft_wrap=True)
     for store, lines in sinks.items():
         for place, line in enumerate(lines):
             stdout().print(f"{'' if place else store:<10}{line}", markup=False, soft_wrap=True)
@@ -258,23 +258,25 @@ def resume(
     """
     plan = options.platform(name).views.resume(name)
     columns = ", ".join(column.name for column in plan.schema.columns)
-    stderr.print(f"{name} goes on with {escape(columns)}; {plan.schema.table} is to be read")
+    stderr.print(
+        f"{name} continues with {escape(columns)}; a snapshot of {plan.schema.table} follows"
+    )
 
 
-def _verified(found: Verified | None) -> dict[str, Any]:
-    """Through where a view was verified last, and whether it was right when it was looked at."""
-    if found is None:
+def _verified(last: Verified | None) -> dict[str, Any]:
+    """The position through which a view was verified last, and the number of wrong rows."""
+    if last is None:
         return {"verified_through": None, "verified_at": None, "wrong": None}
-    at = found.verified_at
+    at = last.verified_at
     return {
-        "verified_through": None if found.verified_through is None else str(found.verified_through),
+        "verified_through": None if last.verified_through is None else str(last.verified_through),
         "verified_at": None if at is None else at.isoformat(timespec="milliseconds"),
-        "wrong": found.missing + found.extra + found.different + found.quarantined,
+        "wrong": last.missing + last.extra + last.different + last.quarantined,
     }
 
 
-def _counts(found: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in found.items())
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _time(us: int) -> str:

@@ -19,7 +19,7 @@ _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
 
 
 def in_order(tree: Any, words: Sequence[str]) -> list[str]:
-    """Returns a command line in which no value is taken for an option.
+    """Returns a command line in which no value can be parsed as an option.
 
     Args:
         tree: All commands, as Typer builds them.
@@ -40,7 +40,7 @@ def in_order(tree: Any, words: Sequence[str]) -> list[str]:
 
 
 def _asked(tree: Any, words: Sequence[str]) -> tuple[Any, int]:
-    """The command that a line asks for, and the number of its first own word."""
+    """Returns the command of a line, and the index of its first own word."""
     command, place = tree, 0
     while commands := getattr(command, "commands", None):
         while place < len(words) and words[place].startswith("-"):
@@ -52,7 +52,7 @@ def _asked(tree: Any, words: Sequence[str]) -> tuple[Any, int]:
 
 
 def _apart(options: Mapping[str, Any], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options with what they take, and values."""
+    """Options with their arguments, and values."""
     named: list[str] = []
     values: list[str] = []
     left = list(words)

@@ -348,5 +348,5 @@ def test_down_says_what_the_slot_still_costs(source: psycopg.Connection[Any], ru
     _, _, said = run("down")
 
     assert "slot" not in nothing
-    assert "headwater_shop at the source holds" in said
+    assert "headwater_shop at the source retains" in said
     assert "headwater source remove" in said

@@ -80,7 +80,7 @@ def test_a_plan_names_views_that_would_stand_still(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(
     ("same", "why"),
-    [(True, "views made from it would stand still"), (False, "does not explain")],
+    [(True, "views derived from it would be paused"), (False, "does not explain")],
     ids=["views", "rows"],
 )
 def test_a_version_that_is_not_shown_by_itself_says_why(
@@ -93,7 +93,7 @@ def test_a_version_that_is_not_shown_by_itself_says_why(
 
     told = capsys.readouterr()
     assert why in told.out
-    assert "by_region would stand still with what it has: no column region" in told.err
+    assert "by_region would be paused with its present rows: no column region" in told.err
     assert "headwater view cutover orders --accept-differences" in told.err
 
 

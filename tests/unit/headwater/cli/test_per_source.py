@@ -39,7 +39,7 @@ def test_the_others_go_on_and_the_exit_code_is_that_of_the_failure(
 ) -> None:
     done = for_each([platform("shop", fail), platform("billing")], lambda each: each.apply())
 
-    assert {"billing": []} == done.found
+    assert {"billing": []} == done.results
     with pytest.raises(typer.Exit) as ended:
         done.end()
     assert 3 == ended.value.exit_code

@@ -83,7 +83,7 @@ def test_a_listing_shows_how_far_a_version_is_that_is_being_built() -> None:
     )
     assert "7,500 of 10,000 (75%), about 12 s left" == line_of(building)["progress"]
     begun = version({"figures": [500, 6000, None, None]}, VersionState.BUILDING)
-    assert "500 of 6,000, looked through" == line_of(begun)["progress"]
+    assert "500 of 6,000, scanned" == line_of(begun)["progress"]
     for other in (version(None, VersionState.BUILDING), version(progress, VersionState.HELD)):
         assert row_of(other)["progress"] is None
         assert line_of(other)["progress"] is None
