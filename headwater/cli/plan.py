@@ -90,18 +90,19 @@ def plan(
             for part in unseen:
                 text = f"{part.name} {part.message}; {_hint(part, done.about(source))}"
                 stderr.print(f"[yellow]not seen[/] {escape(text)}", soft_wrap=True)
-            print_building(building)
+            print_building(building, "; headwater view status shows those that are there")
             for check in warnings:
                 _warn(check)
     different = any(differences or unseen for differences, _, unseen, _ in done.results.values())
     done.end(EXIT_UNHEALTHY if different else 0)
 
 
-def print_building(places: Sequence[tuple[str, Store]]) -> None:
+def print_building(places: Sequence[tuple[str, Store]], hint: str = "") -> None:
     """Prints which views the job is filling for the first time.
 
     Args:
         places: Views and stores.
+        hint: End of the line.
     """
     if not places:
         return
@@ -109,7 +110,7 @@ def print_building(places: Sequence[tuple[str, Store]]) -> None:
     more = len(views) - _NAMED_MAX
     named = ", ".join(views[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
     stores = ", ".join(sorted({str(store) for _, store in places}))
-    text = f"in {stores}: {named}; headwater view status shows those that are there"
+    text = f"in {stores}: {named}{hint}"
     stderr.print(f"[dim]being filled[/] {escape(text)}", soft_wrap=True)
 
 
