@@ -1,10 +1,9 @@
 """Bulk: the part of a replay that an engine with many parallel tasks does.
 
 The engine does the two expensive steps of a mirror's replay: it finds the newest record of each
-key, and it decodes and writes these. A history and a view of events it fills from all records of
-their topics. The replay
-does the rest: it determines what the archive has and where to continue, and handles the keys that
-need more than that and every record that the engine returns.
+key, and it decodes and writes these. Other views it fills from all records of their topics; see
+`projections.archive.lanes`. The replay does the rest: it determines what the archive has and where
+to continue, and handles the keys that need more than that and every record that the engine returns.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class BulkPart(BulkWrite):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkTopics(BulkWrite):
-    """All records of a view's topics: a history or a view of events is filled from them.
+    """All records of a view's topics, from which it is filled.
 
     Attributes:
         topics: The topics, in the order in which a replay reads them.
@@ -164,7 +163,7 @@ class BulkEngine(Protocol):
     def fill_from_all(
         self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
     ) -> Filled:
-        """Writes a history or a view of events, each commit once even if it is called repeatedly.
+        """Writes a view, each commit once even if it is called repeatedly.
 
         All records of a key are written, or all of them are returned.
 

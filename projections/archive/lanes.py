@@ -140,7 +140,6 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
             plan.inserted_at
         ),
         "it has times of its events, and keeps the earliest": events and bool(plan.times),
-        "its table had another name before": not events and len(plan.topics) > 1,
         "values of its key may be written in several ways": not all(map(one_form, key)),
     }
     return next((words for words, holds in reasons.items() if holds), None)
@@ -160,6 +159,15 @@ def folded(plan: ViewPlan) -> bool:
     return all(map(one_form, many))
 
 
+def from_all(plan: ViewPlan) -> bool:
+    """Whether an engine fills a view from all records of its topics together.
+
+    Otherwise it folds the topic. A commit in bulk looks at no row, so it cannot have the newest
+    records of one topic where those of another may be of the same rows.
+    """
+    return not folded(plan) or len(plan.topics) > 1
+
+
 _MANY_FORMS: Final = (ColumnKind.NUMERIC, ColumnKind.FLOAT)
 
 
@@ -172,13 +180,19 @@ def steps_of(lanes: Sequence[ReplayLane], *, in_bulk: bool) -> Iterator[ReplaySt
     """
     for topic in in_turn(plan for lane in lanes for plan in lane.plans):
         own = [lane for lane in lanes if lane.reads(topic)]
-        mirrors = [lane for lane in own if folded(lane.plans[0])]
+        mirrors = [lane for lane in own if _folds(lane, in_bulk=in_bulk)]
         for ahead in sorted({lane.plans[0].left_to_read for lane in mirrors}):
             of_fold = [lane for lane in mirrors if lane.plans[0].left_to_read == ahead]
             yield from _passes(topic, (topic, ahead), of_fold, in_bulk=in_bulk)
             yield ReplayStep(topic, (topic, ahead), chains=True, lanes=tuple(of_fold))
         others = [lane for lane in own if lane not in mirrors]
         yield from _passes(topic, None, others, in_bulk=in_bulk)
+
+
+def _folds(lane: ReplayLane, *, in_bulk: bool) -> bool:
+    """Whether a lane takes the newest record of each key of a topic."""
+    (plan, *_) = lane.plans
+    return folded(plan) and not (in_bulk and engine_of(lane) is not None and from_all(plan))
 
 
 def _passes(

@@ -51,7 +51,7 @@ class Had(msgspec.Struct, frozen=True):
         return None if self.archive is None else ArchiveMark(*self.archive)
 
 
-STEPS: Final = 1
+STEPS: Final = 2
 """Changes where a view of an interrupted replay would have other steps than before."""
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 2
 """Maximum attempts at unfinished work, since the work itself may crash the job."""
 
-FORM: Final = 3
+FORM: Final = 4
 """Format of requests; a job refuses requests in another format, which another release may send."""
 
 _FOLDER: Final = ".rebuilds"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import daemon
 
-from projections.job.rebuilding.fill_tasks import FillRows
 from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
-from projections.job.rebuilding.store_tasks import FillStore
+from projections.job.rebuilding.plain_rows import PlainRowDecoder
+from projections.job.rebuilding.store_tasks import TaskDelivery
 from projections.job.rebuilding.task_files import TaskFiles
 from projections.job.spark import worker_daemon
 from tests.support.task_halts import TaskHalts
@@ -27,20 +27,20 @@ HALTS = "HEADWATER_TEST_HALTS"
 STAGES = {
     "fold": (FoldBlocks, "group"),  # entries are written, and not noted yet
     "second fold": (FoldKeys, "_folded"),  # entries were read, and nothing is written yet
-    "store": (FillStore, "_delivered"),  # some rows are in the store, and not all
+    "store": (TaskDelivery, "_delivered"),  # some rows are in the store, and not all
 }
 
 
 def install(halts: TaskHalts) -> None:
     """Makes tasks halt after what they do at each stage."""
-    parts = FillRows._parts
+    parts = PlainRowDecoder.parts
 
-    def halting_parts(own: FillRows, *what: Any) -> Iterator[Any]:
+    def halting_parts(own: PlainRowDecoder, *what: Any) -> Iterator[Any]:
         for part in parts(own, *what):
             yield part
             halts.reach("fill")  # some rows are written, and not all
 
-    FillRows._parts = halting_parts  # type: ignore[method-assign]
+    PlainRowDecoder.parts = halting_parts  # type: ignore[method-assign]
     for stage, (owner, name) in STAGES.items():
         setattr(owner, name, _halting(getattr(owner, name), halts, stage))
     drafted = TaskFiles._drafted

@@ -24,7 +24,7 @@ from projections.archive.fold import old_keys
 from projections.archive.survey import by_topic, classified, flags, versions_of
 from projections.changes.record import canonical
 from projections.job.rebuilding.block_tasks import BlockTask, Buckets
-from projections.job.rebuilding.fill_tasks import READ
+from projections.job.rebuilding.plain_rows import READ
 from projections.planning.key_forms import key_in_form, key_pattern, rewritten
 from projections.planning.view_plan import facts_of
 

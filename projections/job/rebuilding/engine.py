@@ -189,7 +189,8 @@ class SparkEngine:
     def fill_from_all(
         self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
     ) -> Filled:
-        """Writes a history or a view of events; see `BulkEngine`."""
+        """Writes a view from all records of its topics; see `BulkEngine`."""
+        addresses = None if Store.TABLE in plan.to else self._delivers_to(plan)
 
         def results(tasks: KeyedTasks) -> pa.Table:
             def run() -> pa.Table:
@@ -200,14 +201,17 @@ class SparkEngine:
             return self._watched(run, so_far, done, tasks.records)
 
         with self._filling(plan, done) as folder:
-            fill = KeyedFill(scan, plan, work, grouped(scan), folder)
+            fill = KeyedFill(scan, plan, work, grouped(scan), folder, addresses)
             return fill.run(results, partial(self._commit_keys, plan, work, done))
 
     def _commit_keys(self, plan: ViewPlan, work: BulkTopics, done: Done, part: KeyedPart) -> None:
         """Commits the rows of some keys; of a history changes, then states, as its sink does."""
         done(0)  # raises if the request was withdrawn: nothing is written then
+        if Store.TABLE not in plan.to:
+            return
         if plan.history is None:
-            self._commit(plan.name, part.files["rows_file"], work.mark, part.number)
+            for name, file in ((f"{plan.name}.deleted", "deletes_file"), (plan.name, "rows_file")):
+                self._commit(name, part.files[file], work.mark, part.number)
             return
         states = DeltaTable(str(self._root / plan.name))
         marks = marks_of(states)
@@ -257,13 +261,16 @@ class SparkEngine:
         self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, files: TaskFiles, done: Done
     ) -> Filled:
         """Has tasks deliver rows to search or the cache."""
-        if self._addresses is None:
-            raise SinkUnavailableError(f"view {plan.name}: its store has no address")
-        cuts, address = _cut(scan, part.rows), self._addresses
+        cuts, address = _cut(scan, part.rows), self._delivers_to(plan)
         task = FillStore(
             scan, plan, part.topic, part.rows, cuts, files, part.held, address, part.share
         )
         return _filled(self._results(task.run, DELIVERED_DDL, part, cuts, files, done))
+
+    def _delivers_to(self, plan: ViewPlan) -> StoreAddresses:
+        if self._addresses is None:
+            raise SinkUnavailableError(f"view {plan.name}: its store has no address")
+        return self._addresses
 
     def _results(  # noqa: PLR0913, PLR0917  # the parts of a job
         self,
@@ -302,8 +309,10 @@ class SparkEngine:
         noted: Mapping[str, int] | None = None,
     ) -> None:
         """Appends what tasks have put aside in one commit, unless that was done before."""
+        if not paths:
+            return
         table = DeltaTable(str(self._root / name))
-        if not paths or (table.transaction_version(mark) or 0) >= number:
+        if (table.transaction_version(mark) or 0) >= number:
             return
         numbers = {mark: number, **(noted or {})}
         write_deltalake(

@@ -26,8 +26,8 @@ from projections.common.throttle import Throttle
 from projections.definition.columns import VERSION_COLUMN
 from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.divide_tasks import ROW
-from projections.job.rebuilding.fill_tasks import PlainChanges
+from projections.job.rebuilding.divide_tasks import ROW, TOPIC
+from projections.job.rebuilding.plain_rows import PlainChanges
 from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
 from projections.stores.delta.history.batch import GivenChange
 from projections.stores.delta.history.columnar import known_changes, states_of
@@ -72,7 +72,7 @@ class FillHistories:
 
     Attributes:
         plan: The view.
-        topic: The topic.
+        topics: Its topics.
         divided: Its records.
         first: The part that the first task takes.
         commit: Number of the commit of the changes.
@@ -82,7 +82,7 @@ class FillHistories:
     """
 
     plan: ViewPlan
-    topic: str
+    topics: tuple[str, ...]
     divided: DividedRecords
     first: int
     commit: int
@@ -123,13 +123,11 @@ class FillHistories:
         """Decodes the changes of keys; returns them in order, with their keys as numbers."""
         coded = records.column("key").dictionary_encode()
         codes = integers(coded.indices)
-        columnar = ColumnarDecoder.of(self.plan, self.topic, self.held)
         parts, places = [form.changes_schema.empty_table()], [np.empty(0, np.int64)]
         failed = list[int]()
-        for start in range(0, records.num_rows, _DECODED_ROWS):
-            piece = records.slice(start, _DECODED_ROWS)
+        for topic, start, piece in self._pieces(records):
             own = np.arange(start, start + piece.num_rows)
-            for table, of in self._decoded(form, columnar, piece, own, failed):
+            for table, of in self._decoded(form, topic, piece, own, failed):
                 parts.append(table)
                 places.append(of)
             throttle.step()
@@ -150,16 +148,25 @@ class FillHistories:
         ]
         return table.take(pa.array(order)), codes[place[order]]
 
+    def _pieces(self, records: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yields records that are decoded together, with their topic and the place of the first."""
+        of_topic = integers(records.column(TOPIC))  # rising
+        for number, topic in enumerate(self.topics):
+            begin, end = np.searchsorted(of_topic, (number, number + 1)).tolist()
+            for start in range(begin, end, _DECODED_ROWS):
+                yield topic, start, records.slice(start, min(_DECODED_ROWS, end - start))
+
     def _decoded(
         self,
         form: HistoryForm,
-        columnar: ColumnarDecoder | None,
+        topic: str,
         piece: pa.RecordBatch,
         places: Integers,
         failed: list[int],
     ) -> Iterator[tuple[pa.Table, Integers]]:
         """Decodes records by columns where that is exact, and all others by the reducer."""
         exact = np.zeros(piece.num_rows, np.bool_)
+        columnar = ColumnarDecoder.of(self.plan, topic, self.held)
         if columnar is not None:
             upserts, deletes, exact = columnar.decode(piece)
             gone = exact & flags(pc.equal(piece.column("op"), "d"))
@@ -170,7 +177,7 @@ class FillHistories:
             for chosen, table in ((exact & ~gone, upserts), (gone, deletes)):
                 yield self._table(form, piece.filter(pa.array(chosen)), table), places[chosen]
         rest, own = piece.filter(pa.array(~exact)), places[~exact]
-        reader = PlainChanges(self.plan, self.topic, self.held, planned_keys=True)
+        reader = PlainChanges(self.plan, topic, self.held, planned_keys=True)
         for start in range(0, rest.num_rows, _REDUCED_ROWS):
             few = rest.slice(start, _REDUCED_ROWS)
             numbers = own[start : start + few.num_rows]

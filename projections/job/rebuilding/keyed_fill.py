@@ -1,9 +1,10 @@
-"""KeyedFill: a history or a view of events filled by tasks, in commits of some keys each.
+"""KeyedFill: a view filled by tasks from all its records, in commits of some keys each.
 
 The records of the topics are divided once. Then the tasks of each part make the rows of its keys,
 and the part is committed; of a history first the changes, then the states, as live delivery writes
-them. Which keys a part has depends on the archive alone, so a fill that begins again after a kill
-makes the same parts, and leaves out the commits that are there.
+them. Tasks that write to search or the cache commit nothing: each of their writes is guarded. Which
+keys a part has depends on the archive alone, so a fill that begins again after a kill makes the
+same parts, and leaves out the commits that are there.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from projections.archive.bulk import Filled
 from projections.common.task_fence import TaskFence
 from projections.job.rebuilding.divide_tasks import DIVIDED_DDL, DivideRecords
 from projections.job.rebuilding.divided_records import DividedRecords
-from projections.job.rebuilding.event_tasks import EVENTS_DDL, FillEvents
 from projections.job.rebuilding.history_tasks import HISTORIES_DDL, FillHistories
+from projections.job.rebuilding.newest_tasks import DeliverNewest, FillNewest
 from projections.job.rebuilding.task_files import TaskFiles
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from projections.archive.bulk import BulkTopics
     from projections.archive.scan import ArchiveScan
+    from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
 BUCKET_ROWS: Final = 100_000
@@ -84,25 +86,28 @@ class KeyedFill:
 
     Args:
         scan: The archive.
-        plan: The view: a history, or one of events.
+        plan: The view.
         work: Its records.
         groups: Numbers of the first block of each first task, and of the one after its last.
         folder: A folder that the executors share.
+        addresses: Where the store is that the tasks deliver to; None if they put rows aside.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  # the parts of a fill
         self,
         scan: ArchiveScan,
         plan: ViewPlan,
         work: BulkTopics,
         groups: tuple[tuple[int, int], ...],
         folder: Path,
+        addresses: StoreAddresses | None = None,
     ) -> None:
         self._scan = scan
         self._plan = plan
         self._work = work
         self._groups = groups
         self._folder = folder
+        self._addresses = addresses
         self._buckets = min(BUCKETS_MAX, max(1, -(-scan.rows // BUCKET_ROWS)))
         self._per_part = max(1, self._buckets * PART_ROWS // max(1, scan.rows))
 
@@ -156,16 +161,10 @@ class KeyedFill:
         try:
             run, says = self._tasks(divided, buckets.start, number, files)
             said = results(KeyedTasks(run, says, len(buckets), files, records))
-            own = said.filter(pc.greater(pc.add(said["upserted"], said["deleted"]), 0))
-            made = {
-                name: [files.folder / file for file in own[name].to_pylist()]
-                for name in own.column_names
-                if name.endswith("_file")
-            }
-            marks = [name for name in ("version", "at_us") if name in own.column_names]
-            commit(KeyedPart(number, made, **{n: pc.max(own[n]).as_py() or 0 for n in marks}))
+            commit(KeyedPart(number, _files(said, files.folder), **_marks(said)))
         finally:
-            files.remove()
+            if self._addresses is None:
+                files.remove()  # else the fence there tells when no task writes any more
         return said
 
     def _tasks(
@@ -174,16 +173,41 @@ class KeyedFill:
         """The tasks of a part, and the columns of what they return."""
         plan, work = self._plan, self._work
         given = files, work.held, work.share
-        if plan.events is not None:
-            of_events = FillEvents(plan, work.topics, divided, first, work.digest, *given)
-            return of_events.run, EVENTS_DDL
-        (topic,) = work.topics
-        return FillHistories(plan, topic, divided, first, number, *given).run, HISTORIES_DDL
+        if plan.history is not None:
+            histories = FillHistories(plan, work.topics, divided, first, number, *given)
+            return histories.run, HISTORIES_DDL
+        newest: FillNewest | DeliverNewest
+        of_keys = plan, work.topics, divided, first, work.digest, *given
+        if self._addresses is None:
+            newest = FillNewest(*of_keys)
+        else:
+            newest = DeliverNewest(*of_keys, self._addresses)
+        return newest.run, newest.says
 
     def _files(self) -> TaskFiles:
         files = TaskFiles.made(self._folder)
         TaskFence(files.folder).open()
         return files
+
+
+def _files(said: pa.Table, folder: Path) -> dict[str, list[Path]]:
+    """Returns the files of rows that tasks name, without empty ones."""
+    both = pc.add(said["upserted"], said["deleted"])
+    counts = {"rows_file": said["upserted"], "deletes_file": said["deleted"]}
+    return {
+        name: [
+            folder / file
+            for file in said.filter(pc.greater(counts.get(name, both), 0))[name].to_pylist()
+        ]
+        for name in said.column_names
+        if name.endswith("_file")
+    }
+
+
+def _marks(said: pa.Table) -> dict[str, int]:
+    """Returns how far the changes of a history go."""
+    names = [name for name in ("version", "at_us") if name in said.column_names]
+    return {name: pc.max(said[name]).as_py() or 0 for name in names}
 
 
 def _numbers(said: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -8,7 +8,7 @@ has of its key, and quarantines it if need be.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from projections.changes.row_change import Applied
 from projections.common.task_fence import TaskFence
 from projections.common.throttle import Throttle
 from projections.job.rebuilding.block_tasks import pooled_memory
-from projections.job.rebuilding.fill_tasks import READ, PlainChanges
+from projections.job.rebuilding.plain_rows import READ, TAKEN_AT_ONCE, PlainChanges
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ DELIVERED: Final = pa.schema(
     [("upserted", pa.int64()), ("deleted", pa.int64()), ("left", pa.list_(pa.int64()))]
 )
 DELIVERED_DDL: Final = "upserted bigint, deleted bigint, left array<bigint>"
-_TAKEN_AT_ONCE: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +68,57 @@ class FillStore:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the tasks named by number."""
-        (store,) = self.plan.to
-        fence = TaskFence(self.files.folder)
-        with (
-            self.files.at_work(),
-            fence.task(),
-            closing(open_sink(store, self.addresses)) as sink,
-            pooled_memory(),
-        ):
-            yield from self.files.pieces(batches, DELIVERED, partial(self._piece, sink, fence))
+        with self.files.at_work(), delivery(self.plan, self.files, self.addresses) as store:
+            yield from self.files.pieces(batches, DELIVERED, partial(self._piece, store))
 
-    def _piece(self, sink: Sink, fence: TaskFence, number: int) -> dict[str, Any]:
+    def _piece(self, store: TaskDelivery, number: int) -> dict[str, Any]:
         rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
         throttle, left, applied = Throttle(self.share), list[int](), Applied()
         reader = PlainChanges(self.plan, self.topic, self.held)
         done = 0
         for _, found in self.scan.chosen(READ, rows):
-            for start in range(0, found.num_rows, _TAKEN_AT_ONCE):
-                piece = found.slice(start, _TAKEN_AT_ONCE)
-                own = rows[done : done + piece.num_rows]
-                done += piece.num_rows
-                for changes, numbers in reader.taken(piece, own, left, lambda changes: changes):
-                    fence.check()
-                    applied += self._delivered(sink, changes, numbers, left)
+            own = rows[done : done + found.num_rows]
+            done += found.num_rows
+            for each in store.taken(reader, found, own, left):
+                applied += each
                 throttle.step()
         return {"upserted": applied.upserted, "deleted": applied.deleted, "left": left}
 
-    def _delivered(
-        self, sink: Sink, changes: list[RowChange], rows: Integers, left: list[int]
-    ) -> Applied:
-        found = sink.apply(self.plan, changes)
+
+@dataclass(frozen=True, slots=True)
+class TaskDelivery:
+    """The store of a task, and the fence that the task holds.
+
+    Attributes:
+        plan: The view, in one store.
+        sink: The store.
+        fence: Ends the task when its work is no longer needed.
+    """
+
+    plan: ViewPlan
+    sink: Sink
+    fence: TaskFence
+
+    def taken(
+        self, reader: PlainChanges, found: pa.RecordBatch, rows: Integers, left: list[int]
+    ) -> Iterator[Applied]:
+        """Delivers records to the store.
+
+        Args:
+            reader: Decodes them.
+            found: The records.
+            rows: Their numbers.
+            left: Takes the numbers of those that come to something else, or that the store refuses.
+        """
+        for start in range(0, found.num_rows, TAKEN_AT_ONCE):
+            piece = found.slice(start, TAKEN_AT_ONCE)
+            own = rows[start : start + piece.num_rows]
+            for changes, numbers in reader.taken(piece, own, left, lambda changes: changes):
+                self.fence.check()
+                yield self._delivered(changes, numbers, left)
+
+    def _delivered(self, changes: list[RowChange], rows: Integers, left: list[int]) -> Applied:
+        found = self.sink.apply(self.plan, changes)
         if found.refused:
             refused = {id(each.change) for each in found.refused}
             left += [
@@ -107,3 +127,16 @@ class FillStore:
                 if id(change) in refused
             ]
         return found
+
+
+@contextmanager
+def delivery(plan: ViewPlan, files: TaskFiles, addresses: StoreAddresses) -> Iterator[TaskDelivery]:
+    """Opens the store of a view for a task.
+
+    Raises:
+        ReplayStoppedError: The work of the task is no longer needed.
+    """
+    (store,) = plan.to
+    fence = TaskFence(files.folder)
+    with fence.task(), closing(open_sink(store, addresses)) as sink, pooled_memory():
+        yield TaskDelivery(plan, sink, fence)

@@ -18,15 +18,13 @@ from projections.archive.table import SCHEMA
 from projections.changes.task_outcome import BlockedKeys
 from projections.definition.views import ChangeTime, Store
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.fill_tasks import READ, FillRows, PlainChanges
+from projections.job.rebuilding.plain_rows import READ, PlainChanges, PlainRowDecoder
 from projections.planning.view_plan import ViewPlan
 from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    import pytest
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 NUMBERS = st.decimals(-(10**9), 10**9, allow_nan=False, allow_infinity=False, places=2).map(
@@ -134,11 +132,11 @@ def batch(records: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema)
 
 
-def by_reducer(plan: ViewPlan, records: pa.RecordBatch, folder: Path) -> dict[int, Any]:
+def by_reducer(plan: ViewPlan, records: pa.RecordBatch) -> dict[int, Any]:
     """What the reducer makes of each record by itself, by its version; of some nothing."""
-    task = FillRows(None, plan, TOPIC, np.arange(0), (0,), folder, {})  # type: ignore[arg-type]
+    decoder = PlainRowDecoder(plan, TOPIC, {})
     reader = PlainChanges(plan, TOPIC, {}, planned_keys=True)
-    made = reader.taken(records, np.arange(records.num_rows), [], task.tables)
+    made = reader.taken(records, np.arange(records.num_rows), [], decoder.tables)
     found: dict[int, Any] = {}
     for tables, _ in made:
         found |= by_version(*tables)
@@ -183,14 +181,14 @@ def odd(draw: st.DrawFn, number: int) -> dict[str, Any]:
 @settings(deadline=None, max_examples=examples(60))
 @given(data=st.data(), plan=st.sampled_from([PLAN, LEAN]))
 def test_what_is_decoded_by_columns_is_what_the_reducer_says(
-    data: st.DataObject, plan: ViewPlan, tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, plan: ViewPlan
 ) -> None:
     count = data.draw(st.integers(1, 4))
     records = batch([data.draw(usual(n) | odd(n)) for n in range(count)])
 
     rows, deletes, exact = ColumnarDecoder(plan, TOPIC).decode(records)
 
-    expected = by_reducer(plan, records, tmp_path_factory.getbasetemp())
+    expected = by_reducer(plan, records)
     found = by_version(rows, deletes)
     assert len(found) == exact.sum()
     assert {version: expected.get(version) for version in found} == found

@@ -1,0 +1,251 @@
+"""Plain rows: records each of which comes to one whole row or one delete, decoded for a commit.
+
+A record goes through the same delivery as in a batch of the job, into a store that only records
+what it receives. Every record with another result is named, and the replay delivers it itself, from
+all that the archive has of it. So is a record whose row does not meet an expectation: the replay
+counts it, and does what the view says.
+
+Only the parts of a record that form a row are read: the archive has its log position in columns, as
+the reader of envelopes determined it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc.errors import CdcError
+from projections.archive.survey import versions_of
+from projections.changes.applier import TaskApplier
+from projections.changes.row_change import Applied
+from projections.errors import ProjectionError
+from projections.job.rebuilding.columnar_rows import ColumnarDecoder
+from projections.planning.key_forms import key_in_form
+from projections.stores.delta.arrow import keys_table, rows_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from projections.changes.row_change import RowChange
+    from projections.changes.task_outcome import BlockedKeys
+    from projections.planning.view_plan import ViewPlan
+
+    Integers = NDArray[np.int64]
+
+READ: Final = (
+    "partition",
+    "offset",
+    "recorded_at",
+    "op",
+    "epoch",
+    "lsn",
+    "total_order",
+    "committed_at",
+    "key",
+    "after",
+    "raw_value",
+)
+"""Columns of a record that a row is made of."""
+
+TAKEN_AT_ONCE: Final = 8_192
+"""Records that are decoded together, unless by columns."""
+
+T = TypeVar("T")
+_PARTS: Final = (
+    '{"op":"',
+    '","source":{"sequence":"[null,\\"',
+    '\\"]","ts_us":',
+    '},"transaction":{"total_order":',
+    '},"after":',
+    "}",
+)
+
+
+class PlainRowDecoder:
+    """Decodes records of one topic to rows and deletes of a view's tables.
+
+    Args:
+        plan: The view.
+        topic: The topic.
+        held: What of the view waits already.
+    """
+
+    def __init__(self, plan: ViewPlan, topic: str, held: Mapping[str, BlockedKeys]) -> None:
+        self._plan = plan
+        self._columnar = None if plan.events else ColumnarDecoder.of(plan, topic, held)
+        self._reader = PlainChanges(plan, topic, held, planned_keys=True)
+
+    def parts(
+        self, found: pa.RecordBatch, rows: Integers, left: list[int]
+    ) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Decodes records by columns where that is exact, and all others by the reducer.
+
+        Args:
+            found: Records.
+            rows: Their numbers.
+            left: Takes the numbers of those that come to something else.
+
+        Yields:
+            Rows and deletes.
+        """
+        if self._columnar is not None:
+            upserts, deletes, exact = self._columnar.decode(found)
+            yield upserts, deletes
+            if exact.all():
+                return
+            found, rows = found.filter(pa.array(~exact)), rows[~exact]
+        for start in range(0, found.num_rows, TAKEN_AT_ONCE):
+            piece = found.slice(start, TAKEN_AT_ONCE)
+            own = rows[start : start + piece.num_rows]
+            for made, _ in self._reader.taken(piece, own, left, self.tables):
+                yield made
+
+    def tables(self, changes: list[RowChange]) -> tuple[pa.Table, pa.Table]:
+        """Returns the rows and deletes of changes.
+
+        Raises:
+            UnholdableValueError: A value has no exact form in a table.
+        """
+        upserts = [change for change in changes if change.row is not None]
+        deletes = [change for change in changes if change.row is None]
+        return rows_table(self._plan, upserts), keys_table(self._plan, deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChanges:
+    """Reads records each of which comes to one whole row or one delete, as live delivery does.
+
+    Attributes:
+        plan: The view.
+        topic: The topic.
+        held: What of the view waits already.
+        planned_keys: Whether only keys are taken that are written in the form of the plan.
+    """
+
+    plan: ViewPlan
+    topic: str
+    held: Mapping[str, BlockedKeys]
+    planned_keys: bool = False
+
+    def taken(
+        self,
+        piece: pa.RecordBatch,
+        rows: Integers,
+        left: list[int],
+        made_of: Callable[[list[RowChange]], T],
+    ) -> Iterator[tuple[T, Integers]]:
+        """Decodes records together; where that does not give a change for each, in halves.
+
+        Args:
+            piece: Records.
+            rows: Their numbers.
+            left: Takes the numbers of those that come to something else.
+            made_of: Makes of changes what is wanted; a `ProjectionError` of it is a record's own.
+
+        Yields:
+            What was made, and of which records.
+        """
+        found = self._changes(piece)
+        if found is not None:
+            met = self._met(found)
+            chosen = [change for change, holds in zip(found, met.tolist(), strict=True) if holds]
+            try:
+                made = made_of(chosen) if chosen else None
+            except ProjectionError:
+                pass  # the replay comes to the same error, and says of which record
+            else:
+                left += rows[~met].tolist()
+                if made is not None:
+                    yield made, rows[met]
+                return
+        if len(rows) == 1:
+            left += rows.tolist()
+            return
+        middle = len(rows) // 2
+        yield from self.taken(piece.slice(0, middle), rows[:middle], left, made_of)
+        yield from self.taken(piece.slice(middle), rows[middle:], left, made_of)
+
+    def _changes(self, piece: pa.RecordBatch) -> list[RowChange] | None:
+        """The changes that records come to, in their order; None if any comes to something else."""
+        if piece.column("raw_value").null_count < piece.num_rows:
+            return None  # it is no envelope as the connector writes it
+        made = _records(piece)
+        schema = self.plan.schema
+        if self.planned_keys and not all(key_in_form(schema, record[0]) for record in made):
+            return None
+        given = _Given()
+        plan = replace(self.plan, expectations=())  # see `_met`
+        delivery = TaskApplier([plan], lambda: given, self.held, changes_per_write=1 << 62)
+        try:
+            delivery.take(self.topic, made)
+            delivery.finish()
+        except (CdcError, ProjectionError):
+            return None  # the replay comes to the same error, and says what it is
+        if delivery.waiting or delivery.truncated:
+            return None
+        versions = [change.version for change in given.changes]
+        if versions != versions_of(piece).tolist() or any(c.kept for c in given.changes):
+            return None
+        return given.changes
+
+    def _met(self, changes: list[RowChange]) -> NDArray[np.bool_]:
+        """Which changes have rows that meet every expectation, or none."""
+        if not self.plan.expectations:
+            return np.ones(len(changes), np.bool_)
+        met = self.plan.inspection().met
+        return np.array([change.row is None or met(change.row) for change in changes], np.bool_)
+
+
+class _Given:
+    """A store that takes changes, and knows of none before."""
+
+    def __init__(self) -> None:
+        self.changes: list[RowChange] = []
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:  # noqa: ARG002
+        self.changes += changes
+        return Applied()
+
+    def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:  # noqa: ARG002
+        return [0] * len(changes)
+
+    def __getattr__(self, name: str) -> Any:
+        raise ProjectionError("a task takes rows only", detail=name)
+
+
+def _records(piece: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Records in the form of `Record`, whose values say what a row is made of and no more."""
+    columns = [
+        piece.column("op"),
+        piece.column("lsn"),
+        piece.column("committed_at").cast(pa.int64()),
+        pc.fill_null(piece.column("total_order"), 0),
+        pc.fill_null(piece.column("after").cast(pa.large_string()), "null"),
+    ]
+    texts = [
+        (column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).cast(
+            pa.large_string()
+        )
+        for column in columns
+    ]
+    first, *others = (pa.scalar(part, pa.large_string()) for part in _PARTS)
+    pairs = [each for pair in zip(texts, others, strict=True) for each in pair]
+    values = pc.binary_join_element_wise(first, *pairs, pa.scalar("", pa.large_string()))
+    return list(
+        zip(
+            piece.column("key").cast(pa.large_binary()).to_pylist(),
+            values.cast(pa.large_binary()).to_pylist(),
+            piece.column("epoch").cast(pa.string()).to_pylist(),
+            piece.column("partition").to_pylist(),
+            piece.column("offset").to_pylist(),
+            [None] * piece.num_rows,
+            piece.column("recorded_at").cast(pa.int64()).to_pylist(),
+            strict=True,
+        )
+    )
