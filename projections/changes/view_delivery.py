@@ -16,6 +16,7 @@ from projections.definition.expectations.expectation import OnFail
 from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
 from projections.errors import (
     EventUnreadableError,
+    KeylessChangeError,
     RowUnexpectedError,
     ViewHaltedError,
     WaitsBehindError,
@@ -262,7 +263,7 @@ class ViewDelivery:
     ) -> None:
         reduced, count = self._reduced, self._task.counts[self._plan.name]
         others = sum(n for kind, n in reduced.kinds.items() if not self._mine(kind))
-        unread = sum(failure.version is None for failure in self._failures)
+        unread = sum(map(_not_accepted, self._failures))
         count.records += reduced.records
         count.filtered += reduced.filtered + others
         count.quarantined += len(waiting)
@@ -272,6 +273,11 @@ class ViewDelivery:
             count.failed = inspection.failed
         now_us = time.time_ns() // 1000
         count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
+
+
+def _not_accepted(failure: RecordFailure) -> bool:
+    """Returns whether a failed record does not count as a change."""
+    return failure.version is None or isinstance(failure.error, KeylessChangeError)
 
 
 _NO_PLACE: Final = (1 << 31, 0)
