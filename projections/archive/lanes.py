@@ -135,7 +135,6 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
         "it is made from events, and goes to search or the cache only": (
             events and Store.TABLE not in plan.to
         ),
-        "its table has no key": plan.append_only,
         "it has the time of a row's first commit, which an older change says": bool(
             plan.inserted_at
         ),

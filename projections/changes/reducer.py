@@ -153,7 +153,7 @@ class TopicReducer:
             if self._facts is not None and raw.row is not None:
                 self._kinds[self._kind] += 1
             # the connector writes equal keys in equal bytes
-            identity = _row_id(raw.version, order) if key is None else key
+            identity = row_id(raw.version, order) if key is None else key
             seen = newest.get(identity)
             if passed is not None and seen is not None:
                 passed.append(seen if raw.version > seen.version else raw)
@@ -492,6 +492,7 @@ def _passed_over(facts: Facts, operation: str, kind: str | None) -> bool:
     return kind is not None and kind not in facts.types
 
 
-def _row_id(version: int, order: int) -> str:
+def row_id(version: int, order: int) -> str:
+    """Returns the identity of a row without a key: its log position and number there."""
     # fixed width, so that text order is log order and files of old rows can be skipped
     return f"{epoch_of(version):03d}-{lsn_of(version):016x}-{order:08x}"

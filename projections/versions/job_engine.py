@@ -1,10 +1,9 @@
 """JobEngine: the Spark of a running job does the bulk work of a replay.
 
 The command controls the replay: which records the archive has, where to continue, and which records
-are left to single writes. The job finds the newest records of a mirror's keys and writes them to
-its table, and it writes histories and views of events. If the job cannot, or is gone for a minute,
-the command continues alone, record by record; rows that exist already are guarded by their
-versions.
+are left to single writes. The job finds the newest records of a mirror's keys and writes them, and
+it fills other views from all their records. If the job cannot, or is gone for a minute, the command
+continues alone, record by record; rows that exist already are guarded by their versions.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class JobEngine:
     def fill_from_all(
         self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
     ) -> Filled:
-        """Writes a history or a view of events; see `BulkEngine`."""
+        """Writes a view from all records of its topics; see `BulkEngine`."""
         answer = self._answer(BulkTopicsFill(scan, plan, work), done, work.records)
         left = np.frombuffer(answer.left, np.int64)
         return Filled(answer.upserted, answer.deleted, left, answer.filtered)

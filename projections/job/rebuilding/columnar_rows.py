@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from cdc.position import VERSION_LSN_BITS
 from cdc.table import ColumnKind, TableSchema
 from projections.archive.survey import flags, integers, versions_of
+from projections.changes.reducer import row_id
 from projections.definition.views import ARCHIVED_EVENTS, ChangeTime
 from projections.planning.key_forms import printed_form
 from projections.planning.row_upcaster import Fitting
@@ -69,13 +70,15 @@ _UNLIKE: Final = (ValueError, TypeError, KeyError, OverflowError)
 """What is raised, by Arrow as well, where a value of any record is of another kind or form."""
 
 _UPSERTS: Final = pa.array(["c", "u", "r"])
+_ADDS: Final = pa.array(["c", "r"])
+"""What adds a row to a table without a key; no other change of one can be followed."""
 
 
 class ColumnarDecoder:
     """Decodes records of one view; see `decode`.
 
     Args:
-        plan: The view: a mirror or a history.
+        plan: The view; not one of events.
         topic: The topic.
     """
 
@@ -129,9 +132,10 @@ class ColumnarDecoder:
         )
         usable &= integers(batch.column("lsn")) >= self._settled_lsn
         usable &= integers(batch.column("lsn")) < 1 << VERSION_LSN_BITS
-        upserts = flags(pc.is_in(batch.column("op"), value_set=_UPSERTS))
+        keyless = self._plan.append_only
+        upserts = flags(pc.is_in(batch.column("op"), value_set=_ADDS if keyless else _UPSERTS))
         upserts &= flags(batch.column("after").is_valid())
-        deletes = flags(pc.equal(batch.column("op"), "d"))
+        deletes = flags(pc.equal(batch.column("op"), "d")) & (not keyless)
         made = []
         for chosen, decode, schema in (
             (usable & upserts, self._rows, table_schema(self._plan)),
@@ -161,12 +165,15 @@ class ColumnarDecoder:
             if columns is None or parsed is None:
                 return None, None
             exact = flags(pc.equal(_written(parsed, columns), after))
-            exact &= self._same_keys(parsed, batch)
+            if not self._plan.append_only:
+                exact &= self._same_keys(parsed, batch)
             arrays = [
                 _typed(column, parsed[column.name], exact) for column in self._plan.schema.columns
             ]
         except _UNLIKE:
             return None, None  # the reducer tells of which
+        if self._plan.append_only:
+            arrays.append(row_ids(batch))
         arrays += [self._time(which, batch) for _, which in self._plan.times]
         return [*arrays, pa.array(versions_of(batch))], exact
 
@@ -216,6 +223,12 @@ class ColumnarDecoder:
         if which is not ChangeTime.BROKER:  # no one knows when a row was committed that was read
             unknown |= flags(pc.equal(batch.column("op"), "r"))
         return pa.array(at_us, pa.int64(), mask=unknown).cast(instant)
+
+
+def row_ids(records: pa.RecordBatch) -> pa.Array:
+    """Returns the identities of the rows of records of a table without a key; see `row_id`."""
+    orders = integers(records.column("total_order")).tolist()
+    return pa.array(map(row_id, versions_of(records).tolist(), orders), pa.string())
 
 
 def _parsed(texts: pa.Array, columns: Sequence[Column]) -> dict[str, pa.Array] | None:

@@ -82,6 +82,7 @@ class DivideRecords(BlockTask):
     plan: ViewPlan
     topics: tuple[str, ...]
     said: ClassVar = DIVIDED
+    reads: ClassVar[tuple[str, ...]] = ("headers",)
 
     def group(self, first: int, end: int, throttle: Throttle) -> dict[str, Any]:
         """Divides the records of some blocks."""
@@ -90,7 +91,7 @@ class DivideRecords(BlockTask):
         with self.files.writing(PART) as (name, file):
             into = Buckets(file, self.buckets)
             for topic, own, rows in self._records(first, end):
-                made, passed = self._divided(topic, facts[topic], own, rows, left)
+                made, passed = self.divided(topic, facts[topic], own, rows, left)
                 waiting.append(made)
                 filtered += passed
                 if sum(map(len, waiting)) >= DIVIDED_ROWS:
@@ -106,7 +107,7 @@ class DivideRecords(BlockTask):
         numbers = {topic: number for number, topic in enumerate(self.topics)}
         for block in self.scan.blocks[begin:end]:
             extra = [] if self.scan.only_tombstones(block) else ["source"]
-            for first, batch in self.scan.read(["topic", *READ, "headers", *extra], [block]):
+            for first, batch in self.scan.read(["topic", *READ, *self.reads, *extra], [block]):
                 for topic, chosen in by_topic(batch, self.topics):
                     rows = np.arange(first, first + batch.num_rows)
                     own = batch if chosen is None else batch.filter(pa.array(chosen))
@@ -114,7 +115,7 @@ class DivideRecords(BlockTask):
                     there = self.taken.there(topic, own)
                     yield numbers[topic], own.filter(pa.array(there)), rows[there]
 
-    def _divided(
+    def divided(
         self,
         topic: int,
         facts: Facts | None,
@@ -122,7 +123,18 @@ class DivideRecords(BlockTask):
         rows: Integers,
         left: list[int],
     ) -> tuple[pa.Table, int]:
-        """Returns records with their keys and the keys that are left, and how many say nothing."""
+        """Divides records.
+
+        Args:
+            topic: Number of their topic.
+            facts: For a table of events, which of its records count.
+            batch: The records.
+            rows: Their numbers.
+            left: Takes the numbers of those that are left to the replay by themselves.
+
+        Returns:
+            Records with their keys and the keys that are left, and how many say nothing.
+        """
         keyed, truncates, tombstones, named = classified(batch)
         loose = ~tombstones & (truncates | ~named)
         left += rows[loose].tolist()
@@ -136,25 +148,23 @@ class DivideRecords(BlockTask):
         wanted = ~passed & ~loose
         chosen = batch.filter(pa.array(wanted))
         keys = self._left_keys(chosen, alone[wanted])
-        columns = [
-            _plain(chosen.column(name)).cast(PART.field(name).type) for name in PART.names[2:]
-        ]
-        of_topic = pa.repeat(pa.scalar(topic, pa.int32()), chosen.num_rows)
-        records = pa.table([pa.array(rows[wanted]), of_topic, *columns], schema=PART)
+        made = parted(topic, chosen, rows[wanted])
+        return pa.concat_tables([made, self.left_behind(keys)]), int(passed.sum())
+
+    @staticmethod
+    def left_behind(keys: set[str]) -> pa.Table:
+        """Returns the entries of keys that are left to the replay."""
         blank = {field.name: pa.nulls(len(keys), field.type) for field in PART}
         blank[ROW] = pa.array([LEFT_KEY] * len(keys), pa.int64())
         blank["key"] = pa.array(sorted(keys), pa.string())
-        return pa.concat_tables([records, pa.table(blank, PART)]), int(passed.sum())
+        return pa.table(blank, PART)
 
     def _left_keys(self, batch: pa.RecordBatch, readable: Flags) -> set[str]:
         """The keys that are left for one of these records."""
         if not batch.num_rows:
             return set()
-        after = _plain(batch.column("after"))
-        kept = np.zeros(batch.num_rows, np.bool_)
-        for mark in UNCHANGED_MARKS:
-            kept |= flags(pc.match_substring(after, mark.decode()))
-        texts = _plain(batch.column("key"))
+        after, kept = plain(batch.column("after")), keeps(batch)
+        texts = plain(batch.column("key"))
         schema = self.plan.schema
         strange = ~flags(pc.match_substring_regex(texts, key_pattern(schema)))
         for place in np.flatnonzero(strange).tolist():
@@ -189,6 +199,21 @@ class DivideRecords(BlockTask):
         return found
 
 
+def parted(topic: int, batch: pa.RecordBatch, rows: Integers) -> pa.Table:
+    """Returns records of a topic, with their numbers, as a table of `PART`."""
+    columns = [plain(batch.column(name)).cast(PART.field(name).type) for name in PART.names[2:]]
+    of_topic = pa.repeat(pa.scalar(topic, pa.int32()), batch.num_rows)
+    return pa.table([pa.array(rows), of_topic, *columns], schema=PART)
+
+
+def keeps(batch: pa.RecordBatch) -> Flags:
+    """Returns which records may omit unchanged values."""
+    after, found = plain(batch.column("after")), np.zeros(batch.num_rows, np.bool_)
+    for mark in UNCHANGED_MARKS:
+        found |= flags(pc.match_substring(after, mark.decode()))
+    return found
+
+
 def _of_no_view(facts: Facts, batch: pa.RecordBatch) -> Flags:
     """Which records of a table of events say nothing to its views; see `TopicReducer`."""
     op = batch.column("op")
@@ -196,7 +221,7 @@ def _of_no_view(facts: Facts, batch: pa.RecordBatch) -> Flags:
     if not facts.deletes:
         found |= flags(pc.equal(op, "d"))
     asked = np.flatnonzero(~found & ~flags(pc.equal(op, "d")))
-    texts = _plain(batch.column("after")).take(pa.array(asked)).fill_null("null")
+    texts = plain(batch.column("after")).take(pa.array(asked)).fill_null("null")
     for place, row in zip(asked.tolist(), _parsed(texts.to_pylist()), strict=True):
         kind = row.get("type") if isinstance(row, dict) else None
         found[place] = kind is not None and kind not in facts.types
@@ -219,5 +244,6 @@ def _parsed_alone(text: str) -> Any:
         return None
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def plain(column: pa.Array) -> pa.Array:
+    """Returns a column without dictionary encoding."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

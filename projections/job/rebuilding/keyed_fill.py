@@ -21,6 +21,7 @@ from projections.common.task_fence import TaskFence
 from projections.job.rebuilding.divide_tasks import DIVIDED_DDL, DivideRecords
 from projections.job.rebuilding.divided_records import DividedRecords
 from projections.job.rebuilding.history_tasks import HISTORIES_DDL, FillHistories
+from projections.job.rebuilding.keyless_records import DivideKeyless
 from projections.job.rebuilding.newest_tasks import DeliverNewest, FillNewest
 from projections.job.rebuilding.task_files import TaskFiles
 
@@ -123,7 +124,8 @@ class KeyedFill:
             commit: Writes a part unless it was written before.
         """
         work, files = self._work, self._files()
-        divide = DivideRecords(
+        kind = DivideKeyless if self._plan.append_only else DivideRecords
+        divide = kind(
             scan=self._scan,
             taken=work.taken,
             groups=self._groups,

@@ -24,6 +24,7 @@ from projections.errors import ReplayError
 from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.divide_tasks import ROW, TOPIC
 from projections.job.rebuilding.fill_tasks import FILLED, FILLED_DDL
+from projections.job.rebuilding.keyless_records import first_copies, without_row_ids
 from projections.job.rebuilding.plain_rows import PlainChanges, PlainRowDecoder
 from projections.job.rebuilding.store_tasks import DELIVERED, DELIVERED_DDL, delivery
 from projections.stores.delta.arrow import deletes_schema, table_schema
@@ -108,14 +109,17 @@ class NewestTask(ABC):
         for records in self.divided.portions(self.first + number, held, left):
             coded = records.column("key").dictionary_encode()
             codes, failed = integers(coded.indices), list[int]()
-            newest = newest_of(codes, versions_of(records))
+            if self.plan.append_only:
+                newest, plain = first_copies(records), without_row_ids(records)
+            else:
+                newest, plain = newest_of(codes, versions_of(records)), records
             of_topic = integers(records.column(TOPIC))[newest]
             for place, topic in enumerate(self.topics):
                 own = newest[of_topic == place]
                 take = taker(topic)
                 for start in range(0, len(own), _TAKEN_AT_ONCE):
                     places = own[start : start + _TAKEN_AT_ONCE]
-                    for found in take(records.take(pa.array(places)), places, failed):
+                    for found in take(plain.take(pa.array(places)), places, failed):
                         yield found
                         throttle.step()
             if failed:

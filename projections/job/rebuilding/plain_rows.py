@@ -25,7 +25,7 @@ from projections.changes.row_change import Applied
 from projections.errors import ProjectionError
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.planning.key_forms import key_in_form
-from projections.stores.delta.arrow import keys_table, rows_table
+from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ class PlainRowDecoder:
     def __init__(self, plan: ViewPlan, topic: str, held: Mapping[str, BlockedKeys]) -> None:
         self._plan = plan
         self._columnar = None if plan.events else ColumnarDecoder.of(plan, topic, held)
-        self._reader = PlainChanges(plan, topic, held, planned_keys=True)
+        self._reader = PlainChanges(plan, topic, held, planned_keys=not plan.append_only)
 
     def parts(
         self, found: pa.RecordBatch, rows: Integers, left: list[int]
@@ -114,6 +114,8 @@ class PlainRowDecoder:
         """
         upserts = [change for change in changes if change.row is not None]
         deletes = [change for change in changes if change.row is None]
+        if not deletes:
+            return rows_table(self._plan, upserts), deletes_schema(self._plan).empty_table()
         return rows_table(self._plan, upserts), keys_table(self._plan, deletes)
 
 

@@ -44,6 +44,7 @@ from tests.fix_archive import archived
 from tests.fix_log import PLAN, TOPIC, orders
 from tests.support.event_logs import PLAN as EVENTS
 from tests.support.event_logs import placed
+from tests.support.keyless_logs import PLAN as KEYLESS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
         for plan in (
             replace(VIEW, to=frozenset(Store)),
             replace(VIEW, former=("shop.public.old",)),
+            KEYLESS,
         ):
             assert fill_way.way_of(config, plan, RECORDS).by_job
         timed = replace(EVENTS, times=(("added_at", ChangeTime.COMMIT),))
