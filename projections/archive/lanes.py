@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.table import ColumnKind
 from projections.changes.applier import TaskApplier
-from projections.definition.views import Store
 from projections.planning.key_forms import one_form
 
 if TYPE_CHECKING:
@@ -132,9 +131,6 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
     key = [plan.schema.by_name[name] for name in plan.schema.key]
     events = plan.events is not None
     reasons = {
-        "it is made from events, and goes to search or the cache only": (
-            events and Store.TABLE not in plan.to
-        ),
         "it has the time of a row's first commit, which an older change says": bool(
             plan.inserted_at
         ),

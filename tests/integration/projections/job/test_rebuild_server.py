@@ -234,12 +234,11 @@ def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
             replace(VIEW, to=frozenset(Store)),
             replace(VIEW, former=("shop.public.old",)),
             KEYLESS,
+            replace(EVENTS, to=frozenset({Store.SEARCH})),
         ):
             assert fill_way.way_of(config, plan, RECORDS).by_job
         timed = replace(EVENTS, times=(("added_at", ChangeTime.COMMIT),))
         assert "earliest" in fill_way.way_of(config, timed, RECORDS).why
-        only_search = replace(EVENTS, to=frozenset({Store.SEARCH}))
-        assert "search" in fill_way.way_of(config, only_search, RECORDS).why
         BulkRequests(config).serve(BulkServer(2))
         assert "another release" in fill_way.way_of(config, VIEW, RECORDS).why
 
