@@ -131,9 +131,6 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
     key = [plan.schema.by_name[name] for name in plan.schema.key]
     events = plan.events is not None
     reasons = {
-        "it has the time of a row's first commit, which an older change says": bool(
-            plan.inserted_at
-        ),
         "it has times of its events, and keeps the earliest": events and bool(plan.times),
         "values of its key may be written in several ways": not all(map(one_form, key)),
     }

@@ -36,15 +36,23 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import Facts, ViewPlan
 
 DIVIDED: Final = pa.schema(
-    [("file", pa.string()), ("filtered", pa.int64()), ("left", pa.list_(pa.int64()))]
+    [
+        ("file", pa.string()),
+        ("filtered", pa.int64()),
+        ("truncated", pa.int64()),
+        ("left", pa.list_(pa.int64())),
+    ]
 )
-DIVIDED_DDL: Final = "file string, filtered bigint, left array<bigint>"
+DIVIDED_DDL: Final = "file string, filtered bigint, truncated bigint, left array<bigint>"
 
 DIVIDED_ROWS: Final = 200_000
 """Records that a first task holds at a time."""
 
 
 ROW: Final = "row"
+BEGINS: Final = pa.array(["c", "d"])
+"""What says when a row was inserted, or that it was not there."""
+
 LEFT_KEY: Final = -1
 """Number of an entry that is no record, and names a key that is left."""
 
@@ -86,7 +94,7 @@ class DivideRecords(BlockTask):
 
     def group(self, first: int, end: int, throttle: Throttle) -> dict[str, Any]:
         """Divides the records of some blocks."""
-        left, filtered, waiting = list[int](), 0, list[pa.Table]()
+        left, filtered, truncated, waiting = list[int](), 0, 0, list[pa.Table]()
         facts = [facts_of([self.plan], topic) for topic in self.topics]
         with self.files.writing(PART) as (name, file):
             into = Buckets(file, self.buckets)
@@ -94,13 +102,14 @@ class DivideRecords(BlockTask):
                 made, passed = self.divided(topic, facts[topic], own, rows, left)
                 waiting.append(made)
                 filtered += passed
+                truncated = max(truncated, self._truncated(own))
                 if sum(map(len, waiting)) >= DIVIDED_ROWS:
                     into.write(pa.concat_tables(waiting))
                     waiting.clear()
                 throttle.step()
             if waiting:
                 into.write(pa.concat_tables(waiting))
-        return {"file": name, "filtered": filtered, "left": left}
+        return {"file": name, "filtered": filtered, "truncated": truncated, "left": left}
 
     def _records(self, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch, Integers]]:
         """The records of blocks that count: their topic, and their numbers in the archive."""
@@ -140,6 +149,8 @@ class DivideRecords(BlockTask):
         left += rows[loose].tolist()
         usual = flags(batch.column("raw_value").is_null())
         older = keyed & usual & (versions_of(batch) < self.plan.left_to_read)
+        if self.plan.inserted_at:  # they may say when a row was inserted
+            older &= ~flags(pc.is_in(batch.column("op"), value_set=BEGINS))
         alone = keyed & usual
         if facts is not None:
             older |= alone & _of_no_view(facts, batch)
@@ -150,6 +161,11 @@ class DivideRecords(BlockTask):
         keys = self._left_keys(chosen, alone[wanted])
         made = parted(topic, chosen, rows[wanted])
         return pa.concat_tables([made, self.left_behind(keys)]), int(passed.sum())
+
+    def _truncated(self, batch: pa.RecordBatch) -> int:
+        """Returns the version of the newest truncate that counts; 0 if there is none."""
+        versions = versions_of(batch)[flags(pc.equal(batch.column("op"), "t"))]
+        return int(versions[versions >= self.plan.left_to_read].max(initial=0))
 
     @staticmethod
     def left_behind(keys: set[str]) -> pa.Table:

@@ -31,11 +31,13 @@ class DividedRecords:
         files: Where `DivideRecords` has written its files.
         names: How those are called.
         buckets: Into how many parts keys are divided.
+        truncated: Version of the newest truncate among them; 0 if there is none.
     """
 
     files: TaskFiles
     names: tuple[str, ...]
     buckets: int
+    truncated: int
 
     def portions(
         self, bucket: int, held: BlockedKeys | None, left: list[int]

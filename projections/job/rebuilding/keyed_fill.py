@@ -9,6 +9,7 @@ same parts, and leaves out the commits that are there.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +44,8 @@ BUCKETS_MAX: Final = 512
 PART_ROWS: Final = 1_000_000
 """Records of the keys that one commit has, about. After a crash between the changes of a history
 and its states, a replay without tasks holds the keys of one commit at a time."""
+
+_COUNTED: Final = ("upserted", "deleted", "filtered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +140,18 @@ class KeyedFill:
         )
         half = work.records // 2
         said = results(KeyedTasks(divide.run, DIVIDED_DDL, len(self._groups), files, half))
-        divided = DividedRecords(files, tuple(said["file"].to_pylist()), self._buckets)
-        left, upserted, deleted = [_numbers(said)], 0, 0
+        truncated = pc.max(said["truncated"]).as_py() or 0
+        names = tuple(said["file"].to_pylist())
+        divided = DividedRecords(files, names, self._buckets, truncated)
+        left, counts = [_numbers(said)], _counts(said)
         for first in range(0, self._buckets, self._per_part):
             end = min(first + self._per_part, self._buckets)
             rest = work.records - half
             records = rest * end // self._buckets - rest * first // self._buckets
             made = self._part(results, commit, divided, range(first, end), records)
             left.append(_numbers(made))
-            upserted += pc.sum(made["upserted"]).as_py() or 0
-            deleted += pc.sum(made["deleted"]).as_py() or 0
-        filtered = pc.sum(said["filtered"]).as_py() or 0
+            counts += _counts(made)
+        upserted, deleted, filtered = (counts[name] for name in _COUNTED)
         return Filled(upserted, deleted, np.sort(np.concatenate(left)), filtered)
 
     def _part(
@@ -204,6 +208,11 @@ def _files(said: pa.Table, folder: Path) -> dict[str, list[Path]]:
         for name in said.column_names
         if name.endswith("_file")
     }
+
+
+def _counts(said: pa.Table) -> Counter[str]:
+    names = [name for name in _COUNTED if name in said.column_names]
+    return Counter({name: pc.sum(said[name]).as_py() or 0 for name in names})
 
 
 def _marks(said: pa.Table) -> dict[str, int]:

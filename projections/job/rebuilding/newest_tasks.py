@@ -1,7 +1,8 @@
 """Newest rows in tasks: the rows of some keys, from all records of these.
 
 A row may have records in several topics: those of its table's former names, or of the table of
-events and that of archived ones. Its newest record makes it, as in live delivery. A key is left to
+events and that of archived ones. Its newest record makes it, as in live delivery; some of its
+times come from other records: see `row_times`. A key is left to
 the replay with all its records if the division has said so, if its newest record does not come to
 one whole row or one delete, or if it waits in quarantine.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -26,15 +27,17 @@ from projections.job.rebuilding.divide_tasks import ROW, TOPIC
 from projections.job.rebuilding.fill_tasks import FILLED, FILLED_DDL
 from projections.job.rebuilding.keyless_records import first_copies, without_row_ids
 from projections.job.rebuilding.plain_rows import PlainChanges, PlainRowDecoder
+from projections.job.rebuilding.row_times import amendment, newest_of
 from projections.job.rebuilding.store_tasks import DELIVERED, DELIVERED_DDL, delivery
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from projections.archive.fold import Integers
+    from projections.archive.fold import Flags, Integers
     from projections.changes.task_outcome import BlockedKeys
     from projections.job.rebuilding.divided_records import DividedRecords
+    from projections.job.rebuilding.plain_rows import Amended
     from projections.job.rebuilding.store_tasks import TaskDelivery
     from projections.job.rebuilding.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
@@ -45,7 +48,24 @@ if TYPE_CHECKING:
     Take = Callable[[pa.RecordBatch, Integers, list[int]], Iterator[T]]
     """Takes records and their places, and adds the places of those that are left to a list."""
 
+    Taker = Callable[[str, Amended | None], Take[T]]
+
+NEWEST: Final = pa.schema([*FILLED, ("filtered", pa.int64())])
+NEWEST_DDL: Final = f"{FILLED_DDL}, filtered bigint"
 _TAKEN_AT_ONCE: Final = 32_768
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a task does not write.
+
+    Attributes:
+        left: Numbers of the records of keys that are left to the replay.
+        filtered: How many other records say nothing to the view but when a row was inserted.
+    """
+
+    left: list[int] = field(default_factory=list)
+    filtered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,64 +117,73 @@ class NewestTask(ABC):
                 hint="headwater up restarts the job with the edited ones",
             )
 
-    def made(self, number: int, taker: Callable[[str], Take[T]], left: list[int]) -> Iterator[T]:
+    def made(self, number: int, taker: Taker[T], outcome: Outcome) -> Iterator[T]:
         """Takes the newest records of the keys of one hash.
 
         Args:
             number: The task.
             taker: Of a topic, what takes its records.
-            left: Takes the numbers of the records of keys that are left to the replay.
+            outcome: Takes what is left to the replay.
         """
         throttle, held = Throttle(self.share), self.held.get(self.plan.name)
-        for records in self.divided.portions(self.first + number, held, left):
-            coded = records.column("key").dictionary_encode()
-            codes, failed = integers(coded.indices), list[int]()
-            if self.plan.append_only:
-                newest, plain = first_copies(records), without_row_ids(records)
-            else:
-                newest, plain = newest_of(codes, versions_of(records)), records
+        for records in self.divided.portions(self.first + number, held, outcome.left):
+            codes = integers(records.column("key").dictionary_encode().indices)
+            newest, failed = self._newest(records, codes)
+            plain = without_row_ids(records) if self.plan.append_only else records
             of_topic = integers(records.column(TOPIC))[newest]
+            amended = amendment(self.plan, records, codes, self.divided.truncated)
             for place, topic in enumerate(self.topics):
                 own = newest[of_topic == place]
-                take = taker(topic)
+                take = taker(topic, amended)
                 for start in range(0, len(own), _TAKEN_AT_ONCE):
                     places = own[start : start + _TAKEN_AT_ONCE]
                     for found in take(plain.take(pa.array(places)), places, failed):
                         yield found
                         throttle.step()
-            if failed:
-                fails = np.zeros(len(coded.dictionary), np.bool_)
-                fails[codes[failed]] = True
-                left += integers(records.column(ROW))[fails[codes]].tolist()
+            fails = np.isin(codes, codes[failed])
+            outcome.left += integers(records.column(ROW))[fails].tolist()
+            outcome.filtered += int((~fails & self._older(records)).sum())
+
+    def _newest(self, records: pa.RecordBatch, codes: Integers) -> tuple[Integers, list[int]]:
+        """Returns the places of the newest records, and those of keys that have none."""
+        if self.plan.append_only:
+            return first_copies(records), []
+        counts = np.flatnonzero(~self._older(records))
+        newest = counts[newest_of(codes[counts], versions_of(records)[counts])]
+        return newest, np.flatnonzero(~np.isin(codes, codes[newest])).tolist()
+
+    def _older(self, records: pa.RecordBatch) -> Flags:
+        """Which records only say when a row was inserted: a snapshot replaces what they changed."""
+        return versions_of(records) < self.plan.left_to_read
 
 
 @dataclass(frozen=True, slots=True)
 class FillNewest(NewestTask):
     """Puts rows and deletes aside for the commit."""
 
-    says: ClassVar = FILLED_DDL
+    says: ClassVar = NEWEST_DDL
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the tasks named by number; see `NewestTask`."""
         with self.files.at_work(), pooled_memory():
             self.check_code()
-            yield from self.files.pieces(batches, FILLED, self._bucket)
+            yield from self.files.pieces(batches, NEWEST, self._bucket)
 
     def _bucket(self, number: int) -> dict[str, Any]:
-        left, counts = list[int](), [0, 0]
+        outcome, counts = Outcome(), [0, 0]
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         with ExitStack() as stack:
             made = [stack.enter_context(self.files.writing(schema)) for schema in schemas]
-            for part in self.made(number, self._decoder, left):
+            for part in self.made(number, self._decoder, outcome):
                 for of, table in enumerate(part):
                     made[of][1].write_table(table)
                     counts[of] += table.num_rows
         names = [name for name, _ in made]
-        values = [names[0], counts[0], names[1], counts[1], left]
-        return dict(zip(FILLED.names, values, strict=True))
+        values = [names[0], counts[0], names[1], counts[1], outcome.left, outcome.filtered]
+        return dict(zip(NEWEST.names, values, strict=True))
 
-    def _decoder(self, topic: str) -> Take[tuple[pa.Table, pa.Table]]:
-        return PlainRowDecoder(self.plan, topic, self.held).parts
+    def _decoder(self, topic: str, amended: Amended | None) -> Take[tuple[pa.Table, pa.Table]]:
+        return PlainRowDecoder(self.plan, topic, self.held, amended).parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +204,9 @@ class DeliverNewest(NewestTask):
             yield from self.files.pieces(batches, DELIVERED, partial(self._bucket, store))
 
     def _bucket(self, store: TaskDelivery, number: int) -> dict[str, Any]:
-        left = list[int]()
-        applied = sum(self.made(number, partial(self._taker, store), left), Applied())
-        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": left}
+        outcome = Outcome()
+        applied = sum(self.made(number, partial(self._taker, store), outcome), Applied())
+        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": outcome.left}
 
-    def _taker(self, store: TaskDelivery, topic: str) -> Take[Applied]:
-        return partial(store.taken, PlainChanges(self.plan, topic, self.held))
-
-
-def newest_of(codes: Integers, versions: Integers) -> Integers:
-    """Returns the places of the newest records of each key; the first of equal ones.
-
-    Args:
-        codes: Keys of records as numbers, in the order of their topics.
-        versions: Their versions.
-    """
-    order = np.lexsort((np.arange(len(codes)), -versions, codes))
-    ordered = codes[order]
-    firsts = np.ones(len(order), np.bool_)
-    firsts[1:] = ordered[1:] != ordered[:-1]
-    return np.sort(order[firsts])
+    def _taker(self, store: TaskDelivery, topic: str, amended: Amended | None) -> Take[Applied]:
+        return partial(store.taken, PlainChanges(self.plan, topic, self.held, amended=amended))

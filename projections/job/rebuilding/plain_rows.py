@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
     Integers = NDArray[np.int64]
+    Amended = Callable[[Sequence[RowChange], Integers], list[RowChange]]
+    """Returns changes with times, given the numbers of their records."""
 
 READ: Final = (
     "partition",
@@ -74,12 +76,20 @@ class PlainRowDecoder:
         plan: The view.
         topic: The topic.
         held: What of the view waits already.
+        amended: See `PlainChanges`.
     """
 
-    def __init__(self, plan: ViewPlan, topic: str, held: Mapping[str, BlockedKeys]) -> None:
+    def __init__(
+        self,
+        plan: ViewPlan,
+        topic: str,
+        held: Mapping[str, BlockedKeys],
+        amended: Amended | None = None,
+    ) -> None:
         self._plan = plan
-        self._columnar = None if plan.events else ColumnarDecoder.of(plan, topic, held)
-        self._reader = PlainChanges(plan, topic, held, planned_keys=not plan.append_only)
+        by_columns = plan.events is None and amended is None
+        self._columnar = ColumnarDecoder.of(plan, topic, held) if by_columns else None
+        self._reader = PlainChanges(plan, topic, held, not plan.append_only, amended)
 
     def parts(
         self, found: pa.RecordBatch, rows: Integers, left: list[int]
@@ -128,12 +138,15 @@ class PlainChanges:
         topic: The topic.
         held: What of the view waits already.
         planned_keys: Whether only keys are taken that are written in the form of the plan.
+        amended: Adds times that other records tell, given the numbers of the records; None if there
+            are none.
     """
 
     plan: ViewPlan
     topic: str
     held: Mapping[str, BlockedKeys]
     planned_keys: bool = False
+    amended: Amended | None = None
 
     def taken(
         self,
@@ -157,6 +170,8 @@ class PlainChanges:
         if found is not None:
             met = self._met(found)
             chosen = [change for change, holds in zip(found, met.tolist(), strict=True) if holds]
+            if self.amended is not None:
+                chosen = self.amended(chosen, rows[met])
             try:
                 made = made_of(chosen) if chosen else None
             except ProjectionError:

@@ -233,6 +233,7 @@ def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
         for plan in (
             replace(VIEW, to=frozenset(Store)),
             replace(VIEW, former=("shop.public.old",)),
+            replace(VIEW, times=(("came_at", ChangeTime.FIRST_COMMIT),)),
             KEYLESS,
             replace(EVENTS, to=frozenset({Store.SEARCH})),
         ):
