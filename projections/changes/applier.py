@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from projections.changes.event_reducer import EarliestTimesReducer
 from projections.changes.history_reducer import EveryChangeReducer
 from projections.changes.reducer import TopicReducer
 from projections.changes.task_outcome import (
@@ -132,6 +133,8 @@ def reducer(plans: Sequence[ViewPlan], topic: str) -> TopicReducer:
     """Returns a reducer of a topic for views that read it in the same way."""
     plan = plans[0]
     kind = TopicReducer if plan.history is None else EveryChangeReducer
+    if plan.events is not None and any(each.times for each in plans):
+        kind = EarliestTimesReducer
     return kind(
         plan.topics[topic],
         facts_of(plans, topic),

@@ -44,6 +44,8 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
         cut: Whether an unreadable record of the key follows it.
         inserted: See `RowChange.inserted`.
         begun: The record of its key's newest insert or delete, if requested and not its own.
+        sent_at_us: Of an event, the earliest time at the broker of its records in the batch,
+            microseconds since 1970, UTC; 0 if that is its own record's.
     """
 
     version: int
@@ -61,6 +63,12 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
     cut: bool = False
     inserted: bool | None = None
     begun: Record | None = None
+    sent_at_us: int = 0
+
+    @property
+    def first_sent_at_us(self) -> int:
+        """The earliest time at the broker of its records, microseconds since 1970; 0 if unknown."""
+        return self.sent_at_us or self.own.sent_at_us
 
     @property
     def own(self) -> Record:

@@ -93,7 +93,7 @@ class ViewDelivery:
         """Returns the changes with the times that the view shows."""
         changes, asked = self._reduced.changes, {which for _, which in self._plan.times}
         if ChangeTime.BROKER in asked:
-            sent = (raw.own.sent_at_us for raw in self._reduced.raws)
+            sent = (raw.first_sent_at_us for raw in self._reduced.raws)
             pairs = zip(changes, sent, strict=True)
             changes = [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
         if ChangeTime.COMMIT in asked and self._topic.endswith(str(ARCHIVED_EVENTS)):

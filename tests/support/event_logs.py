@@ -77,8 +77,8 @@ def record(op: str, lsn: int, row: dict[str, Any]) -> Record:
 
 
 @st.composite
-def logs(draw: Callable[..., Any]) -> dict[str, list[Record]]:
-    """Records of both topics; some repeated, some that cannot be read."""
+def logs(draw: Callable[..., Any], *, spoilt: bool = True) -> dict[str, list[Record]]:
+    """Records of both topics; some repeated, some that cannot be read unless none are spoilt."""
     found: dict[str, list[Record]] = {LIVE: [], ARCHIVED: []}
     where: dict[int, str] = {}
     rows: dict[int, dict[str, Any]] = {}
@@ -103,6 +103,8 @@ def logs(draw: Callable[..., Any]) -> dict[str, list[Record]]:
         elif where[number]:
             began = draw(st.integers(0x1000, lsn))
             found[where[number]].append(record("r", began, rows[number]))
+    if not spoilt:
+        return {topic: _numbered(records) for topic, records in found.items()}
     return {topic: _spoilt(draw, records) for topic, records in found.items()}
 
 
@@ -115,7 +117,11 @@ def _spoilt(draw: Callable[..., Any], records: Sequence[Record]) -> list[Record]
             found.insert(place + 1, found[place]._replace(value=None))
         for place in draw(st.lists(st.integers(0, len(found) - 1), max_size=1)):
             found[place] = found[place]._replace(value=b"{")
-    return [each._replace(offset=offset) for offset, each in enumerate(found)]
+    return _numbered(found)
+
+
+def _numbered(records: Sequence[Record]) -> list[Record]:
+    return [each._replace(offset=offset) for offset, each in enumerate(records)]
 
 
 def placed(folder: Path, count: int) -> Path:
