@@ -127,14 +127,11 @@ def goes_in_bulk(
 
 
 def bulk_refusal(plan: ViewPlan) -> str | None:
-    """Returns why the table of a view cannot be filled in bulk; None if it can."""
+    """Returns why the tables of a view cannot be filled in bulk; None if they can."""
     key = [plan.schema.by_name[name] for name in plan.schema.key]
-    events = plan.events is not None
-    reasons = {
-        "it has times of its events, and keeps the earliest": events and bool(plan.times),
-        "values of its key may be written in several ways": not all(map(one_form, key)),
-    }
-    return next((words for words, holds in reasons.items() if holds), None)
+    if all(map(one_form, key)):
+        return None
+    return "values of its key may be written in several ways"
 
 
 def folded(plan: ViewPlan) -> bool:

@@ -131,7 +131,7 @@ class NewestTask(ABC):
             newest, failed = self._newest(records, codes)
             plain = without_row_ids(records) if self.plan.append_only else records
             of_topic = integers(records.column(TOPIC))[newest]
-            amended = amendment(self.plan, records, codes, self.divided.truncated)
+            amended = amendment(self.plan, self.topics, records, codes, self.divided.truncated)
             for place, topic in enumerate(self.topics):
                 own = newest[of_topic == place]
                 take = taker(topic, amended)

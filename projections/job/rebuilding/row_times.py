@@ -1,8 +1,8 @@
 """Times of rows that other records than their newest ones tell.
 
 The time of a row's first commit is that of its newest insert, as `first_commit` says of live
-delivery. It comes from all records of a key, so the rows are amended after their newest records
-were decoded.
+delivery. The times of an event are the earliest of its records. Both come from all records of a
+key, so the rows are amended after their newest records were decoded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from projections.archive.survey import flags, integers, versions_of
-from projections.job.rebuilding.divide_tasks import BEGINS
+from projections.definition.views import ARCHIVED_EVENTS
+from projections.job.rebuilding.divide_tasks import BEGINS, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 def amendment(
     plan: ViewPlan,
+    topics: Sequence[str],
     records: pa.RecordBatch,
     codes: Integers,
     truncated: int,
@@ -37,11 +39,16 @@ def amendment(
 
     Args:
         plan: The view.
+        topics: Its topics.
         records: All records of some keys, in the order of their topics.
         codes: The keys as numbers.
         truncated: Version of the newest truncate of the table; 0 if there is none.
     """
-    return _with_inserts(records, codes, truncated) if plan.inserted_at else None
+    if plan.inserted_at:
+        return _with_inserts(records, codes, truncated)
+    if plan.events is not None and plan.times:
+        return _with_earliest(topics, records, codes)
+    return None
 
 
 def newest_of(codes: Integers, versions: Integers) -> Integers:
@@ -70,6 +77,26 @@ def _with_inserts(records: pa.RecordBatch, codes: Integers, truncated: int) -> A
     begun[codes[newest]] = versions[newest]
     begun_at_us[codes[newest]] = np.where(inserts, at_us, 0)
     return partial(_replaced, ("begun", "begun_at_us"), (begun[codes], begun_at_us[codes]))
+
+
+def _with_earliest(topics: Sequence[str], records: pa.RecordBatch, codes: Integers) -> Amended:
+    """Adds the earliest commit of each event, and the earliest time at the broker."""
+    # the commit of such a record is not when its event came to be
+    archived = [place for place, name in enumerate(topics) if name.endswith(str(ARCHIVED_EVENTS))]
+    untold = np.isin(integers(records.column(TOPIC)), archived)
+    untold |= flags(pc.equal(records.column("op"), "r"))
+    committed_us = np.where(untold, 0, _microseconds(records, "committed_at"))
+    sent_us = _microseconds(records, "recorded_at")
+    earliest = _earliest(codes, committed_us)[codes], _earliest(codes, sent_us)[codes]
+    return partial(_replaced, ("committed_at_us", "sent_at_us"), earliest)
+
+
+def _earliest(codes: Integers, times_us: Integers) -> Integers:
+    """Returns the earliest time of each key that is known; 0 if none is."""
+    unknown = np.iinfo(np.int64).max
+    found = np.full(codes.max(initial=-1) + 1, unknown, np.int64)
+    np.minimum.at(found, codes, np.where(times_us > 0, times_us, unknown))
+    return np.where(found == unknown, 0, found)
 
 
 def _replaced(

@@ -236,10 +236,9 @@ def test_who_fills_a_version_is_told_with_the_reason(config: JobConfig) -> None:
             replace(VIEW, times=(("came_at", ChangeTime.FIRST_COMMIT),)),
             KEYLESS,
             replace(EVENTS, to=frozenset({Store.SEARCH})),
+            replace(EVENTS, times=(("added_at", ChangeTime.COMMIT),)),
         ):
             assert fill_way.way_of(config, plan, RECORDS).by_job
-        timed = replace(EVENTS, times=(("added_at", ChangeTime.COMMIT),))
-        assert "earliest" in fill_way.way_of(config, timed, RECORDS).why
         BulkRequests(config).serve(BulkServer(2))
         assert "another release" in fill_way.way_of(config, VIEW, RECORDS).why
 

@@ -20,6 +20,7 @@ from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.task_outcome import BlockedKeys
 from projections.definition.event_rows import EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail
+from projections.definition.views import ChangeTime
 from projections.errors import SinkUnavailableError
 from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from projections.changes.record import Record
+    from projections.planning.view_plan import ViewPlan
 
+TIMES = (("told_at", ChangeTime.COMMIT), ("sent_at", ChangeTime.BROKER))
+TIMED = replace(PLAN, times=TIMES)
 CHECKED = replace(
     PLAN,
     expectations=(
@@ -66,6 +70,7 @@ def test_the_same_archive_leaves_the_same_rows(
     held = BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(data.draw(st.sampled_from([PLAN, CHECKED])), left_to_read=ahead)
+    plan = replace(plan, times=data.draw(st.sampled_from([(), TIMES])))
     whole = data.draw(st.booleans())
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         if whole:
@@ -84,7 +89,8 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
 ) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = filled(Path(place) / "shop", log, data)
-        one, other = Tables(Path(place) / "one", PLAN), Tables(Path(place) / "other", PLAN, spark)
+        plan = data.draw(st.sampled_from([PLAN, TIMED]))
+        one, other = Tables(Path(place) / "one", plan), Tables(Path(place) / "other", plan, spark)
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
@@ -93,12 +99,13 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
         assert one.left(waiting)[0] == other.left(waiting)[0]
 
 
+@pytest.mark.parametrize("plan", [PLAN, TIMED], ids=["plain", "timed"])
 def test_tasks_write_all_events_that_stand_by_themselves(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: ViewPlan
 ) -> None:
     told = list[ReplayProgress]()
     archive = placed(tmp_path / "shop", 11)
-    one, other = Tables(tmp_path / "one", PLAN), Tables(tmp_path / "other", PLAN, spark)
+    one, other = Tables(tmp_path / "one", plan), Tables(tmp_path / "other", plan, spark)
     replay.replay(archive, [one.target()])
     monkeypatch.setattr(TableSink, "apply", None)  # no record is delivered by itself
 
