@@ -30,8 +30,8 @@ from foundation.waiting import wait_until
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, SparkCluster
 from headwater.runtime.java.jars import ensure
-from projections.job.rebuilding.engine import slots_of
 from projections.job.spark.session import start_session
+from projections.job.spark.task_runs import slots_of
 from projections.planning.job_config import JobConfig
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from pyspark import daemon
 from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
 from projections.job.rebuilding.plain_rows import PlainRowDecoder
 from projections.job.rebuilding.store_tasks import TaskDelivery
-from projections.job.rebuilding.task_files import TaskFiles
 from projections.job.spark import worker_daemon
+from projections.job.spark.task_files import TaskFiles
 from tests.support.task_halts import TaskHalts
 
 if TYPE_CHECKING:

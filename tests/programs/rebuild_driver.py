@@ -10,9 +10,10 @@ import sys
 from typing import Any
 
 from projections.job.rebuilding import engine
-from projections.job.rebuilding.engine import SparkEngine, slots_of
+from projections.job.rebuilding.engine import SparkEngine
 from projections.job.spark import cluster
 from projections.job.spark.session import start_session
+from projections.job.spark.task_runs import slots_of
 from projections.job.tasks.rebuilds import RebuildServer
 from tests.support.task_halts import TaskHalts
 from tests.waiting import wait_until

@@ -7,7 +7,6 @@ a second task takes all batches of its own part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from zlib import crc32
@@ -15,6 +14,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from projections.common.pooled_memory import pooled_memory
 from projections.common.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +91,3 @@ class Buckets:
             part = rows.slice(begin, end - begin).combine_chunks().to_batches()
             self._file.write_batch(part[0] if part else pa.RecordBatch.from_pylist([], rows.schema))
             begin = end
-
-
-@contextmanager
-def pooled_memory() -> Iterator[None]:
-    """Keeps what Arrow frees for what it needs next, until the end.
-
-    Workers give all that they free back to the system at once, so that live batches keep little;
-    over millions of rows, a sixth of the time would go to getting it again.
-    """
-    if "mimalloc" not in pa.supported_memory_backends():
-        yield
-        return
-    before, pool = pa.default_memory_pool(), pa.mimalloc_memory_pool()
-    pa.set_memory_pool(pool)
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
-        pool.release_unused()

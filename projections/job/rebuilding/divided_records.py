@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from projections.archive.fold import Integers
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
 
 PORTION_ROWS: Final = 150_000
 """Records that a task holds at a time; a key with more changes is left to the replay."""

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +14,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.util import inheritable_thread_target
 
 from projections.archive.bulk import BulkFold, Filled
 from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
@@ -30,7 +25,6 @@ from projections.errors import (
     ArchiveMissingError,
     FolderNotSharedError,
     RebuildSpaceError,
-    ReplayStoppedError,
     SinkUnavailableError,
     WriterLockedError,
 )
@@ -38,7 +32,8 @@ from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.job.rebuilding.keyed_fill import KeyedFill
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
-from projections.job.rebuilding.task_files import TaskFiles, disk_full, space_error
+from projections.job.spark.task_files import TaskFiles, disk_full, space_error
+from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
 from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, marks_of
 from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS
 from projections.stores.delta.untouched import untouched
@@ -76,9 +71,6 @@ _FOLDING: Final = ".folding"
 _FAULTS: Final = {
     kind.code: kind for kind in (RebuildSpaceError, FolderNotSharedError, ArchiveMissingError)
 }
-_POLL_S: Final = 0.2
-_TASKS_END_S: Final = 30.0
-"""Tasks that were cancelled end within seconds; the next part waits for those that do not."""
 
 _T = TypeVar("_T")
 
@@ -104,6 +96,7 @@ class SparkEngine:
         addresses: StoreAddresses | None = None,
     ) -> None:
         self._session = session
+        self._runs = TaskRuns(session, "rebuild", POOL)
         self._root = root
         self._share = share
         self._addresses = addresses
@@ -233,13 +226,13 @@ class SparkEngine:
         folder = self._root / f".{plan.name}{FILLING}"
         what = f"view {plan.name}: its version cannot be filled"
         with _named_errors(what, folder), WriterLock(self._root / f".{plan.name}.lock", wait=True):
-            while not TaskFence.close_all(folder, _POLL_S):  # tasks of one that was killed
+            while not TaskFence.close_all(folder, POLL_S):  # tasks of one that was killed
                 done(0)
             done(0)  # raises if it was stopped: nothing is begun then
             try:
                 yield folder
             finally:
-                TaskFence.close_all(folder, _TASKS_END_S)
+                TaskFence.close_all(folder, TASKS_END_S)
 
     def _table_filled(
         self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, files: TaskFiles, done: Done
@@ -328,8 +321,7 @@ class SparkEngine:
 
     def _numbers(self, parts: int, share: float) -> DataFrame:
         """The parts of some work, for as many tasks as may run at once: others find free slots."""
-        tasks = max(1, min(parts, tasks_at_once(self._session, share)))
-        return self._session.range(0, parts, 1, tasks)
+        return self._runs.numbers(parts, tasks_at_once(self._session, share))
 
     def _watched(
         self, work: Callable[[], _T], so_far: Callable[[], float], done: Done, rows: int
@@ -342,44 +334,17 @@ class SparkEngine:
             done: Told how many more of the rows are done.
             rows: How many the work has.
         """
-        context: Any = self._session.sparkContext
-        group, told = f"rebuild {uuid4()}", 0
+        told = 0
 
-        def run() -> _T:
-            context.setLocalProperty("spark.scheduler.pool", POOL)
-            context.setJobGroup(group, "rebuild", interruptOnCancel=True)
-            return work()
+        def look() -> None:
+            nonlocal told
+            now = int(rows * so_far())
+            done(max(0, now - told))
+            told = max(told, now)
 
-        with ThreadPoolExecutor(1, "rebuild") as pool:
-            under_way = pool.submit(inheritable_thread_target(self._session)(run))
-            while True:
-                try:
-                    found: _T = under_way.result(_POLL_S)
-                except NotYetError:
-                    now = int(rows * so_far())
-                    try:
-                        done(max(0, now - told))
-                    except ReplayStoppedError:
-                        _cancel(context, group, under_way)
-                        raise
-                    told = max(told, now)
-                else:
-                    done(rows - told)
-                    return found
-
-
-def slots_of(session: SparkSession) -> int:
-    """How many tasks the executors that there are can run at once, the driver's own included."""
-    # public in Scala only; Spark's default parallelism is two where there is one core
-    context = session.sparkContext._jsc.sc()  # noqa: SLF001
-    profile = context.resourceProfileManager().defaultResourceProfile()
-    return int(context.maxNumConcurrentTasks(profile))
-
-
-def tasks_at_once(session: SparkSession, share: float) -> int:
-    """How many tasks of a rebuild may run at once: one slot at least is left to live batches."""
-    slots = slots_of(session)
-    return max(1, min(slots - 1, round(slots * share)))
+        found = self._runs.watched(work, look)
+        done(rows - told)
+        return found
 
 
 def remove_abandoned(root: Path) -> None:
@@ -417,16 +382,6 @@ def _named_errors(what: str, folder: Path) -> Iterator[None]:
             raise kind(fault.message, detail=fault.detail, hint=fault.hint) from None
         said = ": ".join(filter(None, (fault.message, fault.detail)))
         raise SinkUnavailableError(what, detail=said, hint=fault.hint) from None
-
-
-def _cancel(context: Any, group: str, under_way: Any) -> None:
-    """Cancels a group of jobs until its thread has ended: a job may begin between two calls."""
-    ended = threading.Event()
-    under_way.add_done_callback(lambda _: ended.set())
-    while not ended.is_set():
-        with suppress(Py4JError):
-            context.cancelJobGroup(group)
-        ended.wait(_POLL_S)
 
 
 def _filled(said: pa.Table) -> Filled:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from projections.common.pooled_memory import pooled_memory
 from projections.common.throttle import Throttle
-from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.plain_rows import READ, PlainRowDecoder
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from projections.archive.fold import Integers
     from projections.archive.scan import ArchiveScan
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 
 FILLED: Final = pa.schema(

@@ -20,13 +20,14 @@ import pyarrow.compute as pc
 from projections.archive.fold import Fold, KeyedRecords
 from projections.archive.fold_entries import CHANGE, ENTRY, LOOSE, TRUNCATE, UNREAD
 from projections.archive.survey import ArchiveSurvey
-from projections.job.rebuilding.block_tasks import BlockTask, Buckets, pooled_memory
+from projections.common.pooled_memory import pooled_memory
+from projections.job.rebuilding.block_tasks import BlockTask, Buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from projections.common.throttle import Throttle
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
 
 FOLDED: Final = pa.schema([("file", pa.string())])
 FOLDED_DDL: Final = "file string"

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from projections.archive.survey import flags, integers
 from projections.changes.row_change import read
+from projections.common.pooled_memory import pooled_memory
 from projections.common.throttle import Throttle
 from projections.definition.columns import VERSION_COLUMN
-from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.job.rebuilding.divide_tasks import ROW, TOPIC
 from projections.job.rebuilding.plain_rows import PlainChanges
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from projections.changes.row_change import RowChange
     from projections.changes.task_outcome import BlockedKeys
     from projections.job.rebuilding.divided_records import DividedRecords
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
     from projections.stores.delta.history.arrow import Place
     from projections.stores.delta.history.states import HistoryState

@@ -24,7 +24,7 @@ from projections.job.rebuilding.divided_records import DividedRecords
 from projections.job.rebuilding.history_tasks import HISTORIES_DDL, FillHistories
 from projections.job.rebuilding.keyless_records import DivideKeyless
 from projections.job.rebuilding.newest_tasks import DeliverNewest, FillNewest
-from projections.job.rebuilding.task_files import TaskFiles
+from projections.job.spark.task_files import TaskFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from projections.archive.survey import integers, versions_of
 from projections.changes.row_change import Applied
+from projections.common.pooled_memory import pooled_memory
 from projections.common.throttle import Throttle
 from projections.errors import ReplayError
-from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.divide_tasks import ROW, TOPIC
 from projections.job.rebuilding.fill_tasks import FILLED, FILLED_DDL
 from projections.job.rebuilding.keyless_records import first_copies, without_row_ids
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from projections.job.rebuilding.divided_records import DividedRecords
     from projections.job.rebuilding.plain_rows import Amended
     from projections.job.rebuilding.store_tasks import TaskDelivery
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 

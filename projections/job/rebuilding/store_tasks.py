@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from projections.changes.row_change import Applied
+from projections.common.pooled_memory import pooled_memory
 from projections.common.task_fence import TaskFence
 from projections.common.throttle import Throttle
-from projections.job.rebuilding.block_tasks import pooled_memory
 from projections.job.rebuilding.plain_rows import READ, TAKEN_AT_ONCE, PlainChanges
 from projections.stores.factory import open_sink
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.task_files import TaskFiles
+    from projections.job.spark.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 

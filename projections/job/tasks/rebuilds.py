@@ -19,7 +19,8 @@ from projections.archive.bulk import BulkFold
 from projections.common.background_task import PAUSE_S, BackgroundTask
 from projections.common.fault import kind_and_place
 from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
-from projections.job.rebuilding.engine import SparkEngine, remove_abandoned, slots_of
+from projections.job.rebuilding.engine import SparkEngine, remove_abandoned
+from projections.job.spark.task_runs import slots_of
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
     FORM,

@@ -17,7 +17,7 @@ from projections.archive.survey import RecordFilter
 from projections.changes.record import Record
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
-from projections.job.rebuilding.task_files import TaskFiles
+from projections.job.spark.task_files import TaskFiles
 from tests.fix_archive import archived
 from tests.fix_log import TOPIC, envelope
 

@@ -20,7 +20,7 @@ from projections.errors import (
     SinkUnavailableError,
 )
 from projections.job.rebuilding import engine
-from projections.job.rebuilding.task_files import TaskFiles
+from projections.job.spark.task_files import TaskFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
