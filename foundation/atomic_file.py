@@ -64,3 +64,18 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def sync_files(folder: Path) -> None:
+    """Flushes the files of a folder and its entries, so that they survive a power failure.
+
+    Other programs have written them; folders in it are left out.
+    """
+    for path in folder.iterdir():
+        if path.is_file():
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+    sync_folder(folder)

@@ -180,6 +180,7 @@ def job_config(project: Project, dsn: str, endpoints: Endpoints) -> JobConfig:
         tasks=settings.spark.tasks,
         driver_memory_mib=settings.spark.driver_memory_mib,
         load_rows_min=settings.spark.load_rows_min,
+        load_connections=settings.spark.load_connections,
         rebuild_rows_min=settings.spark.rebuild_rows_min,
         java_home=java_home(project),
         conf=_spark_conf(settings.spark),

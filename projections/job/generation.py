@@ -195,7 +195,7 @@ class Generation:
     def _start_store(self, store: Store) -> StreamingQuery:
         with self.spec.writing():
             if store is Store.TABLE:
-                load_new(self.spec, self._ending.is_set)
+                load_new(self._session, self.spec, self._ending.is_set)
             identity.check(self.spec, store)
         with self._guards[store].writing():
             # a version that was dropped after its plan was bound is not created again

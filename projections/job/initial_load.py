@@ -16,15 +16,19 @@ from deltalake import DeltaTable
 
 from cdc.errors import CdcError
 from cdc.position import ChangePosition
-from cdc.postgres import session, table_size
+from cdc.postgres import table_size
+from cdc.postgres.session import connect
 from cdc.snapshot import reads
 from projections.definition.views import Store
-from projections.errors import ProjectionError
-from projections.stores.delta import bulk_load
-from projections.stores.delta.bulk_load import Load
+from projections.errors import ProjectionError, ReplayStoppedError
+from projections.job import bulk_load
+from projections.job.bulk_load import Load
+from projections.stores.delta.source_copy import SourceCopy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
 
     from cdc.snapshot.reads import Read
     from projections.planning.job_config import JobConfig
@@ -38,20 +42,27 @@ _POLL_S: Final = 0.25
 _log = structlog.get_logger(__name__)
 
 
-def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict[str, int]:
+def load_new(
+    session: SparkSession, spec: JobSpec, stopped: Callable[[], bool] = lambda: False
+) -> dict[str, int]:
     """Loads the new and large views of a job; returns their row counts by name.
 
     Args:
+        session: The job's session.
         spec: The job.
-        stopped: Returns whether to begin no further load.
+        stopped: Returns whether to give up loads; asked several times a second.
+
+    Raises:
+        ReplayStoppedError: They were given up. A view whose load has not ended has no table, and
+            must not get one yet: the load begins again at the next start.
     """
     found = {}
     for plan in _large(spec, [plan for plan in spec.plans_in(Store.TABLE) if _new(spec, plan)]):
-        if stopped():
-            break
+        _check(stopped)
         try:
-            rows = _load(spec.config, plan, stopped)
+            rows = _load(session, spec.config, plan, stopped)
         except (CdcError, ProjectionError, psycopg.Error) as error:
+            _check(stopped)  # Spark ends, too
             _log.warning(
                 "view is not loaded, the stream fills it",
                 view=plan.name,
@@ -61,7 +72,13 @@ def load_new(spec: JobSpec, stopped: Callable[[], bool] = lambda: False) -> dict
         if rows is not None:
             _log.info("view loaded from the source", view=plan.name, rows=rows)
             found[plan.name] = rows
+        _check(stopped)
     return found
+
+
+def _check(stopped: Callable[[], bool]) -> None:
+    if stopped():
+        raise ReplayStoppedError("initial loads were stopped")
 
 
 def _new(spec: JobSpec, plan: ViewPlan) -> bool:
@@ -78,7 +95,7 @@ def _large(spec: JobSpec, plans: list[ViewPlan]) -> list[ViewPlan]:
     if not plans:
         return []
     try:
-        with session.connect(spec.config.source_dsn) as connection:
+        with connect(spec.config.source_dsn) as connection:
             tables = [plan.schema.table for plan in plans]
             rows = table_size.rows_at_most(connection, tables)
     except (CdcError, psycopg.Error):
@@ -87,14 +104,17 @@ def _large(spec: JobSpec, plans: list[ViewPlan]) -> list[ViewPlan]:
     return [plan for plan in plans if rows.get(plan.schema.table, least) >= least]
 
 
-def _load(config: JobConfig, plan: ViewPlan, stopped: Callable[[], bool]) -> int | None:
-    with session.connect(config.source_dsn) as connection:
+def _load(
+    session: SparkSession, config: JobConfig, plan: ViewPlan, stopped: Callable[[], bool]
+) -> int | None:
+    with connect(config.source_dsn) as connection:
         read = _read(connection, config, plan, stopped)
     if read is None or read.read_lsn is None or (read.rows_expected or 0) < config.load_rows_min:
         return None  # the stream is fast enough
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
     root, hiding = config.addresses.tables, config.hiding
-    return bulk_load.load(Load(plan, version, config.source_dsn, root, hiding.rules, hiding.salt))
+    source = SourceCopy(plan, version, config.source_dsn, hiding.rules, hiding.salt)
+    return bulk_load.load(session, Load(source, root, config.load_connections), stopped)
 
 
 def _read(

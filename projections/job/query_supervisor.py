@@ -19,7 +19,12 @@ from pyspark.errors import PySparkException
 from cdc.errors import CdcError
 from cdc.postgres.errors import PostgresUnavailableError
 from projections.common.fault import Fault, kind_and_place
-from projections.errors import ProjectionError, QueryFailedError, SparkEndedError
+from projections.errors import (
+    ProjectionError,
+    QueryFailedError,
+    ReplayStoppedError,
+    SparkEndedError,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -103,6 +108,8 @@ class SupervisedQuery:
         try:
             self.query = self.start()
             _log.info("query runs", query=self.name)
+        except ReplayStoppedError:
+            _log.info("query is not started: its loads were stopped", query=self.name)
         except PySparkException as error:
             self._failed(str(error))
         except (CdcError, ProjectionError) as error:

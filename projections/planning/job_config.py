@@ -69,6 +69,7 @@ class JobConfig:
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: A new view of a table with at least this many rows is loaded directly from
             the source; see `projections.job.initial_load`.
+        load_connections: Most connections to the source that the tasks of a load open.
         rebuild_rows_min: The job's Spark performs rebuilds of at least this many archived changes;
             see `projections.versions.job_engine`.
         java_home: Java for Spark; None for the one on the path.
@@ -95,6 +96,7 @@ class JobConfig:
     master: str = "local[4]"
     driver_memory_mib: int = 640
     load_rows_min: int = 200_000
+    load_connections: int = 2
     rebuild_rows_min: int = 3_000_000
     java_home: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -121,6 +121,8 @@ class SparkSettings(_Section):
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: From this number of rows on, a new view's Delta table is loaded directly from
             the source. For smaller tables the stream is fast enough.
+        load_connections: Most connections to the source that the tasks of such a load open. Each
+            reads its part of the table, and the job leaves one task slot free.
         rebuild_rows_min: From this number of changes in the archive on, the job's Spark rebuilds a
             view, on all its cores. For fewer the command is fast enough.
         conf: Further Spark settings, passed on unchanged.
@@ -133,6 +135,7 @@ class SparkSettings(_Section):
     tasks: int = Field(default=1, ge=1, le=1_000)
     driver_memory_mib: Mebibytes = 1_024
     load_rows_min: int = Field(default=200_000, ge=1)
+    load_connections: int = Field(default=2, ge=1, le=64)
     rebuild_rows_min: int = Field(default=3_000_000, ge=1)
     conf: dict[str, str] = Field(default_factory=dict)
 

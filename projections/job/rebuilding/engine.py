@@ -28,6 +28,7 @@ from projections.errors import (
     SinkUnavailableError,
     WriterLockedError,
 )
+from projections.job.bulk_load import LOADING
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.job.rebuilding.keyed_fill import KeyedFill
@@ -348,15 +349,16 @@ class SparkEngine:
 
 
 def remove_abandoned(root: Path) -> None:
-    """Removes what jobs have left in the folder of the tables that were killed amid a rebuild.
+    """Removes what jobs left in the folder of the tables that were killed amid a rebuild or load.
 
     Jobs of other sources may share the folder: what one of them is at has its writer's lock, or a
     task that still holds its fence.
     """
-    for folder in root.glob(f".*{FILLING}"):
-        lock = root / f"{folder.name.removesuffix(FILLING)}.lock"
-        with suppress(WriterLockedError, OSError), WriterLock(lock, wait=False):
-            TaskFence.close_all(folder)
+    for suffix in (FILLING, LOADING):
+        for folder in root.glob(f".*{suffix}"):
+            lock = root / f"{folder.name.removesuffix(suffix)}.lock"
+            with suppress(WriterLockedError, OSError), WriterLock(lock, wait=False):
+                TaskFence.close_all(folder)
 
 
 @contextmanager

@@ -41,10 +41,10 @@ DRAFTS = {
     "projections/archive/table.py": "a folder, which is a table",
     "projections/common/spark_checkpoint.py": "a folder, which is a checkpoint",
     "projections/common/table_pins.py": "the draft is locked before it has its name",
+    "projections/job/bulk_load.py": "a folder, which is a table",
     "projections/job/spark/task_files.py": "pyarrow writes the file, by its name",
     "projections/job/spark/class_archive.py": "a JVM has written the file",
     "projections/publishing/stable_table.py": "a commit is refused where its name is taken",
-    "projections/stores/delta/bulk_load.py": "a folder, which is a table",
 }
 """Modules that give a file or folder another name."""
 

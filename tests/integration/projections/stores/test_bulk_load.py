@@ -1,14 +1,21 @@
-"""A view's table filled straight from the source, and handed over to the stream."""
+"""A view's table filled straight from the source by Spark's tasks, and handed to the stream."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -19,23 +26,35 @@ from cdc.snapshot.progress import KeyRange, SnapshotProgress
 from cdc.snapshot.read_point import ReadPoint
 from cdc.table import TableName
 from projections.changes.row_change import RowChange
+from projections.common.task_fence import TaskFence
 from projections.definition.views import ChangeTime, Store
-from projections.errors import UnholdableValueError
-from projections.job import initial_load
+from projections.errors import LoadFailedError, ReplayStoppedError, UnholdableValueError
+from projections.job import bulk_load, initial_load
+from projections.job.bulk_load import Load
+from projections.job.load_tasks import LoadRows
+from projections.job.spark.task_files import TaskFiles
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
-from projections.stores.delta import bulk_load
-from projections.stores.delta.bulk_load import Load
+from projections.stores.delta import source_copy
+from projections.stores.delta.arrow import table_schema
+from projections.stores.delta.source_copy import SourceCopy
+from projections.stores.delta.table_format import CONFIGURATION, LOADED
 from projections.stores.delta.table_sink import TableSink
 from projections.verification import source_rows
+from tests.fix_spark import UNCOMPILED
+from tests.support.task_halts import TaskHalts
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from cdc.lsn import Lsn
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 WIDE = TableName("public", "wide")
 CREATE = """
@@ -97,24 +116,89 @@ def wanted(database: str, plan: ViewPlan) -> dict[Any, Any]:
         return {(row["id"], row["part"]): row for row in source_rows.documents(connection, plan)}
 
 
-def test_every_value_is_there_as_the_stream_would_have_brought_it(
-    database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bulk_load, "_BLOCK_BYTES", 100_000)
-    version = ChangePosition.of_read(1, placed(database)).version
-    load = Load(plan, version, database, tmp_path, workers=3)
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a table read in several pieces."""
+    monkeypatch.setattr(source_copy, "PIECE_BYTES", 400_000)
 
-    assert 3005 == bulk_load.load(load)
+
+@pytest.mark.usefixtures("pieces")
+def test_every_value_is_there_as_the_stream_would_have_brought_it(
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
+) -> None:
+    version = ChangePosition.of_read(1, placed(database)).version
+    load = Load(SourceCopy(plan, version, database), tmp_path, connections=3)
+
+    assert 3005 == bulk_load.load(spark, load)
 
     assert wanted(database, plan) == stored(tmp_path, plan)
-    assert bulk_load.load(load) is None  # there is a table: it stays as it is
+    assert bulk_load.load(spark, load) is None  # there is a table: it stays as it is
+    assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.usefixtures("pieces")
+def test_the_table_is_one_as_the_sinks_make_it(
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
+) -> None:
+    other = DeltaTable.create(
+        str(tmp_path / "other"), table_schema(plan), configuration=dict(CONFIGURATION)
+    )
+
+    bulk_load.load(spark, Load(SourceCopy(plan, 7 << 56, database), tmp_path))
+
+    made = DeltaTable(str(tmp_path / "wide"))
+    properties = made.metadata().configuration
+    files = pa.table(made.get_add_actions(flatten=True))
+    assert other.schema() == made.schema()
+    assert other.protocol() == made.protocol()
+    assert properties == {**other.metadata().configuration, LOADED: str(7 << 56)}
+    assert 1 == made.version()  # all files in one commit
+    assert files.num_rows > 1
+    assert 3005 == pc.sum(files["num_records"]).as_py()
+    assert -4 == pc.min(files["min.id"]).as_py()
+    assert 3000 == pc.max(files["max.id"]).as_py()
+    assert {path.name for path in (tmp_path / "wide").glob("*.parquet")} == {
+        *files["path"].to_pylist()
+    }
+    assert 3005 == spark.read.format("parquet").load(str(tmp_path / "wide" / "*.parquet")).count()
+
+
+def test_rows_of_a_piece_come_in_several_batches(
+    database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_copy, "_BLOCK_BYTES", 100_000)
+    source = SourceCopy(plan, 1 << 56, database)
+    with source.session() as connection:
+        (piece,) = source.pieces(connection, 1)
+
+        found = list(source.batches(connection, piece))
+
+    assert 3 == len(piece)  # of each partition
+    assert len(found) > 10
+    assert 3005 == sum(batch.num_rows for batch in found)
+
+
+def test_spark_shows_no_secret_of_the_source(
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
+) -> None:
+    bulk_load.load(spark, Load(SourceCopy(plan, 1 << 56, database, salt="its salt"), tmp_path))
+
+    shown = spark._jsparkSession.sharedState().statusStore().executionsList()
+    newest = shown.apply(shown.size() - 1)
+    said = newest.description() + newest.details() + newest.physicalPlanDescription()
+    load = Load(SourceCopy(plan, 1, database, salt="its salt"), tmp_path)
+    tasks = LoadRows(load.source, "", (), TaskFiles(tmp_path))
+    assert "MapInArrow" in said
+    for text in (said, repr(load), repr(tasks)):
+        assert "postgresql:" not in text
+        assert "its salt" not in text
 
 
 def test_the_stream_goes_on_from_the_position_of_the_load(
-    database: str, plan: ViewPlan, tmp_path: Path
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
 ) -> None:
     version = ChangePosition.of_read(1, placed(database)).version
-    bulk_load.load(Load(plan, version, database, tmp_path))
+    bulk_load.load(spark, Load(SourceCopy(plan, version, database), tmp_path))
     sink = TableSink(tmp_path)
     row = dict.fromkeys(plan.schema.by_name) | {"id": 0, "part": "all NULL"}
 
@@ -138,11 +222,11 @@ def test_the_stream_goes_on_from_the_position_of_the_load(
 
 
 def test_a_row_that_was_loaded_has_its_first_commit_once_the_stream_comes_to_its_insert(
-    database: str, plan: ViewPlan, tmp_path: Path
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
 ) -> None:
     timed = replace(plan, times=(("came_at", ChangeTime.FIRST_COMMIT),))
     version = ChangePosition.of_read(1, placed(database)).version
-    bulk_load.load(Load(timed, version, database, tmp_path))
+    bulk_load.load(spark, Load(SourceCopy(timed, version, database), tmp_path))
     sink, (key, other) = TableSink(tmp_path), list(stored(tmp_path, plan))[:2]
 
     for each, at, begun in (key, version - 9, version - 9), (other, version + 9, 0):
@@ -165,7 +249,7 @@ UNHOLDABLE = (
 
 
 def test_a_value_that_no_table_holds_leaves_no_table(
-    database: str, plan: ViewPlan, tmp_path: Path
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
 ) -> None:
     for value in UNHOLDABLE:
         with psycopg.connect(database, autocommit=True) as connection:
@@ -176,45 +260,180 @@ def test_a_value_that_no_table_holds_leaves_no_table(
             connection.execute(f"UPDATE wide SET {value} WHERE id = 5".encode())  # noqa: S608
 
         with pytest.raises(UnholdableValueError) as refused:
-            bulk_load.load(Load(plan, 1 << 56, database, tmp_path))
+            bulk_load.load(spark, Load(SourceCopy(plan, 1 << 56, database), tmp_path))
 
         assert [".wide.lock"] == [path.name for path in tmp_path.iterdir()]
         assert "5" not in f"{refused.value.message}{refused.value.detail}"
 
 
+def one_at(halts: TaskHalts, then: Callable[[], None] = lambda: None) -> type[LoadRows]:
+    """Tasks of which the first halts once a piece is written, and not noted yet."""
+
+    class Halting(LoadRows):  # pickled with the tasks, as it has no module
+        def _piece(self, connection: Any, fence: TaskFence, number: int) -> Any:
+            made = super()._piece(connection, fence, number)
+            halts.reach("piece")
+            then()
+            return made
+
+    return Halting
+
+
+@pytest.mark.usefixtures("pieces")
+def test_what_a_killed_worker_was_at_is_copied_again(
+    spark: SparkSession,
+    database: str,
+    plan: ViewPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halts, root = TaskHalts(tmp_path / "halts"), tmp_path / "tables"
+    root.mkdir()
+    halts.want("piece")
+    monkeypatch.setattr(bulk_load, "LoadRows", one_at(halts))
+    before = wanted(database, plan)
+
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(bulk_load.load, spark, Load(SourceCopy(plan, 1 << 56, database), root))
+        worker = wait_until(lambda: halts.halted("piece"), "a piece")
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("DELETE FROM wide WHERE id > 100")  # the snapshot has these rows
+        os.kill(worker, signal.SIGKILL)
+
+        assert 3005 == load.result(60)
+
+    assert before == stored(root, plan)
+    assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in root.iterdir()}
+
+
+@pytest.mark.usefixtures("pieces")
+def test_a_load_without_its_exporting_session_ends(
+    spark: SparkSession,
+    database: str,
+    plan: ViewPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halts, root = TaskHalts(tmp_path / "halts"), tmp_path / "tables"
+    root.mkdir()
+    halts.want("piece")
+    monkeypatch.setattr(bulk_load, "LoadRows", one_at(halts))
+
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(bulk_load.load, spark, Load(SourceCopy(plan, 1 << 56, database), root))
+        wait_until(lambda: halts.halted("piece"), "a piece")
+        with psycopg.connect(database, autocommit=True) as connection:
+            ended = connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " AND query LIKE '%pg_partition_tree%'"
+            ).fetchall()
+
+        with pytest.raises(LoadFailedError) as failed:
+            load.result(30)
+
+    assert [(True,)] == ended
+    assert "57P01" == failed.value.detail
+    assert [".wide.lock"] == [path.name for path in root.iterdir()]
+
+
+@pytest.mark.usefixtures("pieces")
+def test_a_load_is_stopped_and_begins_again(
+    spark: SparkSession,
+    database: str,
+    plan: ViewPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halts, root, stop = TaskHalts(tmp_path / "halts"), tmp_path / "tables", threading.Event()
+    root.mkdir()
+    halts.want("piece")
+    monkeypatch.setattr(bulk_load, "LoadRows", one_at(halts))
+    load = Load(SourceCopy(plan, 1 << 56, database), root)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(bulk_load.load, spark, load, stop.is_set)
+        wait_until(lambda: halts.halted("piece"), "a piece")
+        stop.set()
+
+        with pytest.raises(ReplayStoppedError):
+            first.result(15)
+
+    assert [".wide.lock"] == [path.name for path in root.iterdir()]
+    assert 3005 == bulk_load.load(spark, load)
+
+
+@pytest.mark.usefixtures("pieces")
+def test_a_load_waits_for_tasks_of_a_driver_that_was_killed(
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
+) -> None:
+    left = TaskFiles.made(tmp_path / ".wide.loading")
+    fence = TaskFence(left.folder)
+    fence.open()
+    load = Load(SourceCopy(plan, 1 << 56, database), tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        with fence.task():
+            next_one = pool.submit(bulk_load.load, spark, load)
+            wait_until(lambda: _closed(fence), "the fence to be closed")
+            assert not next_one.done()
+            assert {".wide.loading", ".wide.lock"} == {path.name for path in tmp_path.iterdir()}
+
+        assert 3005 == next_one.result(60)
+
+    assert not left.folder.exists()
+    with pytest.raises(ReplayStoppedError), fence.task():
+        pytest.fail("it works for a driver that is gone")
+
+
+def _closed(fence: TaskFence) -> bool:
+    try:
+        fence.check()
+    except ReplayStoppedError:
+        return True
+    return False
+
+
 KILLED = """
 import os, pickle, sys
-from projections.stores.delta import bulk_load
-real, seen = bulk_load._batch, []
-def once(load, text):
-    seen.append(1)
-    if len(seen) == 3:
-        os.kill(os.getpid(), 9)
-    return real(load, text)
-bulk_load._batch, bulk_load._BLOCK_BYTES = once, 100_000
-bulk_load.load(pickle.load(sys.stdin.buffer))
+from projections.job import bulk_load
+from projections.job.spark.session import start_session
+config, load = pickle.load(sys.stdin.buffer)
+def killed(folders):
+    os.kill(os.getpid(), 9)
+bulk_load._Run._added = lambda self, folders: killed(folders)
+bulk_load.load(start_session(config), load)
 """
 
 
-def test_a_killed_load_leaves_no_table_and_the_next_one_begins_anew(
-    database: str, plan: ViewPlan, tmp_path: Path
+@pytest.mark.usefixtures("pieces")
+def test_a_killed_driver_leaves_no_table_and_the_next_load_begins_again(
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
 ) -> None:
-    import pickle
-
-    load = Load(plan, 1 << 56, database, tmp_path)
+    root = tmp_path / "tables"
+    root.mkdir()
+    load = Load(SourceCopy(plan, 1 << 56, database), root)
+    config = JobConfig.of_tables("t", tmp_path, (), driver_memory_mib=500, conf=UNCOMPILED)
 
     done = subprocess.run(
-        [sys.executable, "-c", KILLED], input=pickle.dumps(load), check=False, timeout=60
+        [sys.executable, "-c", KILLED],
+        input=pickle.dumps((config, load)),
+        check=False,
+        timeout=120,
     )
 
     assert -9 == done.returncode
-    assert {".wide.loading", ".wide.lock"} == {path.name for path in tmp_path.iterdir()}
-    assert 3005 == bulk_load.load(load)
-    assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in tmp_path.iterdir()}
+    assert {".wide.loading", ".wide.lock"} == {path.name for path in root.iterdir()}
+    assert list(root.glob(".wide.loading/*/*/*.parquet"))
+    assert 3005 == bulk_load.load(spark, load)
+    assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in root.iterdir()}
 
 
 def test_tables_that_cannot_be_large_are_not_waited_for(
-    database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    database: str,
+    plan: ViewPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = JobSpec(JobConfig("t", "", database, "", tmp_path, "", "", ()), (plan,))
     monkeypatch.setattr(initial_load, "BEGIN_WAIT_S", 3_600.0)
@@ -235,11 +454,15 @@ def test_tables_that_cannot_be_large_are_not_waited_for(
     least = rows[WIDE] + 1
     spec = replace(spec, config=replace(spec.config, load_rows_min=least))
 
-    assert {} == initial_load.load_new(spec)
+    assert {} == initial_load.load_new(spark, spec)
 
 
 def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
-    database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    database: str,
+    plan: ViewPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = JobSpec(JobConfig("t", "", database, "", tmp_path, "", "", ()), (plan,))
     with session.connect(database) as connection:
@@ -247,13 +470,17 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         reads.ask_initial(connection, "t", 1, [WIDE])
         (read,) = reads.open_reads(connection, "t", 1)
         monkeypatch.setattr(initial_load, "BEGIN_WAIT_S", 0.0)
-        assert {} == initial_load.load_new(spec)  # nobody reads
+        assert {} == initial_load.load_new(spark, spec)  # nobody reads
         progress = SnapshotProgress("", (), (KeyRange(),))
         assert reads.begin(connection, read, placed(database), progress, 3005)
-        assert {} == initial_load.load_new(spec)  # the stream makes short work of it
+        assert {} == initial_load.load_new(spark, spec)  # the stream makes short work of it
     spec = replace(spec, config=replace(spec.config, load_rows_min=3000))
 
-    loaded, again = initial_load.load_new(spec), initial_load.load_new(spec)
+    loaded, again = initial_load.load_new(spark, spec), initial_load.load_new(spark, spec)
 
     assert ({"wide": 3005}, {}) == (loaded, again)
+    with pytest.raises(ReplayStoppedError):
+        initial_load.load_new(
+            spark, replace(spec, plans=(replace(plan, name="other"),)), lambda: True
+        )
     assert wanted(database, plan) == stored(tmp_path / "tables", plan)

@@ -1,0 +1,271 @@
+"""Copies a source table out: ranges of its blocks, as batches of rows of a view's table.
+
+Sessions on one exported snapshot copy ranges side by side, on whatever machines they are.
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyarrow import csv
+
+from cdc.postgres import catalog, session, treatment
+from cdc.snapshot import expression
+from cdc.table import ColumnKind
+from projections.errors import LoadFailedError, UnholdableValueError
+from projections.stores.delta.arrow import arrow_type, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cdc.column_rule import ColumnRules
+    from cdc.table import Column, TableName
+    from projections.planning.view_plan import ViewPlan
+
+PIECE_BYTES: Final = 128 << 20
+"""Size of the blocks of a piece, at most: their rows make one or two files of a table."""
+
+_BLOCK_BYTES: Final = 4 << 20
+"""Size of the text that is decoded at once; four times as much takes a fifth longer."""
+
+_PAGES: Final = """
+WITH leaves AS (SELECT %(root)s::regclass AS relid
+                 WHERE (SELECT relkind FROM pg_class WHERE oid = %(root)s::regclass) = 'r'
+                UNION ALL
+                SELECT relid FROM pg_partition_tree(%(root)s::regclass) WHERE isleaf)
+SELECT DISTINCT n.nspname, c.relname,
+       pg_relation_size(c.oid) / current_setting('block_size')::bigint, c.relkind = 'r',
+       current_setting('block_size')::bigint
+  FROM leaves JOIN pg_class c ON c.oid = leaves.relid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ ORDER BY 1, 2
+"""
+_TIME: Final = "to_char({}, 'HH24:MI:SS.US')"
+_NO_TIME: Final = "24:"  # 24:00:00, a time of day that neither Python nor any store supports
+_OPTIONS: Final = " ".join(
+    [
+        session.UNFILTERED,
+        "-c default_transaction_isolation=repeatable\\ read",
+        "-c default_transaction_read_only=on -c statement_timeout=0 -c client_encoding=utf8",
+        "-c idle_in_transaction_session_timeout=0 -c max_parallel_workers_per_gather=0 -c jit=off",
+        *(f"-c {name}={value}" for name, value in expression.SETTINGS.items()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRange:
+    """A range of blocks of a table or partition; of a foreign table, all rows.
+
+    Attributes:
+        schema: Schema of the table.
+        name: Its name.
+        first: Number of the first block; None without blocks.
+        end: Number of the block after the last; None for all that follow.
+    """
+
+    schema: str
+    name: str
+    first: int | None = None
+    end: int | None = None
+
+
+Piece = tuple[BlockRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCopy:
+    """A source table whose rows are copied.
+
+    Attributes:
+        plan: The view: a mirror of one table with a key.
+        version: Version that the rows get; see `ChangePosition.version`.
+        dsn: The source, with the capture role.
+        rules: Rules for excluded, hashed and masked columns.
+        salt: Salt for hashed columns.
+    """
+
+    plan: ViewPlan
+    version: int
+    dsn: str = field(repr=False)
+    rules: Mapping[TableName, ColumnRules] = field(default_factory=dict)
+    salt: str | None = field(default=None, repr=False)
+
+    @contextmanager
+    def session(self, snapshot: str | None = None) -> Iterator[psycopg.Connection[Any]]:
+        """Opens a transaction on the given exported snapshot, or on a new one."""
+        with session.connect(self.dsn, autocommit=False, options=_OPTIONS) as connection:
+            if snapshot is not None:
+                connection.execute(
+                    sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot))
+                )
+            treatment.prepare(connection, self.salt)
+            yield connection
+
+    def check_columns(self, connection: psycopg.Connection[Any]) -> None:
+        """Refuses a table that has other columns than the view.
+
+        Raises:
+            LoadFailedError: It has.
+        """
+        table = self.plan.schema.table
+        found = catalog.describe(connection, [table], self.rules).get(table)
+        left_out = {column.name for column in self.plan.left_out}
+        columns = () if found is None else tuple(c for c in found.columns if c.name not in left_out)
+        if columns != self.plan.schema.columns:
+            raise LoadFailedError(
+                f"the columns of table {table} changed since view {self.plan.name} was planned"
+            )
+
+    def pieces(self, connection: psycopg.Connection[Any], tasks: int) -> list[Piece]:
+        """Divides the table into pieces of about equal size, each of which is read sequentially.
+
+        Args:
+            connection: A session.
+            tasks: How many of them are read at a time; their number is a multiple of that, as far
+                as there are blocks.
+        """
+        table = self.plan.schema.table
+        root = sql.Identifier(table.schema, table.name).as_string(connection)
+        relations = connection.execute(_PAGES, {"root": root}).fetchall()
+        total = sum(pages for _, _, pages, *_ in relations)
+        size_bytes = sum(pages * page for *_, pages, _, page in relations)
+        rounds = max(1, -(-size_bytes // (PIECE_BYTES * tasks)))
+        return divided([row[:4] for row in relations], max(1, -(-total // (rounds * tasks))))
+
+    def batches(
+        self, connection: psycopg.Connection[Any], parts: Sequence[BlockRange]
+    ) -> Iterator[pa.RecordBatch]:
+        """Copies the rows of parts, decoded into the columns of the view's table.
+
+        Raises:
+            UnholdableValueError: A value has no exact form in a table.
+        """
+        for part in parts:
+            for text in _copied(connection, self.plan.schema.columns, part):
+                yield _batch(self, text)
+
+
+def divided(relations: Sequence[tuple[str, str, int, bool]], step: int) -> list[Piece]:
+    """Divides tables into pieces of so many blocks; small ones share a piece.
+
+    Args:
+        relations: Schema, name and number of blocks of each table, and whether it has blocks at
+            all: a foreign table is a piece of its own.
+        step: Blocks of a piece.
+    """
+    found: list[Piece] = []
+    piece: list[BlockRange] = []
+    room = step
+    for schema, name, pages, plain in relations:
+        if not plain:
+            found.append((BlockRange(schema, name),))
+            continue
+        first = 0
+        while pages - first > room:
+            found.append((*piece, BlockRange(schema, name, first, first + room)))
+            first, room, piece = first + room, step, []
+        # rows after the last known block are not in the snapshot, unless just being added
+        piece.append(BlockRange(schema, name, first))
+        room -= pages - first
+        if not room:
+            found.append(tuple(piece))
+            room, piece = step, []
+    return [*found, tuple(piece)] if piece else found
+
+
+def _copied(
+    connection: psycopg.Connection[Any], columns: Sequence[Column], part: BlockRange
+) -> Iterator[bytearray]:
+    """Yields rows in Postgres' CSV form, many at a time."""
+    where: sql.Composable = sql.SQL("")
+    if part.first is not None:
+        where = sql.SQL(" WHERE ctid >= {}::tid").format(sql.Literal(f"({part.first},0)"))
+    if part.end is not None:
+        where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({part.end},0)"))
+    query = sql.SQL("COPY (SELECT {} FROM ONLY {}{}) TO STDOUT (FORMAT csv)").format(
+        sql.SQL(", ").join(_expression(column) for column in columns),
+        sql.Identifier(part.schema, part.name),
+        where,
+    )
+    text = bytearray()
+    with connection.cursor().copy(query) as copy:
+        for row in copy:
+            text += row
+            if len(text) >= _BLOCK_BYTES:
+                yield text
+                text = bytearray()
+    if text:
+        yield text
+
+
+def _batch(source: SourceCopy, text: bytearray) -> pa.RecordBatch:
+    """Converts rows in Postgres' CSV form: NULL is an empty field, and an empty text is quoted."""
+    columns = source.plan.schema.columns
+    names = [str(number) for number in range(len(columns))]
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(text),
+            read_options=csv.ReadOptions(
+                column_names=names, use_threads=False, block_size=len(text) + 1
+            ),
+            parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            convert_options=csv.ConvertOptions(
+                column_types={
+                    name: _csv_type(column) for name, column in zip(names, columns, strict=True)
+                },
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=[""],
+                true_values=["t"],
+                false_values=["f"],
+            ),
+        )
+    except pa.ArrowInvalid:  # the error's text contains the value
+        raise _unholdable(source.plan) from None
+    arrays = [
+        _array(source.plan, column, table.column(number)) for number, column in enumerate(columns)
+    ]
+    version = pa.chunked_array([pa.repeat(pa.scalar(source.version, pa.int64()), table.num_rows)])
+    schema = table_schema(source.plan)
+    # a row read from the table has no record, so its commit time is unknown
+    times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in source.plan.times]
+    if source.plan.inserted_at:
+        times.append(pa.repeat(pa.scalar(0, pa.int64()), table.num_rows))
+    found = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
+    return found.combine_chunks().to_batches()[0]
+
+
+def _array(plan: ViewPlan, column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if column.kind is ColumnKind.TIME and pc.any(pc.starts_with(values, _NO_TIME)).as_py():
+        raise _unholdable(plan)
+    if _csv_type(column) == arrow_type(column):
+        return values
+    decoded = [None if text is None else base64.b64decode(text) for text in values.to_pylist()]
+    return pa.chunked_array([pa.array(decoded, arrow_type(column))])
+
+
+def _csv_type(column: Column) -> pa.DataType:
+    return pa.string() if column.kind is ColumnKind.BYTES else arrow_type(column)
+
+
+def _expression(column: Column) -> sql.Composable:
+    """Returns what to copy of a column; COPY itself prints a value as its type does."""
+    if column.treatment is not None or column.kind is ColumnKind.BYTES:
+        return expression.as_text(column)
+    form = _TIME if column.kind is ColumnKind.TIME else "{}"
+    return sql.SQL(form).format(sql.Identifier(column.name))
+
+
+def _unholdable(plan: ViewPlan) -> UnholdableValueError:
+    return UnholdableValueError(
+        f"view {plan.name}: a value has no exact representation in a table",
+        hint="the stream loads the rows instead, and quarantines those that do not fit",
+    )
