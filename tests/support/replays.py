@@ -17,6 +17,7 @@ from projections.archive import replay
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
 from projections.changes.task_outcome import BlockedKeys
+from projections.job.rebuilding import engine, keyed_fill
 from projections.job.rebuilding.engine import SparkEngine
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import microseconds
@@ -91,6 +92,27 @@ def fill(folder: Path, topic: str, records: Sequence[Record], data: st.DataObjec
         archived(folder, topic, records[start:end])
         if data.draw(st.integers(0, 3)) == 0 and end > 0:
             compacted(folder)
+
+
+def filled(folder: Path, log: Mapping[str, Sequence[Record]], data: st.DataObject) -> Path:
+    """Adds the records of several topics to an archive, one topic after the other."""
+    for topic in data.draw(st.permutations(sorted(log))):
+        fill(folder, topic, log[topic], data)
+    return folder
+
+
+def use_small_parts(patch: pytest.MonkeyPatch) -> None:
+    """Has a replay divide its work into parts of a few records, and tasks theirs."""
+    patch.setattr(replay, "PART_RECORDS", 3)
+    patch.setattr(engine, "TASK_ROWS", 4)
+    patch.setattr(keyed_fill, "BUCKET_ROWS", 8)
+    patch.setattr(keyed_fill, "PART_ROWS", 16)
+
+
+def blocked(data: st.DataObject, keys: Collection[str]) -> BlockedKeys:
+    """Draws whether records of these keys are quarantined, or were given up."""
+    given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
+    return BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
 
 
 class ReplayedTables(ABC):
@@ -183,6 +205,17 @@ class Tables(ReplayedTables):
             sorted(self._rows(table, but), key=lambda row: row[key]) for table in (live, gone)
         )
         return rows, deletes, live.metadata().configuration, live.schema()
+
+
+class LiveTables(Tables):
+    """The newest rows of a view, and the deletes of keys that have none."""
+
+    def left(self, but: Collection[object] = ()) -> Any:
+        """Rows with their versions, and what is remembered of deletes of other keys."""
+        rows, deletes, *_ = super().left(but)
+        (key,) = self.plan.keys
+        live = {row[key] for row in rows}
+        return rows, [each for each in deletes if each[key] not in live]
 
 
 class HistoryTables(ReplayedTables):

@@ -17,16 +17,23 @@ from hypothesis import strategies as st
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState
-from projections.changes.task_outcome import BlockedKeys
 from projections.definition.event_rows import EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import ChangeTime
 from projections.errors import SinkUnavailableError
-from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_seeds import examples
 from tests.support.event_logs import PLAN, logs, placed
-from tests.support.replays import Kill, KilledError, Tables, alike, fill, replay_killed
+from tests.support.replays import (
+    Kill,
+    KilledError,
+    Tables,
+    alike,
+    blocked,
+    filled,
+    replay_killed,
+    use_small_parts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,16 +55,7 @@ CHECKED = replace(
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PART_RECORDS", 3)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
-    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
-
-
-def filled(folder: Path, log: dict[str, list[Record]], data: st.DataObject) -> Path:
-    for topic in data.draw(st.permutations(sorted(log))):
-        fill(folder, topic, log[topic], data)
-    return folder
+    use_small_parts(monkeypatch)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -66,8 +64,7 @@ def test_the_same_archive_leaves_the_same_rows(
     spark: SparkSession, log: dict[str, list[Record]], data: st.DataObject
 ) -> None:
     keys = data.draw(st.sets(st.sampled_from(['{"global_position":1}']), max_size=1))
-    given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
-    held = BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
+    held = blocked(data, keys)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(data.draw(st.sampled_from([PLAN, CHECKED])), left_to_read=ahead)
     plan = replace(plan, times=data.draw(st.sampled_from([(), TIMES])))

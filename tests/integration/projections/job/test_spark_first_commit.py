@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
@@ -19,18 +19,25 @@ from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions
 from projections.changes.record import Record
-from projections.changes.task_outcome import BlockedKeys
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import ChangeTime, Store
-from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_archive import archived
 from tests.fix_log import PLAN, TOPIC, envelope, numbered, orders, topics
 from tests.fix_seeds import examples
-from tests.support.replays import Tables, fill, keyed, replay_killed
+from tests.support.replays import (
+    LiveTables,
+    Tables,
+    alike,
+    blocked,
+    fill,
+    keyed,
+    replay_killed,
+    use_small_parts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -51,17 +58,7 @@ CHECKED = replace(
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PART_RECORDS", 3)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
-    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
-
-
-def shown(tables: Tables, but: Collection[object] = ()) -> tuple[Any, Any]:
-    """Rows, and what is remembered of the deletes of other keys."""
-    rows, deletes, *_ = tables.left(but)
-    live = {row["id"] for row in rows}
-    return rows, [each for each in deletes if each["id"] not in live]
+    use_small_parts(monkeypatch)
 
 
 def in_log_order(records: Sequence[Record]) -> bool:
@@ -78,8 +75,7 @@ def test_the_same_archive_leaves_the_same_times(
     plan, records, word = keyed(data, data.draw(st.sampled_from([FIRST, CHECKED])), records)
     numbers = data.draw(st.sets(st.sampled_from([1, 2]), max_size=1))
     keys = {orjson.dumps({"id": word(number)}).decode() for number in numbers}
-    given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
-    held = BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
+    held = blocked(data, keys)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(plan, left_to_read=ahead)
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -87,18 +83,10 @@ def test_the_same_archive_leaves_the_same_times(
             patch.setattr(replay, "PART_RECORDS", 1_000)
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
-        one = Tables(Path(place) / "one", plan, held=held)
-        other = Tables(Path(place) / "other", plan, spark, held)
+        one = LiveTables(Path(place) / "one", plan, held=held)
+        other = LiveTables(Path(place) / "other", plan, spark, held)
 
-        expected, found = (replay.replay(archive, [each.target()]) for each in (one, other))
-
-        waiting = one.waiting() | other.waiting()
-        assert shown(one, waiting) == shown(other, waiting)
-        assert expected.ends == found.ends
-        counts, others = (result.counts[0][plan.name] for result in (expected, found))
-        for count in (counts, others):
-            assert count.records == count.applied + count.quarantined + count.filtered
-        assert (counts.records, counts.filtered) == (others.records, others.filtered)
+        alike(archive, one, other, whole=False)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -110,13 +98,14 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
-        one, other = Tables(Path(place) / "one", FIRST), Tables(Path(place) / "other", FIRST, spark)
+        one = LiveTables(Path(place) / "one", FIRST)
+        other = LiveTables(Path(place) / "other", FIRST, spark)
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
 
         waiting = one.waiting() | other.waiting()
-        assert shown(one, waiting) == shown(other, waiting)
+        assert one.left(waiting) == other.left(waiting)
 
 
 def of_key(op: str, lsn: int, note: str = "n") -> Record:
@@ -145,12 +134,12 @@ def test_the_insert_of_a_row_is_the_newest_one_since_it_was_gone(
 ) -> None:
     plan = replace(FIRST, left_to_read=ahead and (1 << 56) + ahead)
     archived(tmp_path / "shop", TOPIC, numbered(LOGS[name]))
-    one, other = Tables(tmp_path / "one", plan), Tables(tmp_path / "other", plan, spark)
+    one, other = LiveTables(tmp_path / "one", plan), LiveTables(tmp_path / "other", plan, spark)
 
     for tables in (one, other):
         replay.replay(tmp_path / "shop", [tables.target()])
 
-    assert shown(one) == shown(other)
+    assert one.left() == other.left()
 
 
 def test_tasks_write_all_rows_that_stand_by_themselves(

@@ -20,10 +20,9 @@ from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.record import Record
-from projections.changes.task_outcome import BlockedKeys
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
-from projections.job.rebuilding import divided_records, engine, keyed_fill
+from projections.job.rebuilding import divided_records
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.history.sink import HistorySink
 from tests.fix_archive import archived
@@ -34,9 +33,11 @@ from tests.support.replays import (
     Kill,
     KilledError,
     alike,
+    blocked,
     fill,
     keyed,
     replay_killed,
+    use_small_parts,
 )
 
 if TYPE_CHECKING:
@@ -72,10 +73,7 @@ BY_HIDDEN_TIME = replace(BY_TIME, schema=PLAN.schema, left_out=(AT,))
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PART_RECORDS", 3)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
-    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
+    use_small_parts(monkeypatch)
 
 
 def drawn_records(data: st.DataObject) -> list[Record]:
@@ -132,8 +130,7 @@ def test_the_same_archive_leaves_the_same_history(
         records = with_times(records)
     numbers = data.draw(st.sets(st.sampled_from(KEYS), max_size=1))
     keys = {orjson.dumps({"id": word(number)}).decode() for number in numbers}
-    given_up = dict.fromkeys(keys) if data.draw(st.booleans()) else {}
-    held = BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
+    held = blocked(data, keys)
     ahead = data.draw(st.sampled_from([0, 0, (1 << 56) + 0x1028]))
     plan = replace(plan, left_to_read=ahead)
     whole = data.draw(st.booleans())

@@ -21,13 +21,12 @@ from projections.changes.task_outcome import BlockedKeys
 from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import ChangeTime
-from projections.job.rebuilding import engine, keyed_fill
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_archive import archived
 from tests.fix_log import numbered
 from tests.fix_seeds import examples
 from tests.support.keyless_logs import CODES, PLAN, TOPIC, logs, record
-from tests.support.replays import Tables, fill, replay_killed
+from tests.support.replays import Tables, alike, fill, replay_killed, use_small_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,10 +47,7 @@ CHECKED = replace(
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PART_RECORDS", 3)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
-    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
+    use_small_parts(monkeypatch)
 
 
 class Rows(Tables):
@@ -95,19 +91,7 @@ def test_the_same_archive_leaves_the_same_rows(
         one = Rows(Path(place) / "one", plan, held=held)
         other = Rows(Path(place) / "other", plan, spark, held)
 
-        expected, found = (replay.replay(archive, [each.target()]) for each in (one, other))
-
-        counts, others = (result.counts[0][plan.name] for result in (expected, found))
-        waiting = one.waiting() | other.waiting()
-        if whole:
-            assert one.left() == other.left()
-            assert one.unapplied == other.unapplied
-            assert counts.failed == others.failed
-        assert one.left(waiting) == other.left(waiting)
-        assert expected.ends == found.ends
-        for count in (counts, others):
-            assert count.records == count.applied + count.quarantined + count.filtered
-        assert (counts.records, counts.filtered) == (others.records, others.filtered)
+        alike(archive, one, other, whole=whole)
 
 
 @settings(max_examples=examples(20), deadline=None)

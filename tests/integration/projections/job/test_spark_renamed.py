@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -19,17 +19,24 @@ from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
-from projections.job.rebuilding import engine, keyed_fill
+from projections.job.rebuilding import engine
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_archive import archived
 from tests.fix_log import LEAN, PLAN, TOPIC, numbered, orders, topics
 from tests.fix_seeds import examples
-from tests.support.replays import HistoryTables, Tables, alike, fill, keyed, replay_killed
+from tests.support.replays import (
+    HistoryTables,
+    LiveTables,
+    Tables,
+    alike,
+    filled,
+    keyed,
+    replay_killed,
+    use_small_parts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from pyspark.sql import SparkSession
 
     from projections.changes.record import Record
@@ -50,29 +57,13 @@ HISTORY = replace(
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "PART_RECORDS", 3)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+    use_small_parts(monkeypatch)
     monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
-    monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
-    monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
 
 
 def parted(records: list[Record], place: int) -> dict[str, list[Record]]:
     """The records of both topics, if the table was renamed at a place."""
     return {FORMER: numbered(records[:place]), TOPIC: numbered(records[place:])}
-
-
-def filled(folder: Path, log: Mapping[str, list[Record]], data: st.DataObject) -> Path:
-    for topic in data.draw(st.permutations(sorted(log))):
-        fill(folder, topic, log[topic], data)
-    return folder
-
-
-def shown(tables: Tables, but: Collection[object] = ()) -> tuple[Any, Any]:
-    """Rows, and what is remembered of the deletes of other keys."""
-    rows, deletes, *_ = tables.left(but)
-    live = {row["id"] for row in rows}
-    return rows, [each for each in deletes if each["id"] not in live]
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -84,14 +75,11 @@ def test_the_same_archive_leaves_the_same_tables(
     log = parted(records, data.draw(st.integers(0, len(records))))
     with tempfile.TemporaryDirectory() as place:
         archive = filled(Path(place) / "shop", log, data)
-        one, other = Tables(Path(place) / "one", plan), Tables(Path(place) / "other", plan, spark)
+        one = LiveTables(Path(place) / "one", plan)
+        other = LiveTables(Path(place) / "other", plan, spark)
 
-        expected, found = (replay.replay(archive, [each.target()]) for each in (one, other))
-
-        waiting = one.waiting() | other.waiting()
-        assert shown(one, waiting) == shown(other, waiting)
+        alike(archive, one, other, whole=False)
         assert one.waits == other.waits
-        assert (expected.ends, expected.records) == (found.ends, found.records)
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -119,14 +107,14 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
     log = parted(records, data.draw(st.integers(0, len(records))))
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = filled(Path(place) / "shop", log, data)
-        one = Tables(Path(place) / "one", RENAMED)
-        other = Tables(Path(place) / "other", RENAMED, spark)
+        one = LiveTables(Path(place) / "one", RENAMED)
+        other = LiveTables(Path(place) / "other", RENAMED, spark)
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
 
         waiting = one.waiting() | other.waiting()
-        assert shown(one, waiting) == shown(other, waiting)
+        assert one.left(waiting) == other.left(waiting)
 
 
 @pytest.mark.parametrize("place", [0, 5, 13, 20])

@@ -47,7 +47,6 @@ from tests.support.task_halts import TaskHalts
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -266,31 +265,39 @@ def test_a_value_that_no_table_holds_leaves_no_table(
         assert "5" not in f"{refused.value.message}{refused.value.detail}"
 
 
-def one_at(halts: TaskHalts, then: Callable[[], None] = lambda: None) -> type[LoadRows]:
-    """Tasks of which the first halts once a piece is written, and not noted yet."""
+def one_at(halts: TaskHalts) -> type[LoadRows]:
+    """Tasks; the first that has written a piece halts before it notes that."""
 
     class Halting(LoadRows):  # pickled with the tasks, as it has no module
         def _piece(self, connection: Any, fence: TaskFence, number: int) -> Any:
             made = super()._piece(connection, fence, number)
             halts.reach("piece")
-            then()
             return made
 
     return Halting
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The folder of the tables."""
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    return tables
+
+
+@pytest.fixture
+def halts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskHalts:
+    """Halts the first task that has written a piece."""
+    made = TaskHalts(tmp_path / "halts")
+    made.want("piece")
+    monkeypatch.setattr(bulk_load, "LoadRows", one_at(made))
+    return made
+
+
 @pytest.mark.usefixtures("pieces")
 def test_what_a_killed_worker_was_at_is_copied_again(
-    spark: SparkSession,
-    database: str,
-    plan: ViewPlan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, database: str, plan: ViewPlan, root: Path, halts: TaskHalts
 ) -> None:
-    halts, root = TaskHalts(tmp_path / "halts"), tmp_path / "tables"
-    root.mkdir()
-    halts.want("piece")
-    monkeypatch.setattr(bulk_load, "LoadRows", one_at(halts))
     before = wanted(database, plan)
 
     with ThreadPoolExecutor(1) as pool:
@@ -308,16 +315,8 @@ def test_what_a_killed_worker_was_at_is_copied_again(
 
 @pytest.mark.usefixtures("pieces")
 def test_a_load_without_its_exporting_session_ends(
-    spark: SparkSession,
-    database: str,
-    plan: ViewPlan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, database: str, plan: ViewPlan, root: Path, halts: TaskHalts
 ) -> None:
-    halts, root = TaskHalts(tmp_path / "halts"), tmp_path / "tables"
-    root.mkdir()
-    halts.want("piece")
-    monkeypatch.setattr(bulk_load, "LoadRows", one_at(halts))
 
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(bulk_load.load, spark, Load(SourceCopy(plan, 1 << 56, database), root))
@@ -339,16 +338,9 @@ def test_a_load_without_its_exporting_session_ends(
 
 @pytest.mark.usefixtures("pieces")
 def test_a_load_is_stopped_and_begins_again(
-    spark: SparkSession,
-    database: str,
-    plan: ViewPlan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, database: str, plan: ViewPlan, root: Path, halts: TaskHalts
 ) -> None:
-    halts, root, stop = TaskHalts(tmp_path / "halts"), tmp_path / "tables", threading.Event()
-    root.mkdir()
-    halts.want("piece")
-    monkeypatch.setattr(bulk_load, "LoadRows", one_at(halts))
+    stop = threading.Event()
     load = Load(SourceCopy(plan, 1 << 56, database), root)
 
     with ThreadPoolExecutor(1) as pool:
@@ -407,10 +399,8 @@ bulk_load.load(start_session(config), load)
 
 @pytest.mark.usefixtures("pieces")
 def test_a_killed_driver_leaves_no_table_and_the_next_load_begins_again(
-    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
+    spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path, root: Path
 ) -> None:
-    root = tmp_path / "tables"
-    root.mkdir()
     load = Load(SourceCopy(plan, 1 << 56, database), root)
     config = JobConfig.of_tables("t", tmp_path, (), driver_memory_mib=500, conf=UNCOMPILED)
 
