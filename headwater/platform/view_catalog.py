@@ -422,7 +422,7 @@ class KeptViews:
     def _kept(self) -> dict[str, ViewPlan]:
         """Versions of views by their places, and by a view's name the one that readers see."""
         plans = self.plans()
-        return {plan.name: plan for plan in plans} | {p.view: p for p in plans if p.shown}
+        return {plan.name: plan for plan in plans} | {p.view: p for p in plans if p.active}
 
     @property
     def _functions(self) -> Path:

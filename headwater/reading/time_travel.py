@@ -101,7 +101,7 @@ class FormerViews:
                     for epoch in range(1, newest + 1)
                     for read in reads.of_source(connection, source, epoch)
                 ]
-            plans = tuple(plan for plan in self._platform.views.plans() if plan.shown)
+            plans = tuple(plan for plan in self._platform.views.plans() if plan.active)
         except (CdcError, HeadwaterError, psycopg.Error) as error:
             raise sql.AsOfError(
                 "no published version is that old, and the source does not answer",

@@ -129,7 +129,7 @@ def starts(
     topics: frozenset[str],
     bounds: Mapping[tuple[str, int], tuple[int, int]],
     *,
-    anew: bool = False,
+    restart: bool = False,
 ) -> dict[str, dict[str, int]] | None:
     """Returns where a query begins a new checkpoint; None if it continues with the one it has.
 
@@ -139,12 +139,12 @@ def starts(
         at: Its present offsets, see `committed`.
         topics: Topics that it must read.
         bounds: First offset of each of their partitions, and the one after its last record.
-        anew: Whether it needs a new checkpoint in any case.
+        restart: Whether it needs a new checkpoint in any case.
     """
     kept = {place: offset for place, offset in at.items() if place[0] in topics}
     gone = len(kept) < len(at)
     late = any(first > 0 for place, (first, _) in bounds.items() if place not in at)
-    if not at or not (gone or late or anew):
+    if not at or not (gone or late or restart):
         return None
     if not all(_within(offset, bounds.get(place)) for place, offset in kept.items()):
         return None  # records are lost: the query ends with the error for that

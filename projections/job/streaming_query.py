@@ -303,8 +303,8 @@ def _starting(spec: JobSpec, store: Store) -> str:
     lost = data_loss.find_recreated(store, wanted & known.keys(), known, identities)
     if lost := lost or data_loss.lost(store, standing, bounds):
         raise lost
-    anew = damaged is not None or at != stands
-    starts = spark_checkpoint.starts(at, wanted, bounds, anew=anew)
+    restart = damaged is not None or at != stands
+    starts = spark_checkpoint.starts(at, wanted, bounds, restart=restart)
     if damaged is not None:
         _check_known(damaged, at, bounds)
     if starts is not None or damaged is not None:

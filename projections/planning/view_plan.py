@@ -131,7 +131,7 @@ class ViewPlan:
         nested: The types within its nested columns.
         left_out: Columns of its table that it excludes.
         times: Columns with the times of changes or events; see `ChangeTime`.
-        shown: Whether it is the active version.
+        active: Whether it is the active version.
     """
 
     name: str
@@ -155,7 +155,7 @@ class ViewPlan:
     nested: Mapping[str, Nested] = field(default_factory=dict)
     left_out: tuple[Column, ...] = ()
     times: tuple[tuple[str, ChangeTime], ...] = ()
-    shown: bool = True
+    active: bool = True
 
     @property
     def view(self) -> str:

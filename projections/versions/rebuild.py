@@ -276,7 +276,7 @@ def _bound(connection: Connection, config: JobConfig, view: View) -> ViewPlan:
     if bound.paused:
         fault = bound.paused[0].fault
         raise RebuildRefusedError(fault.message, detail=fault.detail, hint=fault.hint)
-    return replace(bound.plans[0], shown=False)
+    return replace(bound.plans[0], active=False)
 
 
 def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:

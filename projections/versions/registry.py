@@ -261,7 +261,7 @@ def bind_kept(
     )
     return replace(
         bound,
-        plans=tuple(replace(plan, shown=views[plan.name].active) for plan in bound.plans),
+        plans=tuple(replace(plan, active=views[plan.name].active) for plan in bound.plans),
         joining={name: each.joining for name, each in views.items() if each.joining is not None},
     )
 

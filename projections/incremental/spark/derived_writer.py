@@ -65,7 +65,7 @@ class DerivedWriter:
             with writing(self.driver_token):
                 marked = expectation_filter.marked(rows)
                 kept, gone = table.write(
-                    marked, self.version, anew=self.replaces_all, origin=self.origin
+                    marked, self.version, replaces_all=self.replaces_all, origin=self.origin
                 )
         except ProjectionError as error:
             raise FaultError(error) from None

@@ -258,8 +258,8 @@ class DerivedStoreTask(BackgroundTask):
         tables = self._spec.config.addresses.tables
         found = DeltaTable(str(tables / view.name), version=table.version)
         plan = derived_plan(view, self._spec.config.source, pa.schema(found.schema().to_arrow()))
-        shown = self._published.current().get(plan.view, plan.view) == plan.name
-        plan = replace(plan, shown=shown)
+        active = self._published.current().get(plan.view, plan.view) == plan.name
+        plan = replace(plan, active=active)
         form, had = form_of(plan), self._had.get(view.name)
         place = self._place(plan, form)
         wanted = DeliveredState(

@@ -88,7 +88,7 @@ class DerivedTable:
         rows: pa.Table,
         version: int,
         *,
-        anew: bool = False,
+        replaces_all: bool = False,
         origin: Origin | None = None,
     ) -> tuple[int, int]:
         """Writes the rows of affected keys.
@@ -96,7 +96,7 @@ class DerivedTable:
         Args:
             rows: The view's columns and `_deleted`; a deleted row needs only its keys.
             version: Their boundary.
-            anew: Whether they replace all rows of the view.
+            replaces_all: Whether they replace all rows of the view.
             origin: The versions of the inputs.
 
         Returns:
@@ -115,7 +115,7 @@ class DerivedTable:
             told = None if origin is None else msgspec.json.encode(origin).decode()
             noted = CommitProperties(None if told is None else {_ORIGIN: told})
             with self._lock:
-                if anew:
+                if replaces_all:
                     self._replace(stamped, noted)
                 elif rows.num_rows:
                     self._merge(stamped, noted)

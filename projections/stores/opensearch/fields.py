@@ -18,7 +18,7 @@ BOOST: Final = "boost"
 """Keys of a field's `meta`: the kind of its column, and its boost."""
 
 _TEXT: Final = "text"
-_SHOWN: Final = 12
+_LISTED_MAX: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ def exact_name(field: SearchField, view: str, purpose: str) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """Joins names for an error's hint."""
-    shown = list(names)
-    more = f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-    return ", ".join(shown[:_SHOWN]) + more
+    listed = list(names)
+    more = f", and {len(listed) - _LISTED_MAX} more" if len(listed) > _LISTED_MAX else ""
+    return ", ".join(listed[:_LISTED_MAX]) + more
 
 
 def _field(name: str, told: Mapping[str, Any]) -> SearchField:

@@ -80,7 +80,7 @@ def index_body(plan: ViewPlan) -> dict[str, Any]:
     return {
         "settings": settings,
         "mappings": {"dynamic": "strict", "properties": properties},
-        "aliases": {plan.view: {"filter": LIVE}} if plan.shown else {},
+        "aliases": {plan.view: {"filter": LIVE}} if plan.active else {},
     }
 
 

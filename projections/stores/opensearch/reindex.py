@@ -76,7 +76,7 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
     before = had["mappings"].get("properties", {})
     after = wanted["mappings"]["properties"]
     found = [
-        FieldChange(name, _shown(before[name]), _shown(field))
+        FieldChange(name, _described(before[name]), _described(field))
         for name, field in after.items()
         if name in before and _bare(before[name]) != _bare(field)
     ]
@@ -116,7 +116,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     left_out = 0
     if differing:
         _log.warning(
-            "search index is made anew for fields that changed",
+            "search index is created again for fields that changed",
             view=plan.name,
             changes="; ".join(map(str, differing)),
         )
@@ -150,9 +150,9 @@ def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, A
     """Corrects settings of an index that do not affect its documents."""
     if found["mappings"].get("dynamic") != _STRICT:
         engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
-    shown = index_body(plan)["aliases"].get(plan.view)
-    if shown is not None and found.get("aliases", {}).get(plan.view) != shown:
-        add = {"add": {"index": index, "alias": plan.view, **shown}}
+    alias = index_body(plan)["aliases"].get(plan.view)
+    if alias is not None and found.get("aliases", {}).get(plan.view) != alias:
+        add = {"add": {"index": index, "alias": plan.view, **alias}}
         engine.request("POST", "/_aliases", {"actions": [add]})
 
 
@@ -161,7 +161,7 @@ def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in field.items() if key != "meta"}
 
 
-def _shown(field: Mapping[str, Any]) -> str:
+def _described(field: Mapping[str, Any]) -> str:
     said = [f"{key}={value}" for key, value in _bare(field).items() if key in _TELLING]
     below = [f"+{name}" for name in field.get("fields", {})]
     return " ".join([str(field.get("type", "object")), *said, *below])
@@ -218,7 +218,7 @@ def _move(engine: Engine, plan: ViewPlan, source: str, target: str) -> None:
     """Deletes an index and moves its alias, if it has one, in one step."""
     borne = engine.request("GET", f"/{source}/_alias")[source]["aliases"]
     actions: list[dict[str, Any]] = []
-    if plan.view in borne or plan.shown:
+    if plan.view in borne or plan.active:
         actions.append({"add": {"index": target, "alias": plan.view, "filter": LIVE}})
     actions.append({"remove_index": {"index": source}})
     engine.request("POST", "/_aliases", {"actions": actions})

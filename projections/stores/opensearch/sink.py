@@ -62,8 +62,8 @@ _OPTIONS_HINT: Final = (
 _ACTION: Final = b'{"index":{"_id":%b,"version":%d,"version_type":"external"}}'
 _DELETED: Final = orjson.dumps({DELETED_FIELD: True})
 _LOST_HINT: Final = (
-    "start the job again (headwater down, headwater up): it has the view's table read anew and the"
-    " index filled"
+    "start the job again (headwater down, headwater up): it snapshots the view's table again and"
+    " fills the index"
 )
 
 
@@ -102,7 +102,7 @@ class SearchSink:
         """
         index = index_name(plan)
         # readers may have moved to another version since the plan was created
-        plan = replace(plan, shown=plan.shown and not self._shown_elsewhere(plan))
+        plan = replace(plan, active=plan.active and not self._active_elsewhere(plan))
         try:
             try:
                 self.engine.request("PUT", f"/{index}", index_body(plan))
@@ -206,18 +206,18 @@ class SearchSink:
         # refreshed first: readers must not see less than before
         self.engine.request("POST", f"/{index_name(plan)}/_refresh")
         add = {"add": {"index": index_name(plan), "alias": plan.view, "filter": LIVE}}
-        others = self._shown_in(plan.view) - {index_name(plan)}
+        others = self._aliased(plan.view) - {index_name(plan)}
         remove = [{"remove": {"index": index, "alias": plan.view}} for index in sorted(others)]
         self.engine.request("POST", "/_aliases", {"actions": [add, *remove]})
 
     def is_active(self, plan: ViewPlan) -> bool:
         """Returns whether this version is the active one."""
-        return self._shown_in(plan.view) == {index_name(plan)}
+        return self._aliased(plan.view) == {index_name(plan)}
 
     def deactivate(self, view: str) -> None:
         """Removes the view's alias, in one step; see `ActiveVersionPointer`."""
-        if shown := sorted(self._shown_in(view)):
-            remove = [{"remove": {"index": index, "alias": view}} for index in shown]
+        if aliased := sorted(self._aliased(view)):
+            remove = [{"remove": {"index": index, "alias": view}} for index in aliased]
             self.engine.request("POST", "/_aliases", {"actions": remove})
 
     def drop(self, plan: ViewPlan) -> None:
@@ -229,11 +229,11 @@ class SearchSink:
                 if error.status != NOT_FOUND:
                     raise
 
-    def _shown_elsewhere(self, plan: ViewPlan) -> bool:
+    def _active_elsewhere(self, plan: ViewPlan) -> bool:
         own = index_name(plan)
-        return bool(self._shown_in(plan.view) - {own, spare_of(own)})
+        return bool(self._aliased(plan.view) - {own, spare_of(own)})
 
-    def _shown_in(self, view: str) -> set[str]:
+    def _aliased(self, view: str) -> set[str]:
         """Returns the indices behind a view's alias."""
         try:
             return set(self.engine.request("GET", f"/_alias/{view}"))

@@ -22,11 +22,11 @@ from projections.stores.delta.history.check import HistoryCheck
 from projections.stores.delta.history.states import history
 from projections.stores.delta.history.sweep import HistorySweep, ended
 from projections.stores.delta.history.tables import (
-    ANEW,
     AT_MARK,
     COMMIT_MARK,
     OPEN_SWEEPS,
     SWEEPS,
+    UNMERGED,
     VERSION_MARK,
     having,
     marks_of,
@@ -75,13 +75,13 @@ class HistorySink(TableSink):
             states = self._create(plan.name, form.states_schema, [CURRENT])
             changes = self._create(f"{plan.name}.changes", form.changes_schema)
             if loses(states, form.states_schema, plan.older_names):
-                _set(states, {ANEW: "true"})  # until it is done, by any process
+                _set(states, {UNMERGED: "true"})  # until it is done, by any process
             reshape(states, form.states_schema, plan.older_names)
             reshape(changes, form.changes_schema, plan.older_names)
             if needs_recompute(self._states(form)):
                 for places in HistoryCheck(self._root, plan).unsettled():
                     self._recompute_states(form, places)
-                _set(self._states(form), {ANEW: ""})
+                _set(self._states(form), {UNMERGED: ""})
             self._feed(plan, self._states(form))
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
@@ -250,11 +250,11 @@ class HistorySink(TableSink):
 
     def _settle(self, form: HistoryForm, stored: StoredHistory, batch: HistoryBatch) -> None:
         """Writes the states of all changed keys."""
-        anew = stored.left | (batch.taken.keys() & stored.asked)
-        former = self._identities(form, {place for place in anew if stored.known.get(place)})
+        changed = stored.left | (batch.taken.keys() & stored.asked)
+        former = self._identities(form, {place for place in changed if stored.known.get(place)})
         states: list[tuple[Place, HistoryState]] = []
         gone: list[tuple[Place, tuple[int, int]]] = []
-        for place in anew:
+        for place in changed:
             every = [*stored.known.get(place, ()), *batch.taken.get(place, ())]
             found = history(stored.marks.with_sweeps(every), form.rule)
             states += [(place, state) for state in found]
@@ -330,14 +330,14 @@ class HistorySink(TableSink):
         if not versions:
             return 0
         marks = self._marks(form)
-        anew: set[Place] = set()
+        changed: set[Place] = set()
         for sweep in marks.sweeps:
             if sweep.version in versions:
-                anew |= ended(form, self._changes(form), sweep, marks.sweeps)
-        held = self._current(form, anew).keys()
-        if anew:
-            anew |= self._left_behind(form, marks)  # records that the sweeps are complete
-            stored = StoredHistory(marks, {}, anew, anew, self._known(form, anew))
+                changed |= ended(form, self._changes(form), sweep, marks.sweeps)
+        held = self._current(form, changed).keys()
+        if changed:
+            changed |= self._left_behind(form, marks)  # records that the sweeps are complete
+            stored = StoredHistory(marks, {}, changed, changed, self._known(form, changed))
             self._settle(form, stored, HistoryBatch(form, ()))
         _set(self._states(form), {OPEN_SWEEPS: ""})
         return len(held - self._current(form, held).keys())

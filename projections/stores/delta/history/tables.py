@@ -24,7 +24,7 @@ SWEEPS: Final = "headwater.sweeps"
 OPEN_SWEEPS: Final = "headwater.sweeps.open"
 """Property of the table of states: versions of the sweeps that have not ended all states yet."""
 
-ANEW: Final = "headwater.anew"
+UNMERGED: Final = "headwater.anew"
 """Property of the table of states: columns were dropped or retyped, and states that differed only
 in them have not been merged yet."""
 
@@ -63,7 +63,7 @@ def open_sweeps(states: DeltaTable) -> frozenset[int]:
 
 def needs_recompute(states: DeltaTable) -> bool:
     """Returns whether the states must still be recomputed for dropped columns."""
-    return bool(states.metadata().configuration.get(ANEW))
+    return bool(states.metadata().configuration.get(UNMERGED))
 
 
 def having(

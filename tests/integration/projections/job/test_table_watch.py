@@ -82,7 +82,7 @@ def test_a_version_that_joins_changes_nothing_for_the_views_that_are_there(
 
     assert met is not None
     assert {place: ENDS} == met.joining
-    assert [(place, False), ("v", True)] == [(plan.name, plan.shown) for plan in met.plans]
+    assert [(place, False), ("v", True)] == [(plan.name, plan.active) for plan in met.plans]
     assert (False, False) == (watch.look(), watch.coming)
     moved(source, place, VersionState.HELD)
     assert not watch.look()

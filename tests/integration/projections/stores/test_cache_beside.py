@@ -434,7 +434,7 @@ def test_of_a_derived_view_its_table_is_the_truth(kept: Callable[..., Kept]) -> 
         {"id": 7, "status": "open", "total": None, "_deleted": False},
     ]
     written = pa.Table.from_pylist(rows, schema=schema.append(pa.field("_deleted", pa.bool_())))
-    DerivedTable(tables, view.name, view.keys).write(written, 10, anew=True)
+    DerivedTable(tables, view.name, view.keys).write(written, 10, replaces_all=True)
     version = DeltaTable(str(tables / view.name)).version()
     Published(tables, spec.config.source).publish(1, 10, {view.name: version})
     plan = derived_plan(view, spec.config.source, schema)

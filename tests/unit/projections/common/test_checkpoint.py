@@ -76,7 +76,7 @@ def test_a_damaged_file_is_named_and_the_last_batch_that_can_be_read_counts(
     assert place / name == checkpoint.damaged(place)
     assert {PLACE: end} == checkpoint.committed(place)
     bounds = {PLACE: (0, 20)}
-    starts = checkpoint.starts({PLACE: end}, frozenset({"t"}), bounds, anew=True)
+    starts = checkpoint.starts({PLACE: end}, frozenset({"t"}), bounds, restart=True)
     assert {"t": {"0": end - 1}} == starts
 
 

@@ -54,8 +54,8 @@ class Kept:
     def version(self) -> int:
         return DeltaTable(str(self.tables / VIEW.name)).version()
 
-    def write(self, number: int, *changes: dict[str, Any], anew: bool = False) -> None:
-        if anew:
+    def write(self, number: int, *changes: dict[str, Any], replaces_all: bool = False) -> None:
+        if replaces_all:
             self.rows.clear()
         schema = SCHEMA.append(pa.field("_deleted", pa.bool_()))
         rows = [{"_deleted": False, **change} for change in changes]
@@ -64,7 +64,9 @@ class Kept:
                 self.rows.pop(row["id"], None)
             else:
                 self.rows[row["id"]] = {name: row.get(name) for name in SCHEMA.names}
-        self.table.write(pa.Table.from_pylist(rows, schema=schema), number, anew=anew)
+        self.table.write(
+            pa.Table.from_pylist(rows, schema=schema), number, replaces_all=replaces_all
+        )
 
     def deliver(
         self, sink: MemorySink, number: int, after: int | None, through: int | None = None
@@ -113,14 +115,18 @@ def test_a_store_has_what_the_table_has_however_often_and_late_it_is_given(
 ) -> None:
     chance = Random(seed)  # noqa: S311
     kept, sink = Kept(tmp_path), MemorySink()
-    kept.write(10, *changes(chance), anew=True)
+    kept.write(10, *changes(chance), replaces_all=True)
     at = kept.deliver(sink, 10, None)
     given = [(10, None, at)]
     for number in range(11, 31):
         for _ in range(chance.randint(0, 3)):
-            anew = chance.random() < 0.1
+            replaces_all = chance.random() < 0.1
             found = changes(chance)
-            kept.write(number, *(c for c in found if not (anew and "status" not in c)), anew=anew)
+            kept.write(
+                number,
+                *(c for c in found if not (replaces_all and "status" not in c)),
+                replaces_all=replaces_all,
+            )
         if chance.random() < 0.3:
             continue  # a boundary that came while the store was busy
         given.append((number, at, kept.version))
@@ -137,7 +143,7 @@ def test_a_store_has_what_the_table_has_however_often_and_late_it_is_given(
 
 def test_all_rows_given_anew_leave_nothing_older(tmp_path: Path) -> None:
     kept, sink = Kept(tmp_path), MemorySink()
-    kept.write(10, {"id": 1}, {"id": 2}, anew=True)
+    kept.write(10, {"id": 1}, {"id": 2}, replaces_all=True)
     kept.deliver(sink, 10, None)
     kept.write(11, {"id": 1, "_deleted": True})
 
@@ -148,7 +154,7 @@ def test_all_rows_given_anew_leave_nothing_older(tmp_path: Path) -> None:
 
 def test_a_table_that_does_not_tell_its_changes_any_more_says_so(tmp_path: Path) -> None:
     kept, sink = Kept(tmp_path), MemorySink()
-    kept.write(10, {"id": 1}, {"id": 2}, anew=True)
+    kept.write(10, {"id": 1}, {"id": 2}, replaces_all=True)
     at = kept.deliver(sink, 10, None)
     kept.write(11, {"id": 1, "status": "paid"})
     for file in (tmp_path / VIEW.name / "_change_data").iterdir():
@@ -166,7 +172,7 @@ def test_a_key_that_is_null_has_a_name_of_its_own(tmp_path: Path) -> None:
     statuses = [None, "None", "null", r"\N"]
     rows = [{"status": status, "orders": 1, "_deleted": False} for status in statuses]
     given = schema.append(pa.field("_deleted", pa.bool_()))
-    table.write(pa.Table.from_pylist(rows, schema=given), 10, anew=True)
+    table.write(pa.Table.from_pylist(rows, schema=given), 10, replaces_all=True)
     version = DeltaTable(str(tmp_path / view.name)).version()
     form = DocumentForm(plan)
 

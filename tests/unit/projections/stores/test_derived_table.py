@@ -50,7 +50,7 @@ def test_rows_are_found_by_all_columns_of_their_key(
     for number, batch in enumerate([first, *following]):
         rows = [(*key, count, count is None) for key, count in batch.items()]
         named = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
-        table.write(pa.Table.from_pylist(named, SCHEMA), number + 1, anew=number == 0)
+        table.write(pa.Table.from_pylist(named, SCHEMA), number + 1, replaces_all=number == 0)
         expected = {k: n for k, n in (expected | batch).items() if n is not None}
 
         found = DeltaTable(str(root / "v")).to_pyarrow_table().to_pylist()
@@ -82,7 +82,7 @@ def test_files_that_have_none_of_the_keys_are_not_read(tmp_path: Path) -> None:
             {"group": "a", "person": 100 * number + n, "count": n, DELETED_FIELD: False}
             for n in range(10)
         ]
-        table.write(pa.Table.from_pylist(named, SCHEMA), number + 1, anew=number == 0)
+        table.write(pa.Table.from_pylist(named, SCHEMA), number + 1, replaces_all=number == 0)
 
     known = DeltaTable(str(tmp_path / "v"))
     assert 4 == len(known.file_uris())

@@ -42,7 +42,7 @@ def write(root: Path, batch: dict[int, int | None], number: int) -> None:
     rows = [(START + timedelta(minutes=m), n, n is None) for m, n in batch.items()]
     named = [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
     given = pa.Table.from_pylist(named, SCHEMA)
-    DerivedTable(root, "v", ("window_start",)).write(given, number, anew=number == 0)
+    DerivedTable(root, "v", ("window_start",)).write(given, number, replaces_all=number == 0)
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -73,7 +73,7 @@ def test_a_view_tells_what_it_was_made_from_and_how_long_it_changes(tmp_path: Pa
     for name in ("orders", "late.2"):
         named = [{"window_start": START, "count": 1, DELETED_FIELD: False}]
         DerivedTable(tmp_path, name, ("window_start",)).write(
-            pa.Table.from_pylist(named, SCHEMA), 1, anew=True
+            pa.Table.from_pylist(named, SCHEMA), 1, replaces_all=True
         )
     view = DerivedView(
         "v", ("window_start",), frozenset([Store.TABLE]), ("orders", "late"), limit="5 minutes"

@@ -49,7 +49,7 @@ TABLE = TableSchema(
 OLD = ViewPlan(
     "orders", "shop", "shop.public.orders", TABLE, ("id",), frozenset({Store.TABLE, Store.CACHE})
 )
-NEW = replace(OLD, name="orders.v2", shown=False)
+NEW = replace(OLD, name="orders.v2", active=False)
 PLACED = (deletes("status = 'cancelled'"),)
 ROWS = DefinitionChange(DefinitionChangeKind.REBUILD, ("rows",), rows=True)
 NOTHING = DefinitionChange(DefinitionChangeKind.NONE)
