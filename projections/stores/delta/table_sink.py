@@ -9,6 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from msgspec import structs
 
+from cdc.table import ColumnKind
 from cdc.values import encoder
 from projections.changes.reduced import missing_values
 from projections.changes.row_change import (
@@ -194,6 +195,7 @@ class TableSink(ViewTables):
             for c in changes
             if not c.version or (c.version >= floor and c.version != loaded)
         ]
+        taken = _newest_of_keys(plan, taken)
         deletes = [change for change in taken if change.row is None]
         upserts, refused = self._complete(plan, [c for c in taken if c.row is not None])
         remembered, written, size = (
@@ -400,6 +402,25 @@ def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
 
 def _earlier(name: str) -> str:
     return f"(s.{name} < t.{name} OR (t.{name} IS NULL AND s.{name} IS NOT NULL))"
+
+
+def _newest_of_keys(plan: ViewPlan, changes: list[RowChange]) -> list[RowChange]:
+    """Keeps the newest change of each key, which may come in two forms, such as `4.5` and `4.50`.
+
+    That is so around a change of the scale of a `numeric` column. Other keys have one change each.
+    """
+    columns = (plan.schema.by_name.get(name) for name in plan.keys)
+    if not any(column is not None and column.kind is ColumnKind.NUMERIC for column in columns):
+        return changes
+    newest: dict[tuple[object, ...], RowChange] = {}
+    others = []
+    for change in changes:
+        seen = newest.get(change.key)
+        if not change.version:
+            others.append(change)
+        elif seen is None or change.version > seen.version:
+            newest[change.key] = change
+    return [*newest.values(), *others]
 
 
 def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:

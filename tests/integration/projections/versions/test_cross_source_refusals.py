@@ -151,7 +151,7 @@ def test_a_view_that_another_source_s_view_is_made_from_is_not_dropped(
         retire.withdraw(ledger.connection, spec, "invoices")
 
     assert "billed of source till" == refused.value.detail
-    assert "cutover" in str(refused.value.hint)
+    assert "cut over" in str(refused.value.hint)
     assert before == registry.read(ledger.connection, "ledger")
     assert (ledger.tables / place / "_delta_log").is_dir()
 
