@@ -78,7 +78,11 @@ def test_the_same_archive_leaves_the_same_tables(
         one = LiveTables(Path(place) / "one", plan)
         other = LiveTables(Path(place) / "other", plan, spark)
 
-        alike(archive, one, other, whole=False)
+        expected, found = (replay.replay(archive, [each.target()]) for each in (one, other))
+
+        waiting = one.waiting() | other.waiting()
+        assert one.left(waiting) == other.left(waiting)
+        assert (expected.ends, expected.records) == (found.ends, found.records)
 
 
 @settings(max_examples=examples(20), deadline=None)
