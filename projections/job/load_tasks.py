@@ -2,7 +2,7 @@
 
 A piece of ranges becomes a small Delta table of its own, in the folder of the run: `deltalake`
 writes its files, with the statistics that engines prune by, and the driver adds them to the view's
-table. A piece that is written twice has two such tables, of which one counts.
+table. If a piece is written twice, the driver takes one of its two tables.
 """
 
 from __future__ import annotations

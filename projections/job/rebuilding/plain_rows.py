@@ -1,4 +1,4 @@
-"""Plain rows: records each of which comes to one whole row or one delete, decoded for a commit.
+"""Plain rows: decodes records that each give one whole row or one delete.
 
 A record goes through the same delivery as in a batch of the job, into a store that only records
 what it receives. Every record with another result is named, and the replay delivers it itself, from
@@ -131,7 +131,7 @@ class PlainRowDecoder:
 
 @dataclass(frozen=True, slots=True)
 class PlainChanges:
-    """Reads records each of which comes to one whole row or one delete, as live delivery does.
+    """Reads records that each give one whole row or one delete, as live delivery does.
 
     Attributes:
         plan: The view.
@@ -164,7 +164,7 @@ class PlainChanges:
             made_of: Makes of changes what is wanted; a `ProjectionError` of it is a record's own.
 
         Yields:
-            What was made, and of which records.
+            The changes, and their records.
         """
         found = self._changes(piece)
         if found is not None:
@@ -175,7 +175,7 @@ class PlainChanges:
             try:
                 made = made_of(chosen) if chosen else None
             except ProjectionError:
-                pass  # the replay comes to the same error, and says of which record
+                pass  # the replay raises the same error, and names the record
             else:
                 left += rows[~met].tolist()
                 if made is not None:

@@ -125,7 +125,7 @@ class SourceCopy:
             )
 
     def pieces(self, connection: psycopg.Connection[Any], tasks: int) -> list[Piece]:
-        """Divides the table into pieces of about equal size, each of which is read sequentially.
+        """Divides the table into pieces of about equal size that are read sequentially.
 
         Args:
             connection: A session.

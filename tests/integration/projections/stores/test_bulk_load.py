@@ -460,7 +460,7 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         reads.ask_initial(connection, "t", 1, [WIDE])
         (read,) = reads.open_reads(connection, "t", 1)
         monkeypatch.setattr(initial_load, "BEGIN_WAIT_S", 0.0)
-        assert {} == initial_load.load_new(spark, spec)  # nobody reads
+        assert {} == initial_load.load_new(spark, spec)  # there is no snapshot
         progress = SnapshotProgress("", (), (KeyRange(),))
         assert reads.begin(connection, read, placed(database), progress, 3005)
         assert {} == initial_load.load_new(spark, spec)  # the stream makes short work of it
