@@ -36,7 +36,7 @@ from tests.support import event_logs, keyless_logs
 from tests.support.replays import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -111,21 +111,35 @@ class Filled:
         self.waits |= {each.key for each in waiting}
 
     def left(self) -> Any:
-        """Rows, versions of all keys with those of deletes, and what waits."""
+        """What is stored, and what waits."""
+        return *self.stored(), set(self.waits)
+
+    def stored(self, but: Collection[str] = ()) -> Any:
+        """Rows, and versions of all keys with those of deletes.
+
+        Args:
+            but: Keys without which they are.
+        """
         (store,) = self.plan.to
         with closing(open_sink(store, self._addresses)) as sink:
             if isinstance(sink, SearchSink):
                 sink.engine.request("POST", f"/{self.plan.name}/_refresh")
             rows = sorted(map(dict, sink.documents(self.plan)), key=repr)
-            keys = () if self.plan.append_only else MOST_KEYS
+            if but:
+                rows = [row for row in rows if key_text(row["id"]) not in but]
+            keys = [] if self.plan.append_only else [k for k in MOST_KEYS if key_text(k) not in but]
             asked = [RowChange((key,), 0, None, 0) for key in keys]
-            return rows, sink.versions(self.plan, asked), self.waits
+            return rows, sink.versions(self.plan, asked)
 
     def drop(self) -> None:
         (store,) = self.plan.to
         opened: Any = open_sink(store, self._addresses)
         with closing(opened) as sink:
             sink.drop(self.plan)
+
+
+def key_text(number: int) -> str:
+    return orjson.dumps({"id": number}).decode()
 
 
 def compare(
@@ -157,10 +171,15 @@ def compare_all(  # noqa: PLR0913, PLR0917  # a view, and where it is
         one, other = (Filled(plan, store, addresses, each) for each in (None, session))
 
         expected, found = one.replayed(archive), other.replayed(archive)
-        again = other.left()
+        # Tasks take all records of a renamed table's key together, a replay some at a time: which
+        # records wait behind a quarantined one depends on where such a part ends.
+        waiting = one.waits | other.waits if plan.former else set[str]()
+        again = other.stored(waiting)
+        assert plan.former or one.waits == other.waits
         other.replayed(archive)  # a part that is written twice changes nothing
 
-        assert one.left() == again == other.left()
+        assert one.stored(waiting) == again == other.stored(waiting)
+        assert plan.former or one.waits == other.waits
         assert (expected.ends, expected.records) == (found.ends, found.records)
         if not from_all(plan):  # else all records are delivered, not the newest
             counts, others = (next(iter(each.counts[0].values())) for each in (expected, found))

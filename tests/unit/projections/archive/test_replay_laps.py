@@ -168,11 +168,16 @@ def test_a_history_is_given_every_change_once_in_its_order(
 
 
 @settings(max_examples=10, deadline=None)
-@given(source=sources(), data=st.data())
+@given(source=st.one_of(sources(), sources(whole_rows=True)), data=st.data())
 def test_a_history_in_a_table_has_the_states_that_live_delivery_gives_it(
     source: Source, data: st.DataObject
 ) -> None:
     records = with_reads_and_repeats(source, data)
+    # A read sends the rows of a later moment than its position. A change between the two that omits
+    # a large value takes it from the row that was read, if both are in one batch, and from the row
+    # before it otherwise: only the newest state does not depend on where batches end.
+    read = any(b'"op":"r"' in (record.value or b"") for record in records)
+    states = states_of if source.whole_rows or not read else last_states_of
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         filled = Filled(folder / "shop", HISTORY, lambda: WarehouseSink(folder / "laps"))
@@ -180,7 +185,13 @@ def test_a_history_in_a_table_has_the_states_that_live_delivery_gives_it(
             filled.lap()
         waits = live(HISTORY, records, WarehouseSink(folder / "live"))  # type: ignore[arg-type]
         waits |= filled.lacking
-        assert states_of(folder / "live", waits) == states_of(folder / "laps", waits)
+        assert states(folder / "live", waits) == states(folder / "laps", waits)
+
+
+def last_states_of(tables: Path, but: set[str]) -> list[Any]:
+    """The rows that the newest states have, without their times."""
+    states = [row for row in states_of(tables, but) if row["is_current"]]
+    return [(row["id"], row["note"], row["big"]) for row in states]
 
 
 def states_of(tables: Path, but: set[str]) -> list[Any]:
