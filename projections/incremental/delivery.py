@@ -8,28 +8,33 @@ the store is new, all rows are written, and older ones are swept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from cdc.errors import ValueDecodeError
 from cdc.lsn import Lsn
 from cdc.position import version_of
-from projections.changes.row_change import Applied, Refused
+from projections.changes.quarantine.refused_rows import RefusedRow
+from projections.changes.row_change import Applied, Refused, RowChange
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import FeedLostError, SinkUnavailableError
-from projections.incremental.row_form import DerivedForm, derived_plan, misnamed
+from projections.incremental.row_form import DerivedForm, derived_plan, key_of, misnamed, row_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
     from projections.definition.views import DerivedView, Store
+    from projections.incremental.row_form import KeyText
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
@@ -51,7 +56,6 @@ class DeliveredState(msgspec.Struct, frozen=True):
         lsn: The boundary, in bytes.
         form: The form in which rows are written; see `form_of`.
         place: Identity mark of the index or table in the store.
-        refused: Keys that the store could not represent at the last attempt.
     """
 
     table: str
@@ -60,7 +64,6 @@ class DeliveredState(msgspec.Struct, frozen=True):
     lsn: int
     form: str
     place: str
-    refused: int = 0
 
     @property
     def number(self) -> int:
@@ -92,6 +95,23 @@ def delivered(config: JobConfig, store: Store) -> dict[str, DeliveredState]:
         return {}
 
 
+@dataclass(slots=True)
+class Delivered:
+    """The result of a delivery.
+
+    Attributes:
+        applied: Counts of what the store did.
+        refused: Rows that it cannot hold.
+        written: Keys that were quarantined, and that it has now.
+        complete: Whether nothing was left out because too many rows were refused.
+    """
+
+    applied: Applied = field(default_factory=Applied)
+    refused: list[RefusedRow] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    complete: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class DerivedDelivery:
     """Updates a store to a version of a view's table.
@@ -102,6 +122,9 @@ class DerivedDelivery:
         through: Version of its table.
         number: Its boundary, as a row version.
         after: Version in the store; None to write all rows and sweep older ones.
+        quarantined: Keys, as JSON, that are quarantined.
+        retried: Keys, as JSON, whose present rows are written instead of changes.
+        refused_max: Refused rows after which the delivery ends.
     """
 
     tables: Path
@@ -109,35 +132,59 @@ class DerivedDelivery:
     through: int
     number: int
     after: int | None
+    quarantined: frozenset[str] = frozenset()
+    retried: frozenset[str] = frozenset()
+    refused_max: int = sys.maxsize
 
-    def deliver(self, sink: Sink) -> Applied:
+    @property
+    def writes_all(self) -> bool:
+        """Whether all rows are written."""
+        return self.after is None and not self.retried
+
+    def deliver(self, sink: Sink) -> Delivered:
         """Writes the changes or rows; any part may be repeated.
+
+        If more rows are refused than permitted, the rest is not written.
 
         Raises:
             FeedLostError: The feed does not cover the changes since; all rows must be written.
             SinkError: The store rejects all writes or cannot be reached, or the table cannot be
                 read.
         """
-        applied = Applied()
+        delivered, key_text = Delivered(), row_key(self.plan)
         try:
             for changes in self.changes():
                 for start in range(0, len(changes), _CHANGES_PER_WRITE):
                     part = changes[start : start + _CHANGES_PER_WRITE]
-                    applied += self._apply(sink, part)
+                    self._apply(sink, part, delivered, key_text)
+                    if len(delivered.refused) > self.refused_max:
+                        delivered.complete = False
+                        return delivered
         except DeltaError as error:
             raise SinkUnavailableError(
                 f"view {self.plan.name}: its table cannot be read", detail=type(error).__name__
             ) from None
-        if self.after is None:
+        if self.writes_all:
             sink.sweep(self.plan, self.number)
-        return applied
+        return delivered
 
-    def _apply(self, sink: Sink, changes: list[RowChange]) -> Applied:
+    def _apply(
+        self, sink: Sink, changes: list[RowChange], delivered: Delivered, key_text: KeyText
+    ) -> None:
         errors = [(change, misnamed(self.plan, change)) for change in changes]
         apart = tuple(Refused(change, error) for change, error in errors if error is not None)
         if apart:
             changes = [change for change, error in errors if error is None]
-        return sink.apply(self.plan, changes) + Applied(refused=apart)
+        applied = sink.apply(self.plan, changes) + Applied(refused=apart)
+        refused = [
+            RefusedRow(key_text(each.change.key), each.change.version, each.error)
+            for each in applied.refused
+        ]
+        if self.quarantined:
+            keys = {key_text(change.key) for change in changes} & self.quarantined
+            delivered.written |= keys - {each.key for each in refused}
+        delivered.refused += refused
+        delivered.applied += applied
 
     def changes(self) -> Iterator[list[RowChange]]:
         """Yields the changes or rows to write, in parts.
@@ -147,18 +194,43 @@ class DerivedDelivery:
             DeltaError: It cannot be read.
         """
         table = DeltaTable(str(self.tables / self.plan.name), version=self.through)
-        if self.after is None:
+        if self.retried:
+            yield from self._of_keys(table)
+        elif self.after is None:
             yield from self._all(table)
         elif self.after < self.through:
             yield from self._between(table, self.after + 1)
 
-    def _all(self, table: DeltaTable) -> Iterator[list[RowChange]]:
+    def _all(
+        self, table: DeltaTable, keep: Callable[[pa.Table], pa.Table] | None = None
+    ) -> Iterator[list[RowChange]]:
         read = QueryBuilder().register("t", table).execute("SELECT * FROM t")
         form = None
         for batch in read:
             rows = pa.table(batch)
+            if keep is not None:
+                rows = keep(_plain_columns(rows))
             form = form or DerivedForm(self.plan, rows.schema)
             yield form.changes(rows, self.number)
+
+    def _of_keys(self, table: DeltaTable) -> Iterator[list[RowChange]]:
+        """Yields the present rows of the retried keys, and deletes of keys that have none."""
+        key_text, missing = row_key(self.plan), dict[str, tuple[object, ...]]()
+        for text in self.retried:
+            with suppress(ValueDecodeError, KeyError):  # else it is no key of the present columns
+                missing[text] = key_of(self.plan, text)
+        first, values = self.plan.keys[0], [key[0] for key in missing.values()]
+
+        def keep(rows: pa.Table) -> pa.Table:
+            column = rows[first]
+            return rows.filter(pc.is_in(column, value_set=pa.array(values, column.type)))
+
+        for changes in self._all(table, keep):
+            retried = [each for each in changes if key_text(each.key) in missing]
+            yield retried
+            for each in retried:
+                del missing[key_text(each.key)]
+        yield [RowChange(key, self.number, None, 0) for key in missing.values()]
 
     def _between(self, table: DeltaTable, first: int) -> Iterator[list[RowChange]]:
         try:
@@ -170,9 +242,7 @@ class DerivedDelivery:
                 detail=f"since its version {self.after}: {type(error).__name__}",
                 hint="all its rows are written again automatically",
             ) from None
-        feed = changes.cast(
-            pa.schema([each.with_type(_plain(each.type)) for each in changes.schema])
-        )
+        feed = _plain_columns(changes)
         form = DerivedForm(self.plan, feed.schema)
         rows, gone = last_changes(feed, self.plan.keys)
         yield form.changes(rows, self.number)
@@ -222,6 +292,10 @@ def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Ta
 
 def _rows_at(rows: pa.Table, places: list[int]) -> pa.Table:
     return rows.take(pa.array(places, pa.int64()))
+
+
+def _plain_columns(rows: pa.Table) -> pa.Table:
+    return rows.cast(pa.schema([each.with_type(_plain(each.type)) for each in rows.schema]))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
-from cdc.values import encoder
+from cdc.values import decode, encoder
 from projections.changes.documents import NULL_TEXT, key_text
 from projections.changes.row_change import RowChange
 from projections.definition.columns import VERSION_COLUMN
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from projections.definition.views import DerivedView
+
+    KeyText = Callable[[tuple[object, ...]], str]
 
 _SCHEMA: Final = "derived"
 _INTEGERS: Final = {8: "smallint", 16: "smallint", 32: "integer", 64: "bigint"}
@@ -109,6 +111,36 @@ class DerivedForm:
 
     def _key(self, row: Mapping[str, object]) -> tuple[object, ...]:
         return tuple(row[name] for name in self._plan.keys)
+
+
+def row_key(plan: ViewPlan) -> KeyText:
+    """Returns the function that writes a row's key as JSON, as records have keys."""
+    columns = _key_columns(plan)
+    encode = encoder(TableSchema(plan.schema.table, columns))
+    floats = [column.name for column in columns if column.kind is ColumnKind.FLOAT]
+
+    def key_text_of(key: tuple[object, ...]) -> str:
+        fields = encode(dict(zip(plan.keys, key, strict=True)))
+        for name in floats:
+            fields[name] = None if fields[name] is None else str(fields[name])
+        return orjson.dumps(fields).decode()
+
+    return key_text_of
+
+
+def key_of(plan: ViewPlan, text: str) -> tuple[object, ...]:
+    """Returns the key that `row_key` wrote.
+
+    Raises:
+        KeyError: It lacks a column of the view's key.
+        ValueDecodeError: A value does not fit its column.
+    """
+    fields = orjson.loads(text)
+    return tuple(decode(column, fields[column.name]) for column in _key_columns(plan))
+
+
+def _key_columns(plan: ViewPlan) -> tuple[Column, ...]:
+    return tuple(plan.schema.by_name[name] for name in plan.keys)
 
 
 def misnamed(plan: ViewPlan, change: RowChange) -> UnholdableValueError | None:

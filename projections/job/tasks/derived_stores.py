@@ -51,8 +51,7 @@ from projections.incremental.delivery import (
 )
 from projections.incremental.row_form import derived_plan, form_of
 from projections.incremental.spark.maintainer import number_of
-from projections.job.batch_writer import crossing, kept_sink
-from projections.planning.job_spec import writing
+from projections.job.tasks.store_delivery import DELIVERED_DDL, StoreDelivery, StoreQuarantine
 from projections.publishing import positions
 from projections.publishing.published_versions import Published
 from projections.stores.factory import open_sink
@@ -62,14 +61,12 @@ from projections.stores.valkey.sink import CacheSink
 from projections.verification.requests import Renewals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
     from cdc.lsn import Lsn
-    from projections.common.driver_lock import DriverToken
     from projections.definition.views import DerivedView
-    from projections.planning.job_config import StoreAddresses
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.published_content import (
@@ -84,15 +81,6 @@ LOOK_S: Final = 5.0
 _TICK_S: Final = 0.1
 _PAUSE_S: Final = 2.0
 _POOL: Final = "derived"
-_DDL: Final = "upserted long, deleted long, refused long, error string"
-_COUNTS: Final = pa.schema(
-    [
-        ("upserted", pa.int64()),
-        ("deleted", pa.int64()),
-        ("refused", pa.int64()),
-        ("error", pa.string()),
-    ]
-)
 _CONNECT_S: Final = 5
 _FAILURES: Final = (
     ProjectionError,
@@ -107,35 +95,6 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StoreDelivery:
-    """A delivery as one of Spark's workers makes it."""
-
-    delivery: DerivedDelivery
-    store: Store
-    addresses: StoreAddresses
-    driver_token: DriverToken | None = None
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Delivers; yields the counts of rows written, deleted and refused, with a reason."""
-        for _ in batches:
-            pass
-        try:
-            with writing(self.driver_token):
-                applied = self.delivery.deliver(kept_sink(self.store, self.addresses))
-        except Exception as error:  # noqa: BLE001  # the edge of the process
-            raise crossing(error) from None
-        refused = applied.refused
-        why = str(crossing(refused[0].error)) if refused else None
-        counts = {
-            "upserted": [applied.upserted],
-            "deleted": [applied.deleted],
-            "refused": [len(refused)],
-            "error": [why],
-        }
-        yield pa.RecordBatch.from_pydict(counts, schema=_COUNTS)
-
-
-@dataclass(frozen=True, slots=True)
 class _StoreState:
     """The state of a view in the store."""
 
@@ -147,7 +106,7 @@ class DerivedStoreTask(BackgroundTask):
     """Keeps the derived views of one store at the version of their published tables.
 
     A view that cannot be delivered is retried; the others continue. Rows that the store refuses are
-    counted, and written again when they change.
+    quarantined, and written when they change or an operator retries them.
 
     Args:
         session: The Spark session.
@@ -171,7 +130,7 @@ class DerivedStoreTask(BackgroundTask):
         self._renewals = Renewals(spec.config)
         self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
         self._at: dict[str, _StoreState] = {}
-        self._refusals: dict[str, Fault] = {}  # of keys, where there are any
+        self._quarantine = StoreQuarantine(spec.config.ledger, store)
         self._look_at = 0.0
         self._epoch: CacheEpoch | None = None
         if store is Store.CACHE:
@@ -221,11 +180,8 @@ class DerivedStoreTask(BackgroundTask):
         """Returns a view's state in the store; None if it does not belong there."""
         if all(each.name != view for each in self._views):
             return None
-        fault, had = self.faults.get(view), self._had.get(view)
-        return {
-            "error": None if fault is None else asdict(fault),
-            "refused": 0 if had is None else had.refused,
-        }
+        fault = self.faults.get(view)
+        return {"error": None if fault is None else asdict(fault)}
 
     def follow(self, version: PublishedVersion) -> bool:
         """Delivers every view up to a version; returns whether all of them are there."""
@@ -253,6 +209,7 @@ class DerivedStoreTask(BackgroundTask):
         at = self._at.get(view.name)
         renewal = self._renewals.due(view.name, self._store, number_of(version))
         if renewal is None and at is not None and at.version == table.version:
+            self._retry(at)
             self._come(at, table)
             return True
         tables = self._spec.config.addresses.tables
@@ -277,8 +234,7 @@ class DerivedStoreTask(BackgroundTask):
                     had = self._begin(plan, wanted)
                 elif self._store is Store.CACHE and not plan.cache.linked:
                     self._rid(plan)
-            delivery = DerivedDelivery(tables, plan, wanted.version, wanted.number, after)
-            self._write(delivery, wanted, 0 if had is None or after is None else had.refused)
+            self._write(self._delivery(plan, wanted, after), wanted)
         self._come(_StoreState(plan, table.version), table)
         if renewal is not None:
             self._renewals.done(renewal, self._store, wanted.number)
@@ -298,36 +254,49 @@ class DerivedStoreTask(BackgroundTask):
             self._rid(plan)
         return begun
 
+    def _retry(self, at: _StoreState) -> None:
+        """Writes the rows again that an operator retries."""
+        plan, retried = at.plan, self._quarantine.retried(at.plan.name)
+        if retried:
+            state = self._had[plan.name]
+            delivery = self._delivery(plan, state, state.version)
+            self._write(replace(delivery, retried=retried), state)
+
     def _come(self, brought: _StoreState, table: TableVersion) -> None:
-        """Records that a view is at its table's version; only faults of refused keys remain."""
+        """Records that a view is at its table's version."""
         name = brought.plan.name
         self._at[name] = brought
         self.reached[name], self.others[name] = table.applied_through, table.others
-        refusal = self._refusals.get(name)
-        if refusal is None:
-            self.faults.pop(name, None)
-        else:
-            self._note(name, refusal)
+        self.faults.pop(name, None)
 
-    def _write(self, delivery: DerivedDelivery, wanted: DeliveredState, refused: int) -> None:
-        plan = delivery.plan
+    def _delivery(self, plan: ViewPlan, to: DeliveredState, after: int | None) -> DerivedDelivery:
+        config = self._spec.config
+        return DerivedDelivery(
+            config.addresses.tables,
+            plan,
+            to.version,
+            to.number,
+            after,
+            quarantined=self._quarantine.keys(plan.name),
+            refused_max=config.ledger.rows_max,
+        )
+
+    def _write(self, delivery: DerivedDelivery, wanted: DeliveredState) -> None:
+        plan, config = delivery.plan, self._spec.config
         task = StoreDelivery(
-            delivery, self._store, self._spec.config.addresses, self._spec.driver_token
+            delivery, self._store, config.addresses, config.ledger, self._spec.driver_token
         )
         if self._epoch is not None:
             self._epoch.beat()
-        (row,) = self._session.range(1, numPartitions=1).mapInArrow(task.run, _DDL).collect()
+        tasks = self._session.range(1, numPartitions=1).mapInArrow(task.run, DELIVERED_DDL)
+        (row,) = tasks.collect()
+        self._quarantine.record(delivery, row["refused"], row["written"])
         if self._epoch is not None:
             self._epoch.beat()
             if delivery.after is None:
                 self._epoch.built(plan)
-        self._had[plan.name] = structs.replace(wanted, refused=refused + row["refused"])
+        self._had[plan.name] = wanted
         self._keep()
-        why = None if row["error"] is None else Fault.find(row["error"])
-        if why is not None:
-            self._refusals[plan.name] = why
-        elif not self._had[plan.name].refused:
-            self._refusals.pop(plan.name, None)
 
     def _place(self, plan: ViewPlan, form: str) -> str:
         """Prepares the store for a view; returns its identity mark."""
@@ -347,12 +316,16 @@ class DerivedStoreTask(BackgroundTask):
         return "" if self._epoch is None else self._epoch.id
 
     def _look(self, version: PublishedVersion) -> None:
-        """Detects what the store has lost, so that it is written again.
+        """Detects what the store has lost, so that it is written again, and what is to be retried.
 
         If the store does not answer, the next delivery reports that.
+
+        Raises:
+            QuarantineDownError: The source does not answer, and the quarantine is not known yet.
         """
         due = time.monotonic() >= self._look_at
         if due:
+            self._quarantine.read(view.name for view in self._views)
             self._look_at = time.monotonic() + LOOK_S
         if self._epoch is not None:
             self._look_at_cache(self._epoch, version)
@@ -411,6 +384,7 @@ class DerivedStoreTask(BackgroundTask):
             sink.drop_beside(plan)
 
     def _failed(self, view: str, error: Exception) -> None:
+        self._look_at = 0.0  # what failed may have quarantined rows
         if isinstance(error, ProjectionError):
             fault = Fault.of(error)
         else:

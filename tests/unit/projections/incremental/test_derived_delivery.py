@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,19 +13,22 @@ from deltalake import DeltaTable
 
 from cdc.table import ColumnKind
 from projections.changes.documents import DocumentForm
+from projections.changes.row_change import Applied, Refused
 from projections.definition.cache_options import CacheOptions
 from projections.definition.search_options import SearchOptions, Text
 from projections.definition.views import DerivedView, Store
-from projections.errors import FeedLostError, PlanError
+from projections.errors import FeedLostError, PlanError, UnholdableValueError
 from projections.incremental.delivery import DerivedDelivery
-from projections.incremental.row_form import derived_plan, form_of
+from projections.incremental.row_form import derived_plan, form_of, key_of, row_key
 from projections.stores.delta.derived_table import DerivedTable
 from projections.stores.opensearch.mapping import index_body
 from tests.support.memory_sink import MemorySink
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from projections.changes.row_change import RowChange
     from projections.planning.view_plan import ViewPlan
 
 SCHEMA = pa.schema(
@@ -177,10 +181,98 @@ def test_a_key_that_is_null_has_a_name_of_its_own(tmp_path: Path) -> None:
     form = DocumentForm(plan)
 
     sink = MemorySink()
-    applied = DerivedDelivery(tmp_path, plan, version, 10, None).deliver(sink)
+    delivered = DerivedDelivery(tmp_path, plan, version, 10, None).deliver(sink)
 
-    assert [(r"\N",)] == [refused.change.key for refused in applied.refused]
+    assert [r'{"status":"\\N"}'] == [refused.key for refused in delivered.refused]
     assert {"None", "null", r"\N"} == {form.name_of(key) for key in sink.views[view.name].rows}
+
+
+class Choosy(MemorySink):
+    """A store that cannot hold rows with these keys."""
+
+    def __init__(self, *keys: int) -> None:
+        super().__init__()
+        self.unholdable = set(keys)
+
+    def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        apart = [each for each in changes if each.row and each.key[0] in self.unholdable]
+        refused = tuple(Refused(each, UnholdableValueError("too long")) for each in apart)
+        return super().apply(plan, [c for c in changes if c not in apart]) + Applied(
+            refused=refused
+        )
+
+
+def test_a_refused_row_is_named_until_it_is_written(tmp_path: Path) -> None:
+    kept, sink = Kept(tmp_path), Choosy(1, 2)
+    kept.write(10, {"id": 1}, {"id": 2}, {"id": 3}, replaces_all=True)
+    first = DerivedDelivery(tmp_path, PLAN, kept.version, 10, None).deliver(sink)
+    at = kept.version
+    kept.write(11, {"id": 1, "status": "paid"}, {"id": 3, "_deleted": True})
+    sink.unholdable = {2}
+
+    waiting = frozenset(each.key for each in first.refused)
+    second = DerivedDelivery(tmp_path, PLAN, kept.version, 11, at, waiting).deliver(sink)
+
+    assert {'{"id":1}': 10, '{"id":2}': 10} == {each.key: each.version for each in first.refused}
+    assert ([], {'{"id":1}'}) == (second.refused, second.written)
+    assert [1] == [row["id"] for row in stored(sink)]
+
+
+def test_a_retry_writes_the_present_rows_of_its_keys_and_no_others(tmp_path: Path) -> None:
+    kept, sink = Kept(tmp_path), Choosy(None, 1, 2, 3)
+    kept.write(10, {"id": None}, {"id": 1}, {"id": 2}, {"id": 3}, {"id": 4}, replaces_all=True)
+    refused = DerivedDelivery(tmp_path, PLAN, kept.version, 10, None).deliver(sink).refused
+    kept.write(11, {"id": 3, "_deleted": True})
+    sink.unholdable = {2}
+    keys = frozenset(each.key for each in refused) - {'{"id":1}'} | {'{"gone":1}'}
+
+    retry = DerivedDelivery(tmp_path, PLAN, kept.version, 11, kept.version, keys, keys)
+    delivered = retry.deliver(sink)
+
+    assert ['{"id":2}'] == [each.key for each in delivered.refused]
+    assert {'{"id":null}', '{"id":3}'} == delivered.written
+    assert [None, 4] == sorted((row["id"] for row in stored(sink)), key=bool)
+    assert 2 == delivered.applied.upserted + delivered.applied.deleted
+
+
+def test_a_delivery_ends_early_if_too_many_rows_are_refused(tmp_path: Path) -> None:
+    kept, sink = Kept(tmp_path), Choosy(*range(8))
+    kept.write(10, {"id": 9}, replaces_all=True)
+    kept.deliver(sink, 10, None)
+    kept.write(11, *({"id": key} for key in range(8)), replaces_all=True)
+
+    delivery = DerivedDelivery(tmp_path, PLAN, kept.version, 11, None, refused_max=2)
+    delivered = delivery.deliver(sink)
+
+    assert not delivered.complete
+    assert len(delivered.refused) > 2
+    assert [9] == [row["id"] for row in stored(sink)]  # nothing is swept
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [1, None]),
+        (pa.string(), ["a:b\\", "", None, "NULL"]),
+        (pa.float64(), [1.5, float("inf"), -0.25, None]),
+        (pa.decimal128(9, 2), [Decimal("4.50"), Decimal("-1.00")]),
+        (pa.date32(), [date(2026, 1, 2)]),
+        (pa.timestamp("us", "UTC"), [datetime(2026, 1, 2, 3, 4, 5, 6, UTC)]),
+        (pa.timestamp("us"), [datetime(2026, 1, 2, 3, 4, 5)]),  # noqa: DTZ001
+        (pa.bool_(), [True, False]),
+    ],
+    ids=str,
+)
+def test_a_key_is_read_back_from_its_text(kind: pa.DataType, values: list[Any]) -> None:
+    schema = pa.schema([("key", kind), ("part", pa.int64())])
+    view = DerivedView("d", ("key", "part"), frozenset(Store), ("o",), "SELECT 1")
+    plan = derived_plan(view, "shop", schema)
+    write = row_key(plan)
+
+    keys = [(value, 1) for value in values]
+
+    assert keys == [key_of(plan, write(key)) for key in keys]
+    assert len(keys) == len({write(key) for key in keys})
 
 
 def test_nested_columns_are_found_in_search_as_structs_and_by_their_words() -> None:
