@@ -33,7 +33,7 @@ _PACE_S = 0.1
 
 
 @dataclass(slots=True)
-class DerivedStoreTask:
+class Follower:
     """Takes the topics of a job into its stores, record by record, and publishes positions.
 
     Attributes:
@@ -131,13 +131,13 @@ def _record(found: Any) -> Record:
 @pytest.fixture
 def follower(
     tmp_path: Path, kafka_bootstrap: str, search_url: str, cache_url: str
-) -> Iterator[Callable[..., DerivedStoreTask]]:
+) -> Iterator[Callable[..., Follower]]:
     """Makes and starts the follower that keeps the given views, or mirrors of all tables."""
     from cdc.postgres import catalog
 
-    made: list[DerivedStoreTask] = []
+    made: list[Follower] = []
 
-    def make(captured: Captured, *views: MirrorView) -> DerivedStoreTask:
+    def make(captured: Captured, *views: MirrorView) -> Follower:
         name = captured.spec.name
         wanted = views or [
             MirrorView(f"{name}_{table.name}", name, table, (), frozenset(Store))
@@ -148,7 +148,7 @@ def follower(
         plans = plan_views(wanted, schemas)
         places = kafka_bootstrap, captured.database, captured.spec.slot, tmp_path / "home"
         made.append(
-            DerivedStoreTask(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans))
+            Follower(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans))
         )
         made[-1].start()
         return made[-1]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from projections.verification.report import Uncompared, ViewReport
     from tests.fix_capture import Captured
-    from tests.fix_follower import DerivedStoreTask
+    from tests.fix_follower import Follower
     from tests.fix_gate import Gate
 
 pytestmark = pytest.mark.integration
@@ -114,7 +114,7 @@ def wrong(reports: list[ViewReport]) -> dict[tuple[str, Store], ViewReport]:
 
 
 def test_constant_writes_raise_no_alarm_and_what_is_wrong_is_found_and_repaired(
-    captured: Captured, follower: Callable[..., DerivedStoreTask]
+    captured: Captured, follower: Callable[..., Follower]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
@@ -184,7 +184,7 @@ def test_constant_writes_raise_no_alarm_and_what_is_wrong_is_found_and_repaired(
     assert 0 == sum(report.moving for report in at_rest(kept))
 
 
-def at_rest(kept: DerivedStoreTask) -> list[ViewReport]:
+def at_rest(kept: Follower) -> list[ViewReport]:
     kept.caught_up()
     return verify(kept.spec)
 
@@ -195,7 +195,7 @@ def end_of(dsn: str) -> Lsn:
     return Lsn.parse(row[0])
 
 
-def damage(kept: DerivedStoreTask) -> None:
+def damage(kept: Follower) -> None:
     """Alters a value in each store, takes a row out, adds one, doubles two, makes one old."""
     things = next(plan for plan in kept.spec.plans if plan.name.endswith("_things"))
     visits = next(plan for plan in kept.spec.plans if plan.name.endswith("_visits"))
@@ -254,7 +254,7 @@ def _one_of(path: Any) -> str:
 
 
 def test_a_view_that_does_not_come_further_is_named_where_it_differs(
-    captured: Captured, follower: Callable[..., DerivedStoreTask]
+    captured: Captured, follower: Callable[..., Follower]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
@@ -276,7 +276,7 @@ def test_a_view_that_does_not_come_further_is_named_where_it_differs(
 
 
 def test_what_another_session_does_not_see_yet_is_no_difference(
-    captured: Captured, follower: Callable[..., DerivedStoreTask], monkeypatch: pytest.MonkeyPatch
+    captured: Captured, follower: Callable[..., Follower], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that waits for a replica is in the log, and so in the views, but not to be seen."""
     monkeypatch.setattr(truth, "_WRITERS_S", 0.5)
@@ -315,7 +315,7 @@ def test_what_another_session_does_not_see_yet_is_no_difference(
 
 
 def test_a_source_that_does_not_answer_is_an_error_by_name(
-    captured: Captured, follower: Callable[..., DerivedStoreTask]
+    captured: Captured, follower: Callable[..., Follower]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
@@ -331,7 +331,7 @@ def test_a_source_that_does_not_answer_is_an_error_by_name(
 
 
 def test_views_are_verified_in_the_background_by_turns_and_what_is_found_is_kept(
-    captured: Captured, follower: Callable[..., DerivedStoreTask]
+    captured: Captured, follower: Callable[..., Follower]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
@@ -367,7 +367,7 @@ def test_views_are_verified_in_the_background_by_turns_and_what_is_found_is_kept
 
 
 def test_a_view_that_is_behind_does_not_keep_the_background_from_the_others(
-    captured: Captured, follower: Callable[..., DerivedStoreTask]
+    captured: Captured, follower: Callable[..., Follower]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
@@ -391,7 +391,7 @@ def test_a_view_that_is_behind_does_not_keep_the_background_from_the_others(
 
 
 def test_a_store_that_does_not_answer_is_told_and_the_others_are_compared(
-    captured: Captured, follower: Callable[..., DerivedStoreTask], gate: Callable[[str], Gate]
+    captured: Captured, follower: Callable[..., Follower], gate: Callable[[str], Gate]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
@@ -420,7 +420,7 @@ def test_a_store_that_does_not_answer_is_told_and_the_others_are_compared(
 
 
 def test_a_store_that_ends_amid_a_comparison_is_left_out_from_there_on(
-    captured: Captured, follower: Callable[..., DerivedStoreTask], gate: Callable[[str], Gate]
+    captured: Captured, follower: Callable[..., Follower], gate: Callable[[str], Gate]
 ) -> None:
     kept = follower(captured)
     kept.caught_up()
