@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
     from projections.verification.compared_stores import LeftOut
     from projections.verification.report import ViewReport
+    from projections.verification.truth import Truth
 
 DEADLINE_S = 60.0
 """Longest wait for a view to apply the rows that were read from the source."""
@@ -170,14 +171,13 @@ class JobVerification:
                     reader, other, plan, reach, self.throttle, resting=self._resting
                 )
                 yield from view_pass.keyless_steps(keyless)
-            elif derived:
-                tables = self._spec.config.addresses.tables
-                truth = TableTruth(tables, plan, partial(self._published, plan.name))
-                yield from view_pass.steps(truth, lambda _: frozenset())
             else:
                 waiting = partial(verification_truth.keys, other, plan)
-                truth_of_source = SourceTruth(reader, plan, reach, self.throttle)
-                yield from view_pass.steps(truth_of_source, waiting)
+                truth: Truth = SourceTruth(reader, plan, reach, self.throttle)
+                if derived:
+                    tables = self._spec.config.addresses.tables
+                    truth = TableTruth(tables, plan, partial(self._published, plan.name))
+                yield from view_pass.steps(truth, waiting)
             reports += view_pass.reports()
 
     def judged(
