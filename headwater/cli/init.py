@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from headwater.cli.options import Json
-from headwater.cli.output import duration, print_json, print_rows, stderr
+from headwater.cli.output import counted, duration, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.project import scaffold
 from headwater.project.settings import DEFAULT_FILE
@@ -228,7 +228,8 @@ def _show_load(survey: DatabaseSurvey) -> None:
     size = _size(sum(choice.size_bytes for choice in survey.mirrored))
     disk = _size(sum(choice.disk_bytes for choice in survey.mirrored))
     stderr.print(
-        f"first load: {len(survey.mirrored)} tables, about {rows:,} rows ({size}), about "
+        f"first load: {counted(len(survey.mirrored), 'table')}, about {counted(rows, 'row')} "
+        f"({size}), about "
         f"{duration(_load_s(survey))} on two cores (a rough estimate), "
         f"and {disk} of this machine's disk",
         soft_wrap=True,

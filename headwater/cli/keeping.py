@@ -11,7 +11,7 @@ from eventstore.postgres.retention import PostgresRetention
 from eventstore.upkeep.compaction import StreamFold
 from eventstore.upkeep.retention import RetentionRule
 from headwater.cli.options import Json, LogOptions, Yes
-from headwater.cli.output import print_json
+from headwater.cli.output import counted, print_json
 from headwater.errors import UsageError
 from headwater.operations.events import decider_of, open_store, tenant_of
 
@@ -101,7 +101,7 @@ def forget_keys(
     done = PostgresRetention(database.dsn).forget_keys(
         age, tenant=tenant_of(database, options.tenant)
     )
-    typer.echo(f"{done:,} keys forgotten")
+    typer.echo(f"{counted(done, 'key')} forgotten")
 
 
 def delete(
@@ -122,7 +122,7 @@ def delete(
     database = options.event_store()
     retention = PostgresRetention(database.dsn)
     done = retention.delete_stream(tenant_of(database, options.tenant), stream, reason=reason)
-    typer.echo(f"{done:,} events deleted")
+    typer.echo(f"{counted(done, 'event')} deleted")
 
 
 def _days(days: float | None) -> timedelta | None:

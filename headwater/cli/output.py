@@ -38,6 +38,16 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 60 * _ROUND_MIN else f"{minutes / 60:.1f} h"
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number of things for people, such as `1 row` or `1,200 rows`.
+
+    Args:
+        count: How many.
+        noun: One of them.
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def print_json(document: object) -> None:
     """Prints the one JSON document of a `--json` answer."""
     json.dump(document, sys.stdout, default=str, ensure_ascii=False, indent=2)

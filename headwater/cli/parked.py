@@ -14,7 +14,7 @@ from eventstore.subscription.control import Subscriptions
 from eventstore.subscription.rebuild import async_rebuild
 from eventstore.subscription.rebuild import rebuild as rebuild_tables
 from headwater.cli.options import Commands, Json, LogOptions, Yes
-from headwater.cli.output import print_json, print_rows
+from headwater.cli.output import counted, print_json, print_rows
 from headwater.errors import UnhealthyError, UsageError
 from headwater.operations.events import open_store, subscription_of, tenant_of
 
@@ -89,7 +89,8 @@ def rebuild(
         print_json(asdict(done))
     else:
         typer.echo(
-            f"{done.events:,} events handled, {done.removed:,} rows removed, {done.added:,} added"
+            f"{counted(done.events, 'event')} handled, "
+            f"{counted(done.removed, 'row')} removed, {done.added:,} added"
         )
 
 
@@ -180,7 +181,9 @@ def drop(
             dropped = int(control.drop_timer(name, process or "", timer or ""))
     if not dropped:
         raise _not_parked(name, which)
-    typer.echo(f"{dropped:,} events given up" if stream is not None else "the timer is given up")
+    typer.echo(
+        f"{counted(dropped, 'event')} given up" if stream is not None else "the timer is given up"
+    )
 
 
 _NOTHING: Final = dict.fromkeys(

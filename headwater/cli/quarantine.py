@@ -12,7 +12,7 @@ import typer
 from cdc.postgres import session
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import Commands, Json, SourceOptions, Yes, view_of
-from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.output import counted, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
@@ -113,10 +113,10 @@ def retry(
     if as_json:
         print_json({"applied": applied, "waiting": len(in_vain), "untried": len(untried)})
     else:
-        stderr.print(f"{applied:,} keys applied, {len(in_vain):,} still wait")
+        stderr.print(f"{counted(applied, 'key')} applied, {len(in_vain):,} still wait")
     if untried and not as_json:
         why = "is at something else" if runs else "does not run"
-        stderr.print(f"{len(untried):,} keys are tried later: the job {why}")
+        stderr.print(f"tried later, because the job {why}: {counted(len(untried), 'key')}")
     if untried or in_vain:
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -149,7 +149,9 @@ def drop(
     if as_json:
         print_json({"dropped": dropped, "released": released})
     else:
-        stderr.print(f"{dropped:,} records given up, {released:,} behind them are to be applied")
+        stderr.print(
+            f"{counted(dropped, 'record')} given up, {released:,} to be applied behind them"
+        )
 
 
 def _keys(platform: Platform, picked: KeySelection) -> Sequence[QuarantinedKey]:

@@ -13,7 +13,7 @@ from eventstore.reactor.control import Reactors
 from eventstore.reactor.dry_run import dry_run
 from headwater.cli import reactor_changes
 from headwater.cli.options import Commands, Json, LogOptions, Yes
-from headwater.cli.output import print_rows
+from headwater.cli.output import counted, print_rows
 from headwater.errors import UnhealthyError, UsageError
 from headwater.operations.events import open_store, reactor_of, tenant_of
 
@@ -135,7 +135,7 @@ def drop(
         dropped = control.drop(name, check_stream(stream), everything=everything)
     if not dropped:
         raise _not_parked(name, stream)
-    typer.echo(f"{dropped:,} events given up")
+    typer.echo(f"{counted(dropped, 'event')} given up")
 
 
 @app.command("dry-run")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater.cli.options import Commands, Json, SourceOptions, Yes
-from headwater.cli.output import print_rows
+from headwater.cli.output import counted, print_rows
 from headwater.errors import UnhealthyError, UsageError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def retry(
     chosen = parked if record is None else [_chosen(parked, name, record)]
     for one in chosen:
         consumer.retry(kafka, one, source=source, group=name)
-    typer.echo(f"{len(chosen):,} keys are retried" if chosen else "nothing is parked")
+    typer.echo(f"to be retried: {counted(len(chosen), 'key')}" if chosen else "nothing is parked")
 
 
 @app.command("drop")

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foundation.errors import EXIT_INTERRUPTED, EXIT_UNHEALTHY
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_error, print_json, stderr, stdout
+from headwater.cli.output import counted, print_error, print_json, stderr, stdout
 from headwater.cli.version import View, compared, document, opened, show_difference, show_still
 from projections.errors import RebuildStoppedError
 
@@ -182,14 +182,15 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
         print_json({**planned_document, "lacking": planned.lacking, "instead": planned.instead})
         return
     archived = planned.source == "archive"
-    counted = f"{planned.changes:,} changes" if archived else f"about {planned.changes:,} rows"
+    work = counted(planned.changes, "change" if archived else "row")
+    work = work if archived else f"about {work}"
     takes = f"about {planned.seconds:,.0f} s"
     takes += f"; {planned.known_by}" if planned.known_by else ""
     filled_from = {"archive": "the archive", "source": "a read of its table"}
     lines = [
         ("changes", "; ".join(planned.differs) or "nothing: it is built again as it is"),
         ("filled from", filled_from.get(planned.source, "the tables of its inputs")),
-        ("to replay" if archived else "to read", f"{counted}, {takes}"),
+        ("to replay" if archived else "to read", f"{work}, {takes}"),
         ("disk", f"{_mib(planned.disk_bytes)} of {_mib(planned.disk_free_bytes)} free"),
         ("followed by", ", ".join(planned.followers) or "no other view"),
     ]
@@ -237,7 +238,7 @@ def _bar(name: str, *, visible: bool) -> Iterator[Callable[[ReplayProgress], Non
                     task, description=f"rebuild of {escape(name)}, catch-up round {lap}", figures=""
                 )
             done, every = now.looked_at + now.delivered, now.rows + now.to_deliver
-            figures = f"{now.looked_at:,} of {now.rows:,} changes, {now.per_s:,.0f}/s"
+            figures = f"{now.looked_at:,} of {counted(now.rows, 'change')}, {now.per_s:,.0f}/s"
             bar.update(task, total=every, completed=done, figures=figures)
 
         yield show_progress

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from headwater.cli import token
 from headwater.cli.options import TIMEOUT_S, AtLeast, Json, ProjectOptions, Timeout
-from headwater.cli.output import print_json, print_rows, stderr, stdout
+from headwater.cli.output import counted, print_json, print_rows, stderr, stdout
 from headwater.errors import UsageError
 from projections.definition.views import Store
 
@@ -124,7 +124,7 @@ def _show(answer: SearchAnswer, start: int, *, as_json: bool) -> None:
     for name, values in answer.facets.items():
         _show_facet(name, values)
     hit_range = f"{start + 1} to {start + len(answer.hits)} of " if answer.hits else ""
-    stderr.print(f"[dim]{hit_range}{answer.total:,} rows, {answer.took_ms} ms[/]")
+    stderr.print(f"[dim]{hit_range}{counted(answer.total, 'row')}, {answer.took_ms} ms[/]")
     if answer.did_you_mean is not None:
         stderr.print(f"did you mean: {escape(answer.did_you_mean)}")
 

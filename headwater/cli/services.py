@@ -18,7 +18,7 @@ from foundation.errors import EXIT_UNHEALTHY
 from headwater import runtime
 from headwater.cli.condensed import condensed, names
 from headwater.cli.options import Json, ProjectOptions
-from headwater.cli.output import print_json, print_rows, stderr
+from headwater.cli.output import counted, print_json, print_rows, stderr
 from headwater.cli.sources import for_each
 from headwater.errors import HeadwaterError, UsageError
 from headwater.platform.job_status import JobReport
@@ -246,7 +246,8 @@ def _progress_printer(say: Callable[[str], None]) -> Callable[[list[ReadReport]]
         complete.update(line.table for line in ended)
         if len(ended) > _EACH_MAX:
             rows = sum(line.rows_read for line in ended)
-            done = f"{len(ended)} tables done, {rows:,} rows: {names(each.table for each in ended)}"
+            tables = names(each.table for each in ended)
+            done = f"{counted(len(ended), 'table')} done, {counted(rows, 'row')}: {tables}"
             say(f"[cyan]read[/]     {escape(done)}")
             ended = []
         for line in reports:
@@ -286,7 +287,7 @@ def _large(line: ReadReport) -> bool:
 def _progress(line: ReadReport) -> str:
     of = "" if line.percent is None or line.state == "done" else f" ({line.percent:g} %)"
     why = f": {line.failure}" if line.failure else ""
-    return f"{line.table} {line.state}, {line.rows_read:,} rows{of}{why}"
+    return f"{line.table} {line.state}, {counted(line.rows_read, 'row')}{of}{why}"
 
 
 def _announce(event: StatusEvent, say: Callable[[str], None]) -> None:

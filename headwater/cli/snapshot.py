@@ -12,7 +12,7 @@ from rich.markup import escape
 from cdc.snapshot import report, request
 from cdc.table import TableName
 from headwater.cli.options import Json, SourceOptions
-from headwater.cli.output import duration, print_json, print_rows, stderr
+from headwater.cli.output import counted, duration, print_json, print_rows, stderr
 from headwater.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def _print(read: Read, *, as_json: bool, text: str) -> None:
 
 def _sentence(read: Read) -> str:
     if read.done:
-        return f"read {read.id}: {read.rows_read:,} rows of {read.table} at {read.read_lsn}"
+        return (
+            f"read {read.id}: {counted(read.rows_read, 'row')} of {read.table} at {read.read_lsn}"
+        )
     return f"read {read.id} of {read.table} is {read.state}; headwater source status shows it"
 
 
@@ -120,7 +122,7 @@ def _progress_printer() -> Any:
     printed: list[str] = []
 
     def show_progress(read: Read) -> None:
-        text = read.failure or f"{read.state}, {read.rows_read:,} rows"
+        text = read.failure or f"{read.state}, {counted(read.rows_read, 'row')}"
         if printed != [text]:
             printed[:] = [text]
             stderr.print(escape(text), soft_wrap=True)

@@ -16,7 +16,7 @@ from eventstore.upkeep.compaction import CompactionPolicy, CompactionReport, Str
 from eventstore.upkeep.upcast_check import check_log
 from foundation.errors import EXIT_UNHEALTHY
 from headwater.cli.options import DatabaseOptions, Json, LogOptions, ProjectOptions, Yes
-from headwater.cli.output import print_error, print_json, print_rows, stderr
+from headwater.cli.output import counted, print_error, print_json, print_rows, stderr
 from headwater.errors import UsageError
 from headwater.operations.events import (
     decider_of,
@@ -81,7 +81,9 @@ def verify(
         document = {"genuine": report.clean, **counts, "head": str(report.head)}
         print_json({**document, "findings": findings})
     else:
-        typer.echo(f"{report.events:,} events compared, {report.unsealed:,} not sealed yet")
+        typer.echo(
+            f"{counted(report.events, 'event')} compared, {report.unsealed:,} not sealed yet"
+        )
         if findings:
             print_rows(findings, as_json=False, title="", empty="")
     if not report.clean:
@@ -143,7 +145,10 @@ def compact(
         refused = [{"stream": one.stream, "code": one.error.code} for one in report.refused]
         print_json({"streams": report.streams, "events": report.events, "refused": refused})
     else:
-        typer.echo(f"{report.streams:,} streams compacted, {report.events:,} events archived")
+        typer.echo(
+            f"{counted(report.streams, 'stream')} compacted, "
+            f"{counted(report.events, 'event')} archived"
+        )
         for one in report.refused:
             print_error(one.error, as_json=False)
     if report.refused:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from headwater.cli import difference, plan, rebuild, replay, state, token, verification, version
 from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
-from headwater.cli.output import duration, print_json, print_rows, stderr, stdout
+from headwater.cli.output import counted, duration, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
 from projections.definition.views import DerivedView
 from projections.publishing.published_versions import Published
@@ -123,7 +123,9 @@ def print_backlogs(source: str | None, backlogs: Mapping[str, Mapping[str, Any]]
         else:
             when = f"not catching up, {-rate:,.0f} more each second"
         place = store if source is None else f"{source} in {store}"
-        stderr.print(f"[dim]backlog[/] {escape(place)}: {backlog['records']:,} records, {when}")
+        stderr.print(
+            f"[dim]backlog[/] {escape(place)}: {counted(backlog['records'], 'record')}, {when}"
+        )
 
 
 class _Listing(NamedTuple):

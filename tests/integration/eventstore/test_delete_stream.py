@@ -134,6 +134,6 @@ def test_retention_keys_and_deletion_from_the_command_line(
     assert (0, 2, 5) == (closed[0], *(json.loads(closed[1])[k] for k in ("streams", "archived")))
     assert (0, 5) == (counted[0], json.loads(counted[1])["droppable"])
     assert [2, 2] == [code for code, _ in unsure]
-    assert (0, "1 keys forgotten\n") == forgotten
+    assert (0, "1 key forgotten\n") == forgotten
     assert (0, "3 events deleted\n") == deleted
     assert (0, 2) == (dropped[0], json.loads(dropped[1])["dropped"])

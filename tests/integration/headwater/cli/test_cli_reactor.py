@@ -105,7 +105,7 @@ def test_what_failed_is_listed_retried_and_dropped(run, parked):
     assert {"labels"} == {one["reactor"] for one in before}
     assert (0, "its runner tries it again\n", "") == one
     assert (0, "its runner tries 2 again\n", "") == several
-    assert (0, "1 events given up\n", "") == dropped
+    assert (0, "1 event given up\n", "") == dropped
     assert [2, 2, 2, 3] == [code for code, _, _ in refused]
     assert [("parcel-1", "retrying")] == [
         (one["stream"], one["state"]) for one in listed(run, "parked", "labels")

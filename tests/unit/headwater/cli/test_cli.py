@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from cdc.lsn import Lsn
 from headwater import runtime
 from headwater.cli import main
-from headwater.cli.output import print_error
+from headwater.cli.output import counted, print_error
 from headwater.cli.verification import VerificationReport, present
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform import platform
@@ -326,3 +326,7 @@ def test_a_table_that_is_not_there_any_more_is_told(project: Path, run: Run) -> 
 
     assert (1, "") == (code, out)
     assert "version 7" in err
+
+
+def test_one_thing_is_counted_in_the_singular() -> None:
+    assert ["0 rows", "1 row", "1,200 rows"] == [counted(count, "row") for count in (0, 1, 1200)]
