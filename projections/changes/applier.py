@@ -90,7 +90,7 @@ class TaskApplier(TaskOutcome):
                 self._flush(reader)
 
     def pass_over(self, topic: str, record: Record) -> None:
-        """Records that an unreadable record, superseded by a later change, was at this position."""
+        """Records the position of an unreadable record that a later change superseded."""
         for reader in self._readers.get(topic, ()):
             reader.reducer.pass_over(record)
 

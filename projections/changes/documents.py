@@ -136,8 +136,8 @@ class DocumentForm:
 
 def _value(column: Column, text: str) -> Json:
     if column.kind in _JSON_KINDS and text not in _WORDS:
-        found: Json = orjson.loads(text)
-        return found
+        value: Json = orjson.loads(text)
+        return value
     return text
 
 

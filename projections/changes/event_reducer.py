@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class EarliestTimesReducer(TopicReducer):
     """Keeps the newest change of every event, with the times of all its records.
 
-    An event is added once. A snapshot that read it later does not tell when it was committed, and
-    reached the broker later. Stores keep the earliest times that they were given, so it must not
-    matter whether the records of an event come in one batch.
+    An event is added once. A snapshot row of the event lacks its commit time, and reached the
+    broker later. Stores keep the earliest times, so the result must not depend on whether the
+    records of an event arrive in one batch.
     """
 
     _every = True

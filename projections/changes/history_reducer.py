@@ -22,7 +22,7 @@ class EveryChangeReducer(TopicReducer):
     """Keeps every change of every key of one table; see `TopicReducer`.
 
     A truncate is a change of the key `()`. Rows of a snapshot have the time of the snapshot. A
-    change that is in a batch twice is returned twice: a history detects that.
+    change that is in a batch twice is returned twice: the history detects duplicates.
 
     Kept values are not filled in, because the preceding change in a batch need not be the preceding
     one in the log, for example when records are retried after later ones were applied. The history
@@ -36,14 +36,14 @@ class EveryChangeReducer(TopicReducer):
 
     def reduced(self) -> Reduced:
         """Decodes and returns the changes, and clears them."""
-        done = super().reduced()
+        decoded = super().reduced()
         changes = [
             replace(change, inserted=raw.inserted)
             if change.committed_at_us
             else replace(change, read_at_us=_read_at_us(raw))
-            for change, raw in zip(done.changes, done.raws, strict=True)
+            for change, raw in zip(decoded.changes, decoded.raws, strict=True)
         ]
-        return done._replace(changes=changes)
+        return decoded._replace(changes=changes)
 
     def _upsert(self, raw: RawChange, value: bytes, operation: str) -> RawChange | None:
         upsert = super()._upsert(raw, value, operation)

@@ -32,7 +32,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
         row: Its values; None for a delete.
         key: The record's key; None for a table without a key.
         committed_at_us: Commit time, microseconds since 1970, UTC; 0 for a snapshot row.
-        kept: Columns that it did not change, whose values it lacks.
+        kept: Unchanged columns, whose values ("kept values") it lacks.
         record: Its record.
         taken: The records of values taken from preceding changes, by column; under the empty name,
             the record that shows why the row of its key does not have the kept values.
@@ -44,8 +44,8 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
         cut: Whether an unreadable record of the key follows it.
         inserted: See `RowChange.inserted`.
         begun: The record of its key's newest insert or delete, if requested and not its own.
-        sent_at_us: Of an event, the earliest time at the broker of its records in the batch,
-            microseconds since 1970, UTC; 0 if that is its own record's.
+        sent_at_us: For an event, the earliest time at the broker of its records in the batch,
+            microseconds since 1970, UTC; 0 if that is the time of its own record.
     """
 
     version: int
@@ -81,14 +81,14 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
 
         For a delete, this includes the deleted change, whose values a moved row may need.
         """
-        found = {*(self.taken or {}).values()}
+        records = {*(self.taken or {}).values()}
         if self.below is not None:
-            found.add(self.below.record)
+            records.add(self.below.record)
         if self.gone is not None:
-            found.update(self.gone.records)
+            records.update(self.gone.records)
         if self.begun is not None:
-            found.add(self.begun)
-        return *map(Record._make, found - {self.record}), self.own
+            records.add(self.begun)
+        return *map(Record._make, records - {self.record}), self.own
 
 
 def newer_after(older: RawChange, newer: RawChange) -> RawChange:
@@ -112,7 +112,7 @@ def newer_before(older: RawChange, newer: RawChange) -> RawChange:
 
 
 def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) -> RawChange:
-    """Fills in the kept values of a change that the preceding change in the log has.
+    """Fills in the values of unchanged columns from the preceding change in the log.
 
     Args:
         older: The preceding change.
@@ -127,11 +127,11 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
     if moved_from is not None and not older.committed_at_us:
         # read at an unknown moment: it may be a later row with the old key
         return replace(newer, lost=True)
-    kept = tuple(name for name in newer.kept if name in older.kept)
-    values = {name: older.row[name] for name in newer.kept if name not in kept}
+    unchanged = tuple(name for name in newer.kept if name in older.kept)
+    values = {name: older.row[name] for name in newer.kept if name not in unchanged}
     taken = {name: before.get(name, older.record) for name in values}
-    made = replace(newer, row={**(newer.row or {}), **values}, kept=kept, taken=taken)
-    if not kept:
+    made = replace(newer, row={**(newer.row or {}), **values}, kept=unchanged, taken=taken)
+    if not unchanged:
         return made
     if moved_from is not None:
         lost = older.lost or older.below is not None
@@ -146,6 +146,6 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
 
 
 def _may_lend(older: RawChange, newer: RawChange) -> bool:
-    """Returns whether a row has the values that a later change has kept."""
+    """Returns whether a change has the values of a later change's unchanged columns."""
     same_epoch = epoch_of(older.version) == epoch_of(newer.version)
     return older.row is not None and same_epoch and not older.cut

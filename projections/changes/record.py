@@ -75,9 +75,9 @@ def key_text(topic: str, record: Record) -> str:
     For a key, that is its JSON object; for bytes that are not JSON, the bytes; for a record without
     a key, its topic, partition and offset, so that it waits alone.
     """
-    found = canonical(record.key)
-    if found is not None:
-        return found.decode()
+    encoded = canonical(record.key)
+    if encoded is not None:
+        return encoded.decode()
     if record.key is None or record.key == b"null":
         return f"{topic}/{record.partition}/{record.offset}"
     return "hex:" + record.key.hex()

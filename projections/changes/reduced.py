@@ -81,19 +81,19 @@ class Reduced(NamedTuple):
 
     def sources(self) -> dict[tuple[tuple[object, ...], int], RawChange]:
         """Returns the raw changes by key and version."""
-        found = {}
+        sources = {}
         for change, raw in zip(self.changes, self.raws, strict=True):
-            found[change.key, change.version] = raw
+            sources[change.key, change.version] = raw
             if raw.below is not None:  # it belongs to the change that needs it
-                found.setdefault((change.key, raw.below.version), raw)
-        return found
+                sources.setdefault((change.key, raw.below.version), raw)
+        return sources
 
 
-def missing_values(schema: TableSchema, kept: Iterable[str]) -> NoStoredRowError:
+def missing_values(schema: TableSchema, columns: Iterable[str]) -> NoStoredRowError:
     """Returns the error for a change whose unchanged values are in no stored row."""
     return NoStoredRowError(
         f"no stored row of {schema.table} has the unchanged values of a change",
-        detail="columns " + ", ".join(kept),
+        detail="columns " + ", ".join(columns),
         hint="the change waits until the row is read again, which the job requests",
     )
 

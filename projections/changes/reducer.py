@@ -225,7 +225,7 @@ class TopicReducer:
                 change = replace(change, begun=begun.version, begun_at_us=begun.at_us)
             changes.append(change)
             raws.append(raw)
-        done = Reduced(
+        result = Reduced(
             changes,
             below,
             self._failures,
@@ -238,7 +238,7 @@ class TopicReducer:
             list(self._only_begun()),
         )
         self._clear()
-        return done
+        return result
 
     def _only_begun(self) -> Iterator[RowChange]:
         """Yields the inserts and deletes of keys without any other change."""
@@ -351,11 +351,11 @@ class TopicReducer:
         return raw
 
     def _keeping(self, raw: RawChange, after: Mapping[str, Any], operation: str) -> RawChange:
-        kept = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
-        raw = replace(raw, kept=kept)
-        if kept and operation == "c":
+        unchanged = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
+        raw = replace(raw, kept=unchanged)
+        if unchanged and operation == "c":
             return self._moved(raw)
-        if kept and raw.key in self._cuts and raw.key not in self._newest:
+        if unchanged and raw.key in self._cuts and raw.key not in self._newest:
             return replace(raw, lost=True)  # the store's row is older than the unreadable record
         return raw
 
@@ -364,9 +364,9 @@ class TopicReducer:
     ) -> Mapping[str, Any] | None:
         """Converts a row of another shape to the plan's columns; None if a snapshot replaces it."""
         if self._fitting is None:
-            found = self._read_of(row)
-            self._decode_row(found)  # raises, and names the columns
-            return found
+            fitted = self._read_of(row)
+            self._decode_row(fitted)  # raises, and names the columns
+            return fitted
         try:
             return self._fitting.fit(row, lsn_of(raw.version), read=operation == "r")
         except LookupError:
@@ -390,18 +390,18 @@ class TopicReducer:
         several partitions, and it is unknown which changes of the old row have been read.
         """
         old_key = canonical(raw.record[5])
-        left = None if old_key is None else self._newest.get(old_key)
+        deleted = None if old_key is None else self._newest.get(old_key)
         if (
-            left is None
-            or left.row is not None
-            or left.version != raw.version
-            or left.record[3] != raw.record[3]
+            deleted is None
+            or deleted.row is not None
+            or deleted.version != raw.version
+            or deleted.record[3] != raw.record[3]
         ):
             return replace(raw, lost=True)
-        if left.gone is None:
-            lost = left.key in self._cuts
-            return replace(raw, base=left.key, moved_at=raw.version, lost=lost)
-        return filled(left.gone, raw, moved_from=left.key)
+        if deleted.gone is None:
+            lost = deleted.key in self._cuts
+            return replace(raw, base=deleted.key, moved_at=raw.version, lost=lost)
+        return filled(deleted.gone, raw, moved_from=deleted.key)
 
     def _read_slowly(
         self, record: Any, key: bytes | None, value: bytes, epoch: int

@@ -1,4 +1,4 @@
-"""Rows of a view in document form, some thousand at a time, without a dict for each row."""
+"""Rows of a view in document form, in batches of some thousand, without a dict for each row."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def parts(plan: ViewPlan, documents: Iterable[Mapping[str, object]]) -> Iterator
 
     A document may lack a column that was added, without a default, after its row was written.
     """
-    names, left = shown(plan), iter(documents)
-    while some := list(islice(left, ROWS_AT_ONCE)):
+    names, remaining = shown(plan), iter(documents)
+    while some := list(islice(remaining, ROWS_AT_ONCE)):
         yield RowPart(names, [tuple(map(document.get, names)) for document in some])

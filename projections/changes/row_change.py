@@ -1,4 +1,4 @@
-"""RowChange: the input of a sink, and Applied: its result."""
+"""RowChange: a change that a sink applies, and Applied: the outcome of a write."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ALIGNMENT: Final = 8  # alignment of records in Postgres' log
 _LENT: Final = 1
 
 
-# created for every record: a frozen dataclass takes ten times as long, and the garbage collector
-# would visit each one although none is ever part of a cycle
+# One is created for every record: a frozen dataclass would take ten times as long. The garbage
+# collector need not visit them, because none is ever part of a cycle.
 class RowChange(msgspec.Struct, frozen=True, gc=False):
     """The newest known state of one key.
 
@@ -30,20 +30,20 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
         row: Decoded values by column; None after a delete.
         committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for snapshot
             rows, whose commit time is unknown.
-        kept: Columns that the change did not modify; in `row` they are None, which has no meaning.
-            Their values are in the stored row of the key, if that is of the same epoch.
-        base: Key of the stored row with the kept values, if the row had another key before; that
-            row must be from the log, not from a snapshot.
-        moved_at: Version with which the row left that key: a stored row that is not older is
-            another row.
+        kept: Unchanged columns, whose values Postgres did not log (TOAST). They are None in `row`;
+            their values are in the stored row of the key, if that is of the same epoch.
+        base: If the change gave the row another key, the old key: the stored row with that key has
+            the values of the unchanged columns. It must be from the log, not from a snapshot.
+        moved_at: Version of the change that gave the row another key; a row stored under the old
+            key with this version or a newer one is another row.
         read_at_us: Time of a snapshot row, microseconds since 1970, UTC; for histories only.
         sent_at_us: Time of its record at the broker, microseconds since 1970, UTC; 0 if unknown or
             not requested by a view.
         inserted: Whether the change inserted the row; None if the log does not show it, as for a
             snapshot row. For histories only.
-        begun: Version of the newest insert or delete of its key among its records; 0 if there is
-            none, or if no view requests it. A change of version 0 without a row has only this
-            information: a snapshot replaces the row's changes.
+        begun: Version of the newest insert or delete of the key in the batch; 0 if there is none,
+            or if no view requests it. A change of version 0 without a row has no other
+            information, because a snapshot replaces the row's changes.
         begun_at_us: Commit time of that insert, microseconds since 1970, UTC; 0 for a delete.
     """
 
@@ -62,12 +62,12 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadSpan(NamedTuple):
-    """Version and time of a whole-table snapshot; microseconds since 1970, UTC.
+    """Version and times of a whole-table snapshot.
 
     Attributes:
         version: Version of its rows; see `ChangePosition.of_read`.
-        at_us: When its position was determined.
-        until_us: When every row had been read.
+        at_us: When its position was determined, microseconds since 1970, UTC.
+        until_us: When the last row had been read, microseconds since 1970, UTC.
     """
 
     version: int
@@ -76,15 +76,16 @@ class ReadSpan(NamedTuple):
 
 
 def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool:
-    """Returns whether a stored row has the values that a change keeps.
+    """Returns whether a stored row has the values of a change's unchanged columns.
 
-    After a gap in the log (another epoch) a stored row may lack changes. A snapshot row was read at
-    an unknown moment. For a change of the same key that is harmless, because later changes follow;
-    but if the row moved to another key, the old key may have another row by now.
+    A row stored before a gap in the log (another epoch) may lack changes. A snapshot row was read
+    at an unknown moment. That is harmless if the change has the same key, because later changes
+    follow. If the change gave the row another key, the snapshot may have read a later row with the
+    old key.
 
     Args:
-        change: A change with kept values.
-        stored_version: Version of the row that should have the kept values.
+        change: A change with unchanged columns.
+        stored_version: Version of the stored row.
         since: Rows of older versions lack columns of their table; see `ViewPlan`.
     """
     if stored_version < since or epoch_of(stored_version) != epoch_of(change.version):
@@ -93,10 +94,10 @@ def may_complete(change: RowChange, stored_version: int, since: int = 0) -> bool
 
 
 def completed_version(change: RowChange, stored_version: int) -> int:
-    """Returns the version of a change whose kept values came from a stored row.
+    """Returns the version of a change completed with the values of a stored row.
 
     If that was a snapshot row, the completed row must not supply its values to another key. Its
-    version shows that: it is after the change's version and before that of any later change.
+    version is marked for that: greater than the change's, and less than that of any later change.
     """
     return change.version | _LENT if read(stored_version) else change.version
 
@@ -117,8 +118,8 @@ class Refused:
 
     Attributes:
         change: The change.
-        error: The cause: the store cannot hold it, has no row with its unchanged values, or refused
-            an earlier change of its key.
+        error: The cause: the store cannot hold it, has no row with the values of its unchanged
+            columns, or refused an earlier change of its key.
     """
 
     change: RowChange

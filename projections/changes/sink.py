@@ -1,4 +1,4 @@
-"""Sink: the port through which a view reaches a store."""
+"""Sink: the port through which views are written to a store."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class StoredKey(NamedTuple):
-    """The content of a store for a key.
+    """What a store has of one key.
 
     Attributes:
-        version: The result of `Sink.versions`.
-        documents: Its row in document form; empty without a row, more than one only if the store is
-            damaged.
+        version: The key's version, as `Sink.versions` returns it.
+        documents: The key's row in document form: none if it has no row, and more than one only if
+            the store is damaged.
     """
 
     version: int
@@ -26,37 +26,38 @@ class StoredKey(NamedTuple):
 
 
 class Sink(Protocol):
-    """Keeps the latest row of every key of a view.
+    """Stores the latest row of every key of a view.
 
     Guarantees of every implementation:
 
-    Order: each key has the change with the greatest version ever written, regardless of the order
-    in which changes, batches and writers arrive. The exception is a change with kept values: it
-    must follow the change that has them, as it does in every topic. Otherwise it is refused, and no
-    value is invented.
+    Order: the change with the greatest version determines the row of its key, whatever the order in
+    which changes, batches and writers arrive. A change with unchanged columns (`RowChange.kept`)
+    takes their values from the stored row. It must therefore follow the change that wrote them, as
+    it does in every topic; otherwise it is refused.
 
-    Refusals: a change that the store cannot hold, or whose kept values no row has, is reported in
-    `Applied.refused`, and its key is unchanged. All others are written.
+    Refusals: a change that the store cannot hold, or whose unchanged columns have values in no
+    stored row, is returned in `Applied.refused`, and the stored row of its key stays as it was. All
+    other changes are written.
 
     Duplicates: a change that is not newer than its key's version has no effect, so a batch may be
-    written again, whole or in part.
+    written repeatedly, completely or in part.
 
-    Deletes: a delete is stored with its version, also for an unknown key, and survives restarts of
-    store and writer; an older change does not restore the row.
+    Deletes: a delete is stored with its version, even if the store never had the key, and survives
+    restarts of store and writer. An older change does not restore the row.
 
-    Sweeps: once `sweep` has returned, no row of the view is older than the given version, and none
-    ever returns, regardless of the older changes that arrive later through any instance. Stored
-    deletes of older versions may therefore be removed. Rows of that version or newer stay.
+    Sweeps: once `sweep` has returned, the view has no row older than the given version, and never
+    will have, even if an instance applies older changes later. The store may therefore remove
+    deletes of older versions. Rows of that version or newer stay.
 
-    Durability: when `apply` returns, every change is as durable as any write that the store has
-    acknowledged. When it raises, any part of the batch may have been written.
+    Durability: when `apply` returns, every change is as durable as any write that the store
+    acknowledges. When it raises, any part of the batch may have been written.
 
-    Threads: one caller at a time per instance; several instances may write the same view, unless an
-    implementation states that it takes a lock.
+    Threads: an instance has one caller at a time. Several instances may write the same view, unless
+    an implementation states that it takes a lock.
     """
 
     def prepare(self, plan: ViewPlan) -> None:
-        """Creates the view's index, table or namespace if it is missing; existing content stays.
+        """Creates the view's index, table or namespace if it is missing; keeps existing content.
 
         Raises:
             SinkError: The store refuses or cannot be reached.
@@ -72,10 +73,11 @@ class Sink(Protocol):
         ...
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
-        """Returns, for each change, the version through which its key needs no more changes.
+        """Returns, for each change, the version of its key in the store.
 
-        That is the version of the stored row or delete, or that of the last `sweep`; 0 for a key
-        that the store never had or cannot hold.
+        Changes of the key up to that version have no effect. It is the version of the stored row
+        or delete, or the one below that of the last `sweep` if that is greater; 0 for a key that
+        the store never had or cannot hold.
 
         Raises:
             SinkError: The store cannot be read.
@@ -83,9 +85,9 @@ class Sink(Protocol):
         ...
 
     def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
-        """Returns the present content of keys; only for views whose rows have keys.
+        """Returns the present rows of keys; only for views whose rows have keys.
 
-        A row and its version are read at one moment.
+        A row and its version are of the same moment.
 
         Raises:
             SinkError: The store cannot be read.
@@ -95,8 +97,8 @@ class Sink(Protocol):
     def sweep(self, plan: ViewPlan, below_version: int, reads: Sequence[ReadSpan] = ()) -> int:
         """Removes every row older than a version; returns the number of removed rows.
 
-        It may be repeated, also after an interruption. A history removes no states but ends them:
-        each at the first snapshot that does not have the row.
+        The call may be repeated, for example after an interruption. A history does not remove
+        states: it ends each one at the first snapshot that lacks the row.
 
         Args:
             plan: The view.
@@ -117,7 +119,7 @@ class Sink(Protocol):
         ...
 
     def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
-        """Reads the rows of `documents`, some thousand at a time, with only the shown columns.
+        """Reads the rows of `documents` in batches of some thousand, only columns of the view.
 
         Raises:
             SinkError: The store cannot be read.

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_DONE: Final = "SELECT view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store"
+_SWEPT_VERSIONS: Final = (
+    "SELECT view, store, max(below_version) FROM headwater.sweeps GROUP BY view, store"
+)
 _NOTE: Final = """
 INSERT INTO headwater.sweeps (view, store, below_version, removed) VALUES (%s, %s, %s, %s)
 ON CONFLICT (view, store, below_version) DO UPDATE
@@ -101,7 +103,7 @@ def pending(
     plan: ViewPlan,
     store: Store,
     whole: Mapping[str, WholeRead],
-    done: Mapping[tuple[str, Store], int],
+    swept: Mapping[tuple[str, Store], int],
 ) -> Sweep | None:
     """Returns the pending sweep of a view in a store; None if there is none.
 
@@ -109,11 +111,11 @@ def pending(
         plan: The view.
         store: The store.
         whole: The newest completed whole-table snapshot, by topic.
-        done: The version up to which each view was swept, by view and store.
+        swept: The version up to which each view was swept, by view and store.
     """
     # while rows of a new shape are quarantined, the view lacks rows of the snapshot
     below_version = None if plan.behind else _below_version(_topics(plan), whole)
-    if below_version is None or done.get((plan.name, store), 0) >= below_version:
+    if below_version is None or swept.get((plan.name, store), 0) >= below_version:
         return None  # nearly always; called several times a second for each view and store
     return due(plan, whole)
 
@@ -122,8 +124,8 @@ def spans(connection: psycopg.Connection[Any], plan: ViewPlan) -> tuple[ReadSpan
     """Returns the whole-table snapshots for a history; empty for other views."""
     if plan.history is None:
         return ()
-    found = reads.whole_spans(connection, plan.source, plan.topics)
-    return tuple(span(place, begun, ended) for place, begun, ended in found)
+    rows = reads.whole_spans(connection, plan.source, plan.topics)
+    return tuple(span(place, begun, ended) for place, begun, ended in rows)
 
 
 def span(place: ChangePosition, begun: datetime, ended: datetime) -> ReadSpan:
@@ -132,9 +134,9 @@ def span(place: ChangePosition, begun: datetime, ended: datetime) -> ReadSpan:
     return ReadSpan(place.version, at_us, until_us)
 
 
-def done(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:
+def swept_versions(connection: psycopg.Connection[Any]) -> dict[tuple[str, Store], int]:
     """Returns the version up to which each view was swept in each store."""
-    rows = connection.execute(_DONE).fetchall()
+    rows = connection.execute(_SWEPT_VERSIONS).fetchall()
     return {(view, Store(store)): version for view, store, version in rows}
 
 

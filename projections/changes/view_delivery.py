@@ -91,12 +91,12 @@ class ViewDelivery:
 
     def _timed(self) -> list[RowChange]:
         """Returns the changes with the times that the view shows."""
-        changes, asked = self._reduced.changes, {which for _, which in self._plan.times}
-        if ChangeTime.BROKER in asked:
+        changes, times = self._reduced.changes, {which for _, which in self._plan.times}
+        if ChangeTime.BROKER in times:
             sent = (raw.first_sent_at_us for raw in self._reduced.raws)
             pairs = zip(changes, sent, strict=True)
             changes = [structs.replace(change, sent_at_us=at_us) for change, at_us in pairs]
-        if ChangeTime.COMMIT in asked and self._topic.endswith(str(ARCHIVED_EVENTS)):
+        if ChangeTime.COMMIT in times and self._topic.endswith(str(ARCHIVED_EVENTS)):
             # this is the time when the event was archived, not when it was appended
             changes = [structs.replace(change, committed_at_us=0) for change in changes]
         return changes
@@ -114,7 +114,7 @@ class ViewDelivery:
         inspection = self._task.inspection(self._plan)
         if inspection is None:
             return changes
-        found: list[RowChange] = []
+        admitted: list[RowChange] = []
         for change in changes:
             row = change.row
             if row is not None and change.kept:
@@ -124,8 +124,10 @@ class ViewDelivery:
                     continue
                 row = {name: value for name, value in row.items() if name not in change.kept}
             unmet = None if row is None else inspection.unmet(row, counts=not passing)
-            found += [change] if unmet is None else self._withheld(change, unmet, passing=passing)
-        return found
+            admitted += (
+                [change] if unmet is None else self._withheld(change, unmet, passing=passing)
+            )
+        return admitted
 
     def _withheld(self, change: RowChange, unmet: Expectation, *, passing: bool) -> list[RowChange]:
         version = change.version
@@ -159,8 +161,8 @@ class ViewDelivery:
     def _outdated(self, change: RowChange) -> bool:
         if self._plan.history is not None:
             return False
-        asked = RowChange(change.key, 0, None, 0)
-        return self._task.open().versions(self._plan, [asked])[0] >= change.version
+        probe = RowChange(change.key, 0, None, 0)
+        return self._task.open().versions(self._plan, [probe])[0] >= change.version
 
     def _halted(self, change: RowChange, unmet: Expectation) -> ViewHaltedError:
         self._task.halted = name = self._plan.name
@@ -187,7 +189,7 @@ class ViewDelivery:
             key = key_text(self._topic, own)
             if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
                 self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
-            elif change.kept and self._unfounded(change, raw.base, key, held, keys):
+            elif change.kept and self._base_unavailable(change, raw.base, key, held, keys):
                 self._fail(change, missing_values(self._plan.schema, change.kept))
             else:
                 ready.append(change)
@@ -202,7 +204,7 @@ class ViewDelivery:
             first[key] = min(place, first.get(key, place))
         return first
 
-    def _unfounded(
+    def _base_unavailable(
         self,
         change: RowChange,
         base: bytes | None,
@@ -217,8 +219,8 @@ class ViewDelivery:
         if base_key not in held.given_up:
             return False
         given_up = held.given_up[base_key]
-        asked = RowChange(change.base or change.key, 0, None, 0)
-        (stored,) = self._task.open().versions(self._plan, [asked])
+        probe = RowChange(change.base or change.key, 0, None, 0)
+        (stored,) = self._task.open().versions(self._plan, [probe])
         return given_up is None or stored < given_up
 
     @cached_property
@@ -235,15 +237,20 @@ class ViewDelivery:
         failures = self._failures + self._behind
         if not failures:
             return []
-        # of a history every change counts, whatever came after it
+        # for a history every change counts, even if a newer one follows
         whole = self._plan.history is None
         known = [failure for failure in failures if whole and failure.key is not None]
-        asked = [RowChange(failure.key or (), 0, None, 0) for failure in known]
-        stored = sink.versions(self._plan, asked) if asked else []
-        done = {id(failure): version for failure, version in zip(known, stored, strict=True)}
+        probes = [RowChange(failure.key or (), 0, None, 0) for failure in known]
+        stored = sink.versions(self._plan, probes) if probes else []
+        stored_versions = {
+            id(failure): version for failure, version in zip(known, stored, strict=True)
+        }
         waiting: dict[tuple[int, int], UnappliedRecord] = {}
         for failure in failures:
-            if failure.version is not None and done.get(id(failure), 0) >= failure.version:
+            if (
+                failure.version is not None
+                and stored_versions.get(id(failure), 0) >= failure.version
+            ):
                 continue
             *others, own = failure.records
             key = key_text(self._topic, own)
@@ -292,11 +299,11 @@ def of_events(events: EventsPlan, stored: Sequence[RowChange]) -> list[RowChange
     Raises:
         EventUnreadableError: An event cannot be read.
     """
-    found = []
+    changes = []
     for change in stored:
         row = change.row
         if row is None:
-            found.append(change)
+            changes.append(change)
         elif row["type"] in events.form.names:
-            found.append(structs.replace(change, row=events.form.row(row)))
-    return found
+            changes.append(structs.replace(change, row=events.form.row(row)))
+    return changes

@@ -191,7 +191,7 @@ class _ArchiveRebuild:
     def _to_sweep(self) -> bool:
         """Returns whether a snapshot allows removing rows that still exist."""
         whole = reads.whole_reads(self.connection, self.plan.source)
-        done = sweeps.done(self.connection)
+        done = sweeps.swept_versions(self.connection)
         pending = (sweeps.pending(self.plan, store, whole, done) for store in self.plan.to)
         return any(each is not None for each in pending)
 

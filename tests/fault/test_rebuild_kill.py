@@ -213,7 +213,7 @@ def _at_rest(connection: Connection, job: ViewJob) -> bool:
 def _swept(connection: Connection, job: ViewJob) -> bool:
     """Whether nothing is read any more, and what reads allow is swept from every version."""
     source = job.spec.config.source
-    whole, done = reads.whole_reads(connection, source), sweeps.done(connection)
+    whole, done = reads.whole_reads(connection, source), sweeps.swept_versions(connection)
     pending = [
         sweeps.pending(plan, store, whole, done) for plan in job.bound().plans for store in plan.to
     ]

@@ -182,14 +182,14 @@ def records(connection: Connection, source: str, picked: KeySelection) -> list[Q
 def retry(connection: Connection, source: str, picked: KeySelection) -> set[Place]:
     """Requests that the job retries keys; returns them."""
     with translated_errors():
-        return set(connection.execute(_RETRY.encode(), _asked(source, picked)).fetchall())
+        return set(connection.execute(_RETRY.encode(), _parameters(source, picked)).fetchall())
 
 
 def still_waiting(
-    connection: Connection, source: str, places: set[Place]
+    connection: Connection, source: str, keys: set[Place]
 ) -> tuple[set[Place], set[Place]]:
     """Returns the keys that the job has not retried yet, and those whose retry has failed."""
-    columns = [list(column) for column in zip(*sorted(places), strict=True)] or [[], [], []]
+    columns = [list(column) for column in zip(*sorted(keys), strict=True)] or [[], [], []]
     with translated_errors():
         rows = connection.execute(_RETRYING, (source, *columns)).fetchall()
     untried = {(view, store, key) for view, store, key, retrying in rows if retrying}
@@ -203,7 +203,7 @@ def drop(connection: Connection, source: str, picked: KeySelection) -> tuple[int
         Number of discarded records, and of records to be applied.
     """
     with translated_errors():
-        rows = connection.execute(_DROP.encode(), _asked(source, picked)).fetchall()
+        rows = connection.execute(_DROP.encode(), _parameters(source, picked)).fetchall()
     dropped = sum(state == "dropped" for (state,) in rows)
     return dropped, len(rows) - dropped
 
@@ -223,12 +223,12 @@ def _rows(
     with translated_errors():
         try:
             with connection.cursor(row_factory=class_row(kind)) as cursor:
-                return cursor.execute(query.encode(), _asked(source, picked)).fetchall()
+                return cursor.execute(query.encode(), _parameters(source, picked)).fetchall()
         except errors.UndefinedTable:
             return []  # nothing was ever captured here
 
 
-def _asked(source: str, picked: KeySelection) -> dict[str, Any]:
+def _parameters(source: str, picked: KeySelection) -> dict[str, Any]:
     return {
         "source": source,
         "behind": BEHIND,

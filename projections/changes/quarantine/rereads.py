@@ -35,7 +35,7 @@ SELECT DISTINCT view, key FROM headwater.quarantine
    AND (read_asked_at IS NULL OR read_asked_at < clock_timestamp() - interval '5 min')
  LIMIT %s
 """
-_ASKED: Final = """
+_RECORD_REQUEST: Final = """
 UPDATE headwater.quarantine SET read_asked_at = clock_timestamp()
  WHERE source = %s AND view = %s AND key = ANY(%s) AND state = 'waiting'
    AND (code = %s OR version IS NULL AND tried_at IS NOT NULL)
@@ -50,8 +50,8 @@ def ask(connection: Connection, spec: JobSpec) -> None:
     """
     with translated_errors():
         plans = {plan.name: plan for plan in spec.plans if _may_be_read(plan)}
-        asked = (spec.config.source, sorted(plans), UNRESOLVED, KEYS_MAX)
-        lacking = connection.execute(_LACKING, asked).fetchall()
+        parameters = (spec.config.source, sorted(plans), UNRESOLVED, KEYS_MAX)
+        lacking = connection.execute(_LACKING, parameters).fetchall()
         if not lacking:
             return
         epoch = connection.execute(_EPOCH, (spec.config.source,)).fetchone()
@@ -68,7 +68,7 @@ def ask(connection: Connection, spec: JobSpec) -> None:
             if wanted:
                 wish = SnapshotRequest(plans[view].schema.table, wanted)
                 reads.ask(connection, spec.config.source, epoch[0], wish, len(wanted))
-            connection.execute(_ASKED, (spec.config.source, view, of_view, UNRESOLVED))
+            connection.execute(_RECORD_REQUEST, (spec.config.source, view, of_view, UNRESOLVED))
 
 
 def _may_be_read(plan: ViewPlan) -> bool:
@@ -77,8 +77,8 @@ def _may_be_read(plan: ViewPlan) -> bool:
 
 
 def _keys(plan: ViewPlan, texts: list[str]) -> tuple[reads.Key, ...]:
-    found = (key_values(plan.schema, text) for text in texts)
-    return tuple(sorted(key for key in found if key is not None))
+    keys = (key_values(plan.schema, text) for text in texts)
+    return tuple(sorted(key for key in keys if key is not None))
 
 
 def key_values(schema: TableSchema, text: str) -> reads.Key | None:

@@ -61,8 +61,12 @@ def retry_keys(
     verdicts = _apply(plan, lending, decided.keys(), sink, given_up)
     if plan.history is not None:
         verdicts = _without_lost_values(reducers, verdicts)
-    kept = set(map(id, lending))
-    return [*decided.values(), *verdicts, *(RetryResult(c) for c in waiting if id(c) not in kept)]
+    lending_ids = set(map(id, lending))
+    return [
+        *decided.values(),
+        *verdicts,
+        *(RetryResult(c) for c in waiting if id(c) not in lending_ids),
+    ]
 
 
 def _lending(  # noqa: PLR0913, PLR0917  # the records and what is known of them
@@ -73,7 +77,7 @@ def _lending(  # noqa: PLR0913, PLR0917  # the records and what is known of them
     sink: Callable[[], Sink],
     given_up: Mapping[str, int | None],
 ) -> list[RetriedRecord]:
-    """Leaves out records kept to supply values, if their keys have something newer by now."""
+    """Excludes records that only supply values, if their keys have a newer change by now."""
     if plan.append_only or plan.events is not None or plan.history is not None:
         return list(cases)  # none of their records supplies values to another
     lenders = {
@@ -85,8 +89,8 @@ def _lending(  # noqa: PLR0913, PLR0917  # the records and what is known of them
     }
     if not lenders:
         return list(cases)
-    asked = [RowChange(reading.key or (), 0, None, 0) for reading in lenders.values()]
-    stored = dict(zip(lenders, sink().versions(plan, asked), strict=True))
+    probes = [RowChange(reading.key or (), 0, None, 0) for reading in lenders.values()]
+    stored = dict(zip(lenders, sink().versions(plan, probes), strict=True))
 
     def overtaken(case: RetriedRecord) -> bool:
         reading = lenders.get(id(case))

@@ -139,7 +139,7 @@ DELETE FROM headwater.quarantine
  WHERE source = %s AND topic = %s AND key = ANY(%s) AND (version IS NULL OR version <= %s)
 """
 _VACUUM: Final = "VACUUM headwater.quarantine"
-_DONE: Final = """
+_RESOLVE: Final = """
 DELETE FROM headwater.quarantine
  WHERE view = %(view)s AND store = %(store)s AND topic = %(topic)s AND partition = %(partition)s
    AND record_offset = %(offset)s AND state <> 'dropped'
@@ -279,15 +279,15 @@ def put(
         QuarantineFullError: A view would have more quarantined records than permitted.
         QuarantineDownError: It cannot be written.
     """
-    places = [{"store": store, "source": source, **_fields(each)} for each in waiting]
+    parameters = [{"store": store, "source": source, **_fields(each)} for each in waiting]
     views = sorted({each.view for each in waiting})
     behind: dict[str, list[str]] = defaultdict(list)
     for each in waiting:
         if each.error.code == BEHIND:
             behind[each.view].append(each.key)
     with translated_errors(), connection.transaction(), connection.cursor() as cursor:
-        cursor.executemany(_CLEAR, places)
-        cursor.executemany(_PUT, places)
+        cursor.executemany(_CLEAR, parameters)
+        cursor.executemany(_PUT, parameters)
         for view, of_view in behind.items():
             place = {"source": source, "store": store, "view": view}
             own_way = [UNRESOLVED, BEHIND, UNEXPECTED]
@@ -364,7 +364,7 @@ def due(
 
 def settle(connection: Connection, store: Store, verdicts: Iterable[RetryResult]) -> None:
     """Records the results of retries."""
-    done, superseded, failed = [], [], []
+    resolved, superseded, failed = [], [], []
     for verdict in verdicts:
         place = {
             "store": store,
@@ -375,11 +375,15 @@ def settle(connection: Connection, store: Store, verdicts: Iterable[RetryResult]
         elif verdict.superseded:
             superseded.append(place)
         else:
-            done.append(place)
+            resolved.append(place)
     with translated_errors(), connection.transaction(), connection.cursor() as cursor:
-        for statement, places in ((_DONE, done), (_SUPERSEDED, superseded), (_FAILED, failed)):
-            if places:
-                cursor.executemany(statement, places)
+        for statement, parameters in (
+            (_RESOLVE, resolved),
+            (_SUPERSEDED, superseded),
+            (_FAILED, failed),
+        ):
+            if parameters:
+                cursor.executemany(statement, parameters)
 
 
 def _fields(waiting: UnappliedRecord) -> dict[str, Any]:

@@ -66,8 +66,8 @@ class StoreGuard:
         with ExitStack() as held:
             if self._connection is not None or time.monotonic() >= self._away_until:
                 try:
-                    given = self._connected(), self._address.source, self._store
-                    held.enter_context(store_lock.shared(*given))
+                    lock = self._connected(), self._address.source, self._store
+                    held.enter_context(store_lock.shared(*lock))
                 except (QuarantineDownError, psycopg.Error):
                     self.close()
                     self._away_until = time.monotonic() + _PAUSE_S

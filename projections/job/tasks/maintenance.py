@@ -183,7 +183,7 @@ class MaintenanceTask(BackgroundTask):
 
     def _sweep(self, connection: Connection) -> None:
         whole = reads.whole_reads(connection, self._spec.config.source)
-        done = sweeps.done(connection)
+        done = sweeps.swept_versions(connection)
         for store, guard in self._guards.items():
             for plan in self._spec.plans_in(store):
                 sweep = sweeps.pending(plan, store, whole, done)
@@ -219,7 +219,7 @@ class MaintenanceTask(BackgroundTask):
             with self._guards[Store.CACHE].writing():
                 self._epoch.look()
             whole = reads.whole_reads(connection, self._spec.config.source)
-            done = sweeps.done(connection)
+            done = sweeps.swept_versions(connection)
             for plan in self._spec.plans_in(Store.CACHE):
                 if plan.name not in self._built and self._whole(plan, whole, done):
                     self._epoch.built(plan)

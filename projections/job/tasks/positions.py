@@ -237,7 +237,7 @@ class PositionsTask(BackgroundTask):
         unread = reads.unread_topics(connection, source)
         waiting = {store: self._waiting(connection, store) for store in Store}
         # a read that is seen as done here has also made its sweep visible
-        whole, swept = reads.whole_reads(connection, source), sweeps.done(connection)
+        whole, swept = reads.whole_reads(connection, source), sweeps.swept_versions(connection)
         return _SnapshotSample(
             view_schemas.epoch(connection, source), unread, waiting, whole, swept, spec
         )

@@ -75,10 +75,13 @@ def test_a_history_is_not_swept_while_rows_of_the_read_wait_for_a_boundary(
         with _tended(spec, lambda: ends) as looked:
             for _ in range(3):
                 assert looked.acquire(timeout=60)
-            assert {} == sweeps.done(connection)
+            assert {} == sweeps.swept_versions(connection)
             _deliver(sink, read)
             published.keep_beyond(UnpublishedProgress())
-            wait_until(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), timeout_s=60)
+            wait_until(
+                lambda: (HISTORY.name, Store.TABLE) in sweeps.swept_versions(connection),
+                timeout_s=60,
+            )
 
     assert [(1, True), (2, True)] == [(each["id"], each["is_current"]) for each in states]
     assert [(each["id"], each["valid_from"], None) for each in states] == [
@@ -107,7 +110,10 @@ def test_a_source_that_ends_the_connection_amid_a_round_delays_a_sweep_only(
             return ends
 
         with _tended(spec, ended_twice):
-            wait_until(lambda: (HISTORY.name, Store.TABLE) in sweeps.done(connection), timeout_s=60)
+            wait_until(
+                lambda: (HISTORY.name, Store.TABLE) in sweeps.swept_versions(connection),
+                timeout_s=60,
+            )
 
     assert all(ended)
     assert [False] == [each["is_current"] for each in _states(spec.config)]
