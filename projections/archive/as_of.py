@@ -1,10 +1,10 @@
 """Time travel: the rows of a view as they were at an earlier moment, from the archive.
 
-They are replayed like any other view, from the records of transactions that had committed by then,
-into a separate table. A table that was filled this way can be continued to a later moment: its two
-versions are then the view at two times.
+The records of transactions that had committed by that moment are replayed into a separate table. A
+table filled this way can be continued to a later moment: its two versions are then the view at two
+times.
 
-A snapshot of a table counts only once it has ended: rows that it does not have are then gone, and
+A snapshot of a table counts only if it had ended by then: rows that it lacks no longer existed, and
 for a table without a key its rows replace the earlier ones.
 """
 
@@ -97,7 +97,7 @@ def former(
         reached = commits.reached(moment)
         floors = {plan.name: _floor(plan, commits, reached, known.reads) for plan in plans}
         sink = WarehouseSink(tables)
-        done = replay(
+        result = replay(
             archive,
             [ReplayTarget(plans, lambda: sink)],
             ReplayOptions(
@@ -106,8 +106,8 @@ def former(
                 taken=CommittedBy(reached, _last_reads(plans, floors)),
             ),
         )
-    if done.waiting[0]:
-        keys = {each.key for each in done.waiting[0]}
+    if result.waiting[0]:
+        keys = {each.key for each in result.waiting[0]}
         raise MomentUnreadableError(
             "the former state of some rows is unknown", detail=f"{len(keys)} keys have bad records"
         )
@@ -118,12 +118,12 @@ def former(
 
 
 def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[Read]) -> int:
-    """Returns the version below which rows had gone by then, because a snapshot does not have them.
+    """Returns the version below which rows no longer existed, since a snapshot lacks them.
 
     Raises:
         MomentUnreadableError: No snapshot of the table had ended by then.
     """
-    epoch, found = reached.epoch, dict[str, int]()
+    epoch, versions = reached.epoch, dict[str, int]()
     for topic in plan.topics:
         ended = {
             span.version & _LSN: commits.read_until_us(topic, epoch, span.version & _LSN)
@@ -136,12 +136,14 @@ def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[R
             if first_us is not None and first_us + CLOCKS_APART_US > reached.at_us:
                 raise commits.too_early(epoch, first_us + CLOCKS_APART_US)
             continue
-        done = [lsn for lsn, at_us in ended.items() if at_us + CLOCKS_APART_US <= reached.at_us]
-        if not done:
+        ended_lsns = [
+            lsn for lsn, at_us in ended.items() if at_us + CLOCKS_APART_US <= reached.at_us
+        ]
+        if not ended_lsns:
             raise commits.too_early(epoch, min(ended.values()) + CLOCKS_APART_US)
-        found[topic] = ChangePosition.of_read(epoch, Lsn(max(done))).version
+        versions[topic] = ChangePosition.of_read(epoch, Lsn(max(ended_lsns))).version
     topics = [plan.topic] if plan.events is None else list(plan.topics)
-    return min(found.get(topic, 0) for topic in topics)
+    return min(versions.get(topic, 0) for topic in topics)
 
 
 def _spans(plan: ViewPlan, floor: int, reads: Sequence[Read]) -> list[ReadSpan]:
@@ -154,13 +156,13 @@ def _spans(plan: ViewPlan, floor: int, reads: Sequence[Read]) -> list[ReadSpan]:
 
 def _reads_of(topics: Collection[str], reads: Sequence[Read]) -> list[ReadSpan]:
     """Returns the spans of reads of some tables, in the order of the log."""
-    found = []
+    spans = []
     for read in reads:
         if read.read_lsn is not None and read.topic in topics:
             begun = read.begun_at or read.asked_at
             place = ChangePosition.of_read(read.epoch, read.read_lsn)
-            found.append(sweeps.span(place, begun, read.ended_at or begun))
-    return sorted(found)
+            spans.append(sweeps.span(place, begun, read.ended_at or begun))
+    return sorted(spans)
 
 
 def _last_reads(plans: Iterable[ViewPlan], floors: Mapping[str, int]) -> dict[str, int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from projections.changes.task_outcome import BlockedKeys
     from projections.planning.view_plan import ViewPlan
 
-    Done = Callable[[int], None]
+    OnProgress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class BulkWrite:
     """What every write in bulk needs.
 
     Attributes:
-        mark: Identifies the commits of this replay.
+        mark: The identity of this replay in its commits.
         share: Greatest share of its time that each task takes.
         held: Quarantined keys of the view.
     """
@@ -82,7 +82,7 @@ class BulkTopics(BulkWrite):
         topics: The topics, in the order in which a replay reads them.
         taken: The filter of records.
         records: How many records count for the progress.
-        digest: Of the code that makes the rows of events; see `EventForm.code`.
+        digest: Digest of the code that converts events to rows; see `EventForm.code`.
     """
 
     topics: tuple[str, ...]
@@ -100,8 +100,8 @@ class Filled:
         deleted: Deletes that were recorded.
         left: Numbers of the records that were not written, rising; the replay writes them one by
             one.
-        filtered: Records that say nothing to the view: tombstones, what a snapshot replaces, and
-            events of other types.
+        filtered: Records that the view does not need: tombstones, records that a snapshot replaces,
+            and events of other types.
     """
 
     upserted: int
@@ -123,7 +123,12 @@ class BulkEngine(Protocol):
         """Returns whether the tables of a view exist and are still empty."""
 
     def fold(
-        self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        on_progress: OnProgress,
     ) -> FoldedRows:
         """Finds the newest record of each key.
 
@@ -132,8 +137,8 @@ class BulkEngine(Protocol):
             topic: The topic.
             left_to_read: Version before which records do not count.
             taken: The filter of records.
-            done: Receives the number of further rows read, now and then; an exception from it ends
-                the work.
+            on_progress: Receives the number of further rows read, at intervals; an exception that
+                it raises ends the work.
         """
 
     def look_up(  # noqa: PLR0913, PLR0917  # what a fold takes, and keys
@@ -143,25 +148,27 @@ class BulkEngine(Protocol):
         left_to_read: int,
         taken: RecordFilter,
         keys: Collection[str],
-        done: Done,
+        on_progress: OnProgress,
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `fold`."""
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
+    def fill(
+        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, on_progress: OnProgress
+    ) -> Filled:
         """Writes newest records to the tables of a view, once even if it is called repeatedly.
 
         Args:
             scan: The archive.
             plan: The view.
             part: The records.
-            done: Receives the number of further records written, now and then; see `fold`.
+            on_progress: Receives the number of further records written, at intervals; see `fold`.
 
         Raises:
             SinkUnavailableError: The tables cannot be read or written.
         """
 
     def fill_from_all(
-        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
+        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, on_progress: OnProgress
     ) -> Filled:
         """Writes a view, each commit once even if it is called repeatedly.
 
@@ -171,7 +178,7 @@ class BulkEngine(Protocol):
             scan: The archive.
             plan: The view.
             work: Its records.
-            done: Receives the number of further records written, now and then; see `fold`.
+            on_progress: Receives the number of further records written, at intervals; see `fold`.
 
         Raises:
             SinkUnavailableError: The tables cannot be read or written.

@@ -1,14 +1,14 @@
 """Commits: which archived records belong to transactions that had committed by some moment.
 
-A record does not name its own transaction's commit; it names the one before. Commits have one
-order. For any commit that some record names, transactions that name an earlier commit had committed
-by then, and those that name it or a later one had not. A moment is therefore rounded down to the
-newest commit that the archive names and that is not beyond it. A moment by the clock ends before
-the first transaction, in the order of commits, that committed later.
+A record names the commit that preceded its own transaction's commit, not that commit itself. When
+a named commit happened, the transactions whose records name an earlier commit had committed, and
+those whose records name it or a later one had not. A moment is therefore rounded down to the newest
+commit that the archive names and that is not later. A moment by the clock ends before the first
+transaction, in the order of commits, that committed later.
 
-A row of a snapshot may contain what was committed while it was read. It counts once its record was
-sent before the last commit that counts, by the clocks of the reader and of the source, which may
-differ by `CLOCKS_APART_US`.
+A row of a snapshot may contain changes that were committed while the snapshot ran. It counts if its
+record was sent before the last commit that counts, by the clocks of the reader and of the source,
+which may differ by `CLOCKS_APART_US`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Commits:
         self._scan = scan
         self._of: dict[int, tuple[Integers, Integers, Integers]] = {}
         self._sent: dict[tuple[str, int, int], int] = {}
-        found: dict[int, list[Integers]] = {}
+        pairs_by_epoch: dict[int, list[Integers]] = {}
         for _, batch in scan.read(_COLUMNS):
             streamed = flags(batch.column("op").is_valid()) & ~was_read(batch)
             self._note_reads(batch)
@@ -90,8 +90,8 @@ class Commits:
             for epoch in np.unique(epochs[streamed]).tolist():
                 own = streamed & (epochs == epoch)
                 pairs = np.unique(np.stack([before[own], at_us[own]]), axis=1)
-                found.setdefault(epoch, []).append(pairs)
-        for epoch, parts in found.items():
+                pairs_by_epoch.setdefault(epoch, []).append(pairs)
+        for epoch, parts in pairs_by_epoch.items():
             commits, at_us = np.unique(np.concatenate(parts, axis=1), axis=1)
             names, starts = np.unique(commits, return_index=True)
             # for the transaction after each commit, and for all earlier ones
@@ -110,7 +110,7 @@ class Commits:
             MomentUnreadableError: The archive names no commit by then, or ends before the moment.
         """
         epoch = self.newest_epoch if moment.epoch is None else moment.epoch
-        names, latest, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
+        names, latest, running_latest = self._of.get(epoch, (_NONE, _NONE, _NONE))
         if not len(names) or names[-1] == 0:
             raise MomentUnreadableError("the archive names no commit yet", hint=_LATER)
         place = len(names) - 1
@@ -124,8 +124,8 @@ class Commits:
                 raise self._not_reached(epoch)
             place = int(later[0])
         if place <= 0 or names[place] == 0:
-            raise self.too_early(epoch, int(so_far[0]))
-        return Reached(epoch, Lsn(int(names[place])), int(so_far[place - 1]))
+            raise self.too_early(epoch, int(running_latest[0]))
+        return Reached(epoch, Lsn(int(names[place])), int(running_latest[place - 1]))
 
     def too_early(self, epoch: int, since_us: int) -> MomentUnreadableError:
         """Returns the error for a moment before the first one in the archive.
@@ -134,15 +134,19 @@ class Commits:
             epoch: Incarnation of the source.
             since_us: Time of the last change that must be counted.
         """
-        names, _, so_far = self._of.get(epoch, (_NONE, _NONE, _NONE))
-        place = int(np.searchsorted(so_far, since_us, side="left")) + 1
+        names, _, running_latest = self._of.get(epoch, (_NONE, _NONE, _NONE))
+        place = int(np.searchsorted(running_latest, since_us, side="left")) + 1
         known = place < len(names)
-        first = f"the first is {_told(names[place], so_far[place - 1])}" if known else "none yet"
+        first = (
+            f"the first is {_described(names[place], running_latest[place - 1])}"
+            if known
+            else "none yet"
+        )
         return MomentUnreadableError(
-            "the archive cannot tell what rows were then",
+            "the archive does not have the rows of that moment",
             detail=first,
-            hint="rows that were read have in them what was committed while they were read: what"
-            " was before the end of the first read is not known",
+            hint="rows of a snapshot contain changes that were committed while it ran: the rows"
+            " before the end of the first snapshot are unknown",
         )
 
     def read_until_us(self, topic: str, epoch: int, lsn: int | None) -> int | None:
@@ -173,11 +177,11 @@ class Commits:
             self._sent[place] = max(at_us, self._sent.get(place, 0))
 
     def _not_reached(self, epoch: int) -> MomentUnreadableError:
-        names, _, so_far = self._of[epoch]
+        names, _, running_latest = self._of[epoch]
         last = max(len(names) - 2, 0)
         return MomentUnreadableError(
-            "the archive has not come there yet",
-            detail=f"it has come to {_told(names[-1], so_far[last])}",
+            "the archive does not reach that moment yet",
+            detail=f"it ends at {_described(names[-1], running_latest[last])}",
             hint=_LATER,
         )
 
@@ -211,29 +215,29 @@ class CommittedBy(RecordFilter):
         counts = np.where(was_read(batch), whole, before < reached.commit.value)
         # an unreadable record has no log position: its send time decides
         counts = np.where(flags(batch.column("op").is_null()), seen, counts)
-        found: Flags = (epochs < reached.epoch) & (epochs > 0) | (
+        accepted: Flags = (epochs < reached.epoch) & (epochs > 0) | (
             (epochs == reached.epoch) | (epochs == 0)
         ) & counts
-        return found
+        return accepted
 
     def _of_whole_read(self, topic: str, batch: pa.RecordBatch) -> Flags | bool:
         last = self._last_reads.get(topic)
         if last is None:
             return True
-        found: Flags = versions_of(batch) <= last
-        return found
+        accepted: Flags = versions_of(batch) <= last
+        return accepted
 
 
 def was_read(batch: pa.RecordBatch) -> Flags:
     """Returns whether each record is a row of a snapshot, without a log position."""
-    found: Flags = integers(batch.column("lsn")) % _ALIGNMENT != 0
-    return found
+    result: Flags = integers(batch.column("lsn")) % _ALIGNMENT != 0
+    return result
 
 
 _NONE: Final = np.empty(0, np.int64)
 
 
-def _told(lsn: int, at_us: int) -> str:
+def _described(lsn: int, at_us: int) -> str:
     at = datetime.fromtimestamp(int(at_us) / 1e6, UTC)
     return f"{Lsn(int(lsn))}, {at.isoformat(timespec='seconds')}"
 

@@ -1,8 +1,8 @@
 """Whether an archive has all records of a view.
 
-It has if it begins with the very first record of each partition, or if it has every row of a
-snapshot of the table and everything since. Otherwise retention removed days, or the archive began
-after the topics had lost records; then only the source has everything.
+It is complete if it begins with the first record of each partition, or if it has every row of a
+snapshot of the table and all later changes. Otherwise retention removed days, or the archive began
+after the topics had lost records: then only the source has all rows.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _beyond(
 
 
 def _has(scan: ArchiveScan, topic: str, survey: TopicSurvey, read: Read) -> bool:
-    """Returns whether all rows of a snapshot are there, and every change since its position.
+    """Returns whether the archive has all rows of a snapshot, and every change since its position.
 
     That holds if each partition begins before the snapshot did: its first record is an older
     change.
@@ -151,5 +151,5 @@ def _has(scan: ArchiveScan, topic: str, survey: TopicSurvey, read: Read) -> bool
                 )
                 if (versions[place] < version).any():
                     before.add(number)
-    found = len(pc.unique(pa.chunked_array(keys, pa.string()))) if keys else 0
-    return before == firsts.keys() and found >= read.rows_read
+    keys_read = len(pc.unique(pa.chunked_array(keys, pa.string()))) if keys else 0
+    return before == firsts.keys() and keys_read >= read.rows_read

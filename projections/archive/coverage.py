@@ -1,9 +1,9 @@
 """Coverage: whether an archive goes back to the first change of a topic, checked before a replay.
 
-`completeness` proves that for each record, in the first pass of a replay. The check here reads a
-few columns, which takes about as long as counting the records, so that a plan can use it. It counts
-rows of all snapshots together: a replay may therefore still find a gap after a positive result, but
-never the reverse.
+`completeness` proves that for each record, in the first pass of a replay. The check here is for
+plans: it reads few columns, in about the time needed to count the records. It counts the rows of
+all snapshots together. After a positive result a replay may therefore still detect a gap; a
+negative result is always right.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def archived(config: JobConfig, topics: frozenset[str], version: int | None = No
     if not DeltaTable.is_deltatable(str(config.archive)):
         return {}
     identities = broker_topics.identities(config.bootstrap, topics)
-    places = extent.bounds(config.bootstrap, topics)
-    known = {place: identities.get(place[0], "") for place in places}
+    partitions = extent.bounds(config.bootstrap, topics)
+    known = {place: identities.get(place[0], "") for place in partitions}
     return Archive(config.archive).ends(known, version)
 
 
@@ -155,12 +155,12 @@ def reach(
 
 
 def _has(engine: QueryBuilder, topic: str, firsts: Mapping[int, int], read: Read) -> bool:
-    """Returns whether a snapshot and all later changes are there; see `completeness`."""
+    """Returns whether the archive has a snapshot and all later changes; see `completeness`."""
     if read.read_lsn is None:
         return False
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
     epoch, lsn = version >> VERSION_LSN_BITS, version & _LSN
-    places = " OR ".join(
+    first_records = " OR ".join(
         f'("partition" = {number} AND "offset" = {first})' for number, first in firsts.items()
     )
     older = (
@@ -170,20 +170,20 @@ def _has(engine: QueryBuilder, topic: str, firsts: Mapping[int, int], read: Read
     own = f"topic = {_text(topic)}"
     before = _rows(
         engine,
-        f'SELECT DISTINCT "partition" FROM archive WHERE {own} AND ({places or "false"})'  # noqa: S608
+        f'SELECT DISTINCT "partition" FROM archive WHERE {own} AND ({first_records or "false"})'  # noqa: S608
         f" AND {older}",
     )
-    (found,) = _rows(
+    (counted,) = _rows(
         engine,
         f"SELECT count(*) AS n FROM archive WHERE {own} AND op = 'r'"  # noqa: S608
         f" AND epoch = {epoch} AND lsn = {lsn}",
     )
-    return {row["partition"] for row in before} == firsts.keys() and found["n"] >= read.rows_read
+    return {row["partition"] for row in before} == firsts.keys() and counted["n"] >= read.rows_read
 
 
 def _rows(engine: QueryBuilder, query: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pa.table(engine.execute(query).read_all()).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = pa.table(engine.execute(query).read_all()).to_pylist()
+    return rows
 
 
 def _text(value: str) -> str:

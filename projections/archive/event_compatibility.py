@@ -84,6 +84,6 @@ def gaps(view: EventsView) -> Iterator[UnreadEvents]:
 
 
 def _stored(connection: psycopg.Connection[Any], events: UnreadEvents) -> bool:
-    given = {"type": events.name, "version": events.version}
-    row = connection.execute(_STORED, given).fetchone()
+    parameters = {"type": events.name, "version": events.version}
+    row = connection.execute(_STORED, parameters).fetchone()
     return bool(row and row[0])

@@ -1,12 +1,12 @@
 """Fold: finds the record with the greatest version of each key of a topic, without decoding any.
 
-Keys are compared exactly, never by a hash alone, and records of a key as in live delivery: the
-greatest version wins, the first among equal ones. One entry is kept for each key; records are added
-in portions at least as large as all entries, so each key is compared only a few times.
+Keys are compared exactly, never by a hash alone. As in live delivery, the record with the greatest
+version wins, and the first one among equal versions. There is one entry for each key. Records are
+merged in portions at least as large as all entries, so each key is compared only a few times.
 
-A single record does not suffice for keys with an unreadable record, or for keys whose newest record
-omits unchanged values that only an earlier one has. These keys are listed, and all their records
-are delivered as in live delivery.
+One record does not suffice for a key with an unreadable record, or if the newest record omits
+unchanged values that only an earlier one has. The fold lists these keys, and the replay delivers
+all their records as in live delivery.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Fold:
             self._merge()
 
     def add_truncates(self, versions: Integers, rows: Integers) -> None:
-        """Adds truncates: older records are gone."""
+        """Adds truncates, which make older records obsolete."""
         if len(versions) and versions.max() > self.truncated:
             place = int(versions.argmax())
             self.truncated, self.truncate_row = int(versions[place]), int(rows[place])
@@ -121,11 +121,11 @@ class Fold:
         best = np.flatnonzero(versions == greatest[codes])
         if len(best) > len(keys):  # equal versions: the first in the topic is written last
             best = best[np.argsort(-offsets[best], kind="stable")]
-        places = np.empty(len(keys), np.int64)
-        places[codes[best]] = best
+        newest = np.empty(len(keys), np.int64)
+        newest[codes[best]] = best
         rows = np.concatenate([part.rows for part in parts])
-        kept = np.concatenate([part.kept for part in parts])
-        self._newest = KeyedRecords(keys, greatest, offsets[places], rows[places], kept[places])
+        keeping = np.concatenate([part.kept for part in parts])
+        self._newest = KeyedRecords(keys, greatest, offsets[newest], rows[newest], keeping[newest])
 
 
 @dataclass(slots=True)
@@ -180,12 +180,12 @@ def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:
         keys: The keys.
         moved: The former keys of rows, by their current key.
     """
-    found, ahead = set(keys), list(keys)
+    reached, ahead = set(keys), list(keys)
     while ahead:
-        former = moved.get(ahead.pop(), set()) - found
-        found |= former
+        former = moved.get(ahead.pop(), set()) - reached
+        reached |= former
         ahead += former
-    return found
+    return reached
 
 
 def old_keys(headers: pa.Array, keys: pa.Array) -> dict[str, set[str]]:
@@ -201,11 +201,11 @@ def old_keys(headers: pa.Array, keys: pa.Array) -> dict[str, set[str]]:
     named = pc.equal(inner.field("key"), OLD_KEY_HEADER)
     if not pc.any(named).as_py():
         return {}
-    found: dict[str, set[str]] = {}
+    old_by_new: dict[str, set[str]] = {}
     parents = pc.list_parent_indices(headers).filter(named)
     values = map(canonical, inner.field("value").filter(named).to_pylist())
     for parent, old in zip(parents.to_pylist(), values, strict=True):
         new = keys[parent].as_py()
         if new is not None and old is not None:
-            found.setdefault(new, set()).add(old.decode())
-    return found
+            old_by_new.setdefault(new, set()).add(old.decode())
+    return old_by_new

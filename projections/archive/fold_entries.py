@@ -46,14 +46,14 @@ def folded_rows(entries: pa.Table) -> FoldedRows:
         for kind in (CHANGE, UNREAD, LOOSE, TRUNCATE)
     }
     changes = by_kind[CHANGE].sort_by("row")
-    kept = changes.filter(changes["kept"])
+    keeping = changes.filter(changes["kept"])
     truncates = by_kind[TRUNCATE].to_pylist()
     # the first among equal versions, as in a survey
     newest = max(truncates, key=lambda each: (each["version"], -each["row"]), default=None)
     return FoldedRows(
         row_numbers(changes),
         np.asarray(changes["version"].to_numpy(), np.int64),
-        dict(zip(kept["key"].to_pylist(), kept["version"].to_pylist(), strict=True)),
+        dict(zip(keeping["key"].to_pylist(), keeping["version"].to_pylist(), strict=True)),
         set(by_kind[UNREAD]["key"].to_pylist()),
         by_kind[LOOSE]["row"].to_pylist(),
         0 if newest is None else newest["version"],

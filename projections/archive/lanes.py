@@ -92,7 +92,7 @@ class ReplayStep:
 
 
 def engine_of(lane: ReplayLane) -> BulkEngine | None:
-    """Returns the engine that fills a lane in bulk; None if it holds what engines refuse."""
+    """Returns the engine that fills a lane in bulk; None if an engine refuses one of its views."""
     plan, *others = lane.plans
     return lane.target.bulk if not others and bulk_refusal(plan) is None else None
 
@@ -104,17 +104,17 @@ def goes_in_bulk(
     state: ReplayState | None,
     had: Had | None,
 ) -> bool:
-    """Whether engines fill what they can: in a replay that they begin, to its end.
+    """Returns whether a replay uses engines; it does so from beginning to end, or not at all.
 
-    A bulk write reads no existing row, so the table has to be empty before. A replay that continued
-    without engines, or that is a catch-up round, ends without them.
+    A bulk write reads no existing row, so the table must be empty before. A catch-up round, and a
+    replay that was once continued without engines, use none.
 
     Args:
         lanes: The lanes.
         scan: The archive.
         options: How the replay runs.
         state: Where it resumes; None if it begins.
-        had: What the views have already; None for a whole replay.
+        had: The records that the views already have; None for a complete replay.
     """
     engines = [(lane, engine) for lane in lanes if (engine := engine_of(lane)) is not None]
     if not engines or had is not None or options.taken is not None:
@@ -135,9 +135,9 @@ def bulk_refusal(plan: ViewPlan) -> str | None:
 
 
 def folded(plan: ViewPlan) -> bool:
-    """Whether only the newest record of each key counts for a view.
+    """Returns whether only the newest record of each key counts for a view.
 
-    Keys of some types may be equal and written in different ways; see `one_form`.
+    It does not if equal keys may be written in different ways, as for some types; see `one_form`.
     """
     if plan.events is not None or plan.history is not None or plan.append_only:
         return False
@@ -149,10 +149,10 @@ def folded(plan: ViewPlan) -> bool:
 
 
 def from_all(plan: ViewPlan) -> bool:
-    """Whether an engine fills a view from all records of its topics together.
+    """Returns whether an engine fills a view from all records of its topics together.
 
-    Otherwise it folds the topic. A commit in bulk looks at no row, so it cannot have the newest
-    records of one topic where those of another may be of the same rows.
+    Otherwise it folds the topic. A commit in bulk reads no existing row, so it must not have only
+    one topic's records if records of another topic may be of the same rows.
     """
     return not folded(plan) or len(plan.topics) > 1
 
@@ -179,7 +179,7 @@ def steps_of(lanes: Sequence[ReplayLane], *, in_bulk: bool) -> Iterator[ReplaySt
 
 
 def _folds(lane: ReplayLane, *, in_bulk: bool) -> bool:
-    """Whether a lane takes the newest record of each key of a topic."""
+    """Returns whether a lane reads only the newest record of each key of a topic."""
     (plan, *_) = lane.plans
     return folded(plan) and not (in_bulk and engine_of(lane) is not None and from_all(plan))
 
@@ -187,7 +187,7 @@ def _folds(lane: ReplayLane, *, in_bulk: bool) -> bool:
 def _passes(
     topic: str, fold: FoldKey | None, lanes: Sequence[ReplayLane], *, in_bulk: bool
 ) -> Iterator[ReplayStep]:
-    """The passes of lanes with an engine, each its own, then one of all others together."""
+    """Yields the passes: one for each lane with an engine, then one for all others together."""
     engines = {lane: engine_of(lane) if in_bulk else None for lane in lanes}
     for lane, engine in engines.items():
         if engine is not None:
@@ -199,8 +199,8 @@ def _passes(
 
 def in_turn(plans: Iterable[ViewPlan]) -> list[str]:
     """Returns the topics of views, those of former names first: later rows may need theirs."""
-    found: dict[str, None] = {}
+    topics: dict[str, None] = {}
     for plan in plans:
         for topic in reversed([*plan.topics]):
-            found.setdefault(topic)
-    return list(found)
+            topics.setdefault(topic)
+    return list(topics)

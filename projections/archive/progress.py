@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from projections.common.throttle import Throttle
 
-TOLD_EVERY_S: Final = 0.5
+REPORT_EVERY_S: Final = 0.5
 _DELIVERED_WEIGHT: Final = 20
 """Cost of delivering a record, relative to inspecting one."""
 
@@ -31,7 +31,7 @@ def rest(throttle: Throttle) -> None:
 
 def stopped() -> ReplayStoppedError:
     """Returns the error of a stopped replay."""
-    return ReplayStoppedError("the replay was stopped", hint="it goes on where it was")
+    return ReplayStoppedError("the replay was stopped", hint="it continues where it stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Meter:
     """Counts records, and reports at intervals.
 
     Args:
-        tell: Receives the reports.
+        on_progress: Receives the reports.
     """
 
-    def __init__(self, tell: Callable[[ReplayProgress], None]) -> None:
-        self._tell = tell
-        self._began = self._told = time.monotonic()
+    def __init__(self, on_progress: Callable[[ReplayProgress], None]) -> None:
+        self._on_progress = on_progress
+        self._began = self._reported_at = time.monotonic()
         self._had = 0
         self.rows = self.looked_at = self.to_deliver = self.delivered = self.written = 0
 
@@ -76,17 +76,17 @@ class Meter:
         self.delivered += records
         self._had += records * _DELIVERED_WEIGHT
 
-    def tell(self, *, now: bool = False) -> None:
+    def report(self, *, now: bool = False) -> None:
         """Reports the progress, unless it did so shortly before."""
         at = time.monotonic()
-        if not now and at - self._told < TOLD_EVERY_S:
+        if not now and at - self._reported_at < REPORT_EVERY_S:
             return
-        self._told = at
+        self._reported_at = at
         done = self.looked_at + self.delivered * _DELIVERED_WEIGHT
         every = self.rows + self.to_deliver * _DELIVERED_WEIGHT
         worked_s = max(at - self._began, 1e-6)
         own = done - self._had
-        self._tell(
+        self._on_progress(
             ReplayProgress(
                 self.looked_at,
                 self.rows,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from projections.archive.progress import ReplayProgress
 
-NOTED_EVERY_S: Final = 2.0
+WRITE_EVERY_S: Final = 2.0
 """Shortest time between two records of figures, seconds: each is a row written in the source."""
 
 _FIGURES: Final = "figures"
@@ -44,22 +44,22 @@ class ProgressWriter:
     """Records the progress of one replay, or of a numbered catch-up round.
 
     Args:
-        noted: The earlier record; None for a replay that begins.
+        stored: The earlier record; None for a replay that begins.
         write: Stores the record.
-        tell: Also receives the progress.
+        on_progress: Also receives the progress.
     """
 
     def __init__(
         self,
-        noted: Mapping[str, Any] | None,
+        stored: Mapping[str, Any] | None,
         write: Callable[[Mapping[str, Any]], None],
-        tell: Callable[[ReplayProgress], None],
+        on_progress: Callable[[ReplayProgress], None],
         lap: int = 0,
     ) -> None:
-        self._state = {name: each for name, each in (noted or {}).items() if name in _STATE}
+        self._state = {name: each for name, each in (stored or {}).items() if name in _STATE}
         self._figures: dict[str, Any] = {}
         self._write = write
-        self._tell = tell
+        self._on_progress = on_progress
         self._lap = lap
         self._written = time.monotonic()
 
@@ -69,31 +69,31 @@ class ProgressWriter:
         return state_of(self._state)
 
     def note(self, state: ReplayState) -> None:
-        """Records where it would continue if it ended now."""
+        """Records where it would continue if it ended at this point."""
         self._state = msgspec.to_builtins(state)
         self._written = time.monotonic()
         self._write({**self._state, **self._figures})
 
-    def told(self, now: ReplayProgress) -> None:
+    def report(self, now: ReplayProgress) -> None:
         """Records the progress, unless it did so shortly before."""
         known = now.looked_at >= now.rows > 0
         done, total = now.looked_at + now.delivered, now.rows + now.to_deliver
         share = round(min(1.0, done / total), 3) if known else None
-        left = round(max(0.0, now.seconds_left), 1) if known and now.seconds_left else None
-        self._figures = {_FIGURES: [done, total, share, left, self._lap]}
-        self._tell(replace(now, lap=self._lap))
-        if time.monotonic() > self._written + NOTED_EVERY_S:
+        seconds_left = round(max(0.0, now.seconds_left), 1) if known and now.seconds_left else None
+        self._figures = {_FIGURES: [done, total, share, seconds_left, self._lap]}
+        self._on_progress(replace(now, lap=self._lap))
+        if time.monotonic() > self._written + WRITE_EVERY_S:
             self._written = time.monotonic()
             self._write({**self._state, **self._figures})
 
 
-def state_of(noted: Mapping[str, Any] | None) -> ReplayState | None:
+def state_of(stored: Mapping[str, Any] | None) -> ReplayState | None:
     """Returns where a replay continues; None if it has not written anything."""
-    found = {name: each for name, each in (noted or {}).items() if name in _STATE}
-    return ReplayState.from_json(msgspec.json.encode(found)) if found else None
+    state = {name: each for name, each in (stored or {}).items() if name in _STATE}
+    return ReplayState.from_json(msgspec.json.encode(state)) if state else None
 
 
-def figures_of(noted: Mapping[str, Any] | None) -> Figures | None:
+def figures_of(stored: Mapping[str, Any] | None) -> Figures | None:
     """Returns the last recorded figures of a replay; None without any."""
-    found = (noted or {}).get(_FIGURES)
-    return None if found is None else Figures(*found)
+    figures = (stored or {}).get(_FIGURES)
+    return None if figures is None else Figures(*figures)

@@ -71,10 +71,10 @@ def _values(batch: pa.RecordBatch) -> list[bytes | None]:
 
 def _bytes(text: pa.Array, raw: pa.Array) -> list[bytes | None]:
     """Returns values as bytes: of the text, or the raw ones if there is no text."""
-    found = text.cast(pa.large_binary())
-    if found.null_count and raw.null_count < len(raw):
-        found = pc.coalesce(found, raw.cast(pa.large_binary()))
-    values: list[bytes | None] = found.to_pylist()
+    encoded = text.cast(pa.large_binary())
+    if encoded.null_count and raw.null_count < len(raw):
+        encoded = pc.coalesce(encoded, raw.cast(pa.large_binary()))
+    values: list[bytes | None] = encoded.to_pylist()
     return values
 
 

@@ -1,8 +1,8 @@
 """Replay: fills views from the archive of their source, in bulk.
 
-The result is what live delivery would make of the same records. A mirror needs the newest record of
-each key only, so only that one is decoded and written. Keys that need more than one record, and
-views that need every record, are delivered as in live delivery, in the topics' order.
+The result is the same as that of live delivery. A mirror needs only the newest record of each key,
+so only that one is decoded and written. Keys that need more than one record, and views that need
+every record, are delivered as in live delivery, in the topics' order.
 
 The stores guard these writes like all others, so a part may be written twice: a killed replay
 resumes at its current part. The live stream continues from `ReplayResult.ends`, or from an earlier
@@ -79,12 +79,12 @@ def replay(
 ) -> ReplayResult:
     """Fills views from the archive.
 
-    The version of the archive that is read stays as it is meanwhile, whatever its maintenance does.
+    Maintenance keeps the version of the archive that is read until the replay has ended.
 
     Args:
         archive: Folder of the archive.
         targets: The stores to fill.
-        options: How.
+        options: How the replay runs.
 
     Returns:
         The result.
@@ -126,11 +126,11 @@ def _opened(
             if scan.rows >= 0:  # opens every file
                 return scan, state, state.had
         except (ArchiveMissingError, FileNotFoundError):
-            pass  # all that was done is there, and does no harm when it comes again
+            pass  # what was written stays, and may be written again
     if had is not None and had.mark is not None:
         try:
             scan = ArchiveScan(archive, topics, version=options.version, beyond=had.mark)
-        except ArchiveMissingError:  # no one can tell any more which files have nothing new
+        except ArchiveMissingError:  # it is unknown which files have no new records
             had = Had(had.ends)
         else:
             return scan, None, had
@@ -160,7 +160,7 @@ class _Run:
         self._in_bulk = goes_in_bulk(self._lanes, scan, options, state, had)
         if state is not None and (state.form != STEPS or (state.bulk and not self._in_bulk)):
             self._in_bulk = False
-            # what is there is guarded by its versions, and done again record by record
+            # rows already written have versions, so all records may be written again, one by one
             state = msgspec.structs.replace(state, step=0, part=0, bulk=False, form=STEPS)
             self._state = state
         self._mark = f"headwater.replay.{scan.mark.version}.{scan.mark.files[:32]}"
@@ -174,8 +174,8 @@ class _Run:
         self._taken = options.taken or RecordFilter(
             through, since=None if had is None else had.offsets
         )
-        self._left_keys: dict[FoldKey, set[str]] = {}
-        self._left_rows = defaultdict[ReplayLane, "Integers"](lambda: np.empty(0, np.int64))
+        self._undecided: dict[FoldKey, set[str]] = {}
+        self._unwritten = defaultdict[ReplayLane, "Integers"](lambda: np.empty(0, np.int64))
         self._aside: list[list[UnappliedRecord]] = [[] for _ in targets]
         self._truncated: list[dict[str, int]] = [{} for _ in targets]
 
@@ -186,8 +186,8 @@ class _Run:
         bulk = {step.fold: step.bulk for step in self._steps if step.fold and step.bulk}
         self._survey = survey = ArchiveSurvey(scan, folds, self._taken, self._keeping(), bulk)
         survey.run(self._looked_at)
-        for topic, found in survey.topics.items():
-            self._check(topic, found)
+        for topic, topic_survey in survey.topics.items():
+            self._check(topic, topic_survey)
         survey.adopt({key: self._folded_in_bulk(engine, key) for key, engine in bulk.items()})
         meter.to_deliver = sum(map(self._records_of, self._steps))
         for target, sink in zip(self._targets, self._sinks, strict=True):
@@ -208,28 +208,28 @@ class _Run:
                 meter.skip(self._records_of(step))
                 continue
             self._do(step, msgspec.structs.replace(begin, step=number, part=0), begin)
-        meter.tell(now=True)
+        meter.report(now=True)
         return ReplayResult(
             ends,
             scan.mark,
-            sum(found.rows for found in survey.topics.values()),
+            sum(topic_survey.rows for topic_survey in survey.topics.values()),
             self._counts(),
             self._aside,
             self._truncated,
             self._swept(ends),
         )
 
-    def _check(self, topic: str, found: TopicSurvey) -> None:
+    def _check(self, topic: str, survey: TopicSurvey) -> None:
         archived = self._options.archived
         if self._had is None:
-            completeness.check(self._scan, topic, found, archived, self._options.whole)
+            completeness.check(self._scan, topic, survey, archived, self._options.whole)
             return
         since = {number: end for (name, number), end in self._had.offsets.items() if name == topic}
-        completeness.check_since(self._archive, self._scan, topic, found, archived, since)
+        completeness.check_since(self._archive, self._scan, topic, survey, archived, since)
 
     def _looked_at(self, rows: int) -> None:
         self._meter.looked_at += rows
-        self._meter.tell()
+        self._meter.report()
         rest(self._throttle)
 
     def close(self) -> None:
@@ -246,19 +246,19 @@ class _Run:
             self._options.note(self._here(step, at, number + 1))
 
     def _here(self, step: ReplayStep, at: ReplayState, part: int) -> ReplayState:
-        """Returns where a replay that ends now continues."""
-        if not step.chains and any(len(self._left_rows.get(lane, ())) for lane in step.lanes):
-            return msgspec.structs.replace(at, part=0)  # they have to be found again
-        if step.fold is None or not self._left_keys.get(step.fold):
+        """Returns where a replay that ends at this point continues."""
+        if not step.chains and any(len(self._unwritten.get(lane, ())) for lane in step.lanes):
+            return msgspec.structs.replace(at, part=0)  # the unwritten rows must be collected again
+        if step.fold is None or not self._undecided.get(step.fold):
             return msgspec.structs.replace(at, part=part)
-        # which keys are left to their other records is not noted: they have to be found again
+        # the undecided keys are not stored: they must be collected again
         first = next(n for n, each in enumerate(self._steps) if each.fold == step.fold)
         return msgspec.structs.replace(at, step=first, part=0)
 
     def _parts(self, step: ReplayStep, first: int) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
         """Yields the parts of a step from one on, each a number of batches."""
         if step.fold is None and step.bulk is not None:
-            if not first:  # else it was done, and nothing was left
+            if not first:  # otherwise the step was completed
                 yield from self._from_all(step, step.bulk)
             return
         if step.fold is None or step.chains:
@@ -283,57 +283,57 @@ class _Run:
             if step.bulk is not None:
                 self._fill(step, step.bulk, part, number + 1)
             yield self._chosen(part) if step.bulk is None else ()
-        yield from self._left_of(step)
+        yield from self._unwritten_of(step)
 
-    def _left_of(self, step: ReplayStep) -> Iterator[Iterable[pa.RecordBatch]]:
-        """Yields what was not written in bulk.
+    def _unwritten_of(self, step: ReplayStep) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yields the records that were not written in bulk, after all commits in bulk.
 
-        That comes after all commits in bulk. They look at no row, so none may be there yet that
-        another form of a key names.
+        A commit in bulk reads no existing row, so there must be none yet under another form of
+        one of its keys.
         """
-        for left in [self._left_rows[lane] for lane in step.lanes]:
-            for start in range(0, len(left), PART_RECORDS):
-                yield self._chosen(left[start : start + PART_RECORDS])
+        for rows in [self._unwritten[lane] for lane in step.lanes]:
+            for start in range(0, len(rows), PART_RECORDS):
+                yield self._chosen(rows[start : start + PART_RECORDS])
 
     def _fill(self, step: ReplayStep, engine: BulkEngine, rows: Integers, number: int) -> None:
-        """Writes newest records in bulk; notes the numbers of those that were not written."""
+        """Writes newest records in bulk; stores the numbers of those that were not written."""
         (lane,) = step.lanes
         (plan,) = lane.plans
         share, held = self._options.share, lane.target.held
         part = BulkPart(
             mark=self._mark, share=share, held=held, topic=step.topic, rows=rows, number=number
         )
-        found = engine.fill(self._scan, plan, part, self._delivered)
-        left = self._counted(lane, len(rows), found)
-        self._left_rows[lane] = np.concatenate([self._left_rows[lane], left])
+        filled = engine.fill(self._scan, plan, part, self._delivered)
+        unwritten = self._counted(lane, len(rows), filled)
+        self._unwritten[lane] = np.concatenate([self._unwritten[lane], unwritten])
 
-    def _counted(self, lane: ReplayLane, records: int, found: Filled) -> Integers:
-        """Counts what was written in bulk; returns the numbers of what was not."""
+    def _counted(self, lane: ReplayLane, records: int, filled: Filled) -> Integers:
+        """Counts the records written in bulk; returns the numbers of the others."""
         (plan,) = lane.plans
-        count, done = lane.delivery.counts[plan.name], records - len(found.left)
-        count.records += done
-        count.filtered += found.filtered
-        count.applied += done - found.filtered
-        count.changes += Applied(found.upserted, found.deleted)
-        self._meter.to_deliver += len(found.left)
+        count, written = lane.delivery.counts[plan.name], records - len(filled.left)
+        count.records += written
+        count.filtered += filled.filtered
+        count.applied += written - filled.filtered
+        count.changes += Applied(filled.upserted, filled.deleted)
+        self._meter.to_deliver += len(filled.left)
         self._meter.written = sum(each.written for each in self._lanes)
-        return found.left
+        return filled.left
 
     def _from_all(
         self, step: ReplayStep, engine: BulkEngine
     ) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
-        """Fills a view in bulk with the first of its topics, then yields what is left of this one.
+        """Fills a view in bulk with its first topic; yields this topic's unwritten records.
 
-        A row may have records in several topics, so the engine takes them together; what it leaves
-        is delivered topic by topic, as all of it would be without an engine.
+        A row may have records in several topics, so the engine reads all topics together. The
+        records that it does not write are delivered topic by topic, as without an engine.
         """
         (lane,) = step.lanes
-        if lane not in self._left_rows:
-            self._left_rows[lane] = self._filled_from_all(step, lane, engine)
-        left = self._left_rows[lane]
+        if lane not in self._unwritten:
+            self._unwritten[lane] = self._filled_from_all(step, lane, engine)
+        unwritten = self._unwritten[lane]
         yield ()
-        if len(left):
-            yield from ([p] for p in self._in_order(step, lambda _, rows: np.isin(rows, left)))
+        if len(unwritten):
+            yield from ([p] for p in self._in_order(step, lambda _, rows: np.isin(rows, unwritten)))
 
     def _filled_from_all(self, step: ReplayStep, lane: ReplayLane, engine: BulkEngine) -> Integers:
         """Fills a view in bulk; returns the numbers of the records that were not written."""
@@ -350,16 +350,16 @@ class _Run:
             records=sum(records[topic] for topic in ahead),
             digest="" if plan.events is None else plan.events.form.code,
         )
-        found = engine.fill_from_all(self._scan, plan, work, self._delivered)
-        return self._counted(lane, sum(records.values()), found)
+        filled = engine.fill_from_all(self._scan, plan, work, self._delivered)
+        return self._counted(lane, sum(records.values()), filled)
 
     def _delivered(self, records: int) -> None:
         self._meter.delivered += records
-        self._told()
+        self._report()
 
-    def _told(self) -> None:
+    def _report(self) -> None:
         """Reports the progress; the tasks pause themselves."""
-        self._meter.tell()
+        self._meter.report()
         self._throttle.restart()
         if self._throttle.stopped:
             raise stopped()
@@ -367,13 +367,13 @@ class _Run:
     def _folded_in_bulk(self, engine: BulkEngine, key: FoldKey) -> FoldedRows:
         self._meter.rows += self._scan.rows
         taken = self._scan, *key, self._taken
-        found = engine.fold(*taken, self._looked_at_in_bulk)
-        found.look_up = lambda keys: engine.look_up(*taken, keys, self._looked_at_in_bulk)
-        return found
+        folded = engine.fold(*taken, self._looked_at_in_bulk)
+        folded.look_up = lambda keys: engine.look_up(*taken, keys, self._looked_at_in_bulk)
+        return folded
 
     def _looked_at_in_bulk(self, rows: int) -> None:
         self._meter.looked_at += rows
-        self._told()
+        self._report()
 
     def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
         return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
@@ -382,7 +382,7 @@ class _Run:
         choose = self._every(step.topic)
         if step.fold is not None:
             fold = self._survey.folds[step.fold]
-            keys = fold.chained() | self._left_keys.get(step.fold, set())
+            keys = fold.chained() | self._undecided.get(step.fold, set())
             if not keys and not fold.loose_rows:
                 return
             choose = self._of_keys(step.topic, keys, fold)
@@ -406,7 +406,7 @@ class _Run:
             wanted = flags(pc.is_in(batch.column("key"), value_set=names)) | np.isin(rows, loose)
             if fold.truncated:
                 wanted |= rows == fold.truncate_row
-            # rows of other keys had these later than what is taken
+            # other keys may have had these rows after the records that the filter accepts
             return wanted & taken.there(topic, batch)
 
         return chosen
@@ -422,7 +422,7 @@ class _Run:
                     lane.delivery.take(step.topic, made)
                 keys.append(piece.column("key"))
                 self._meter.delivered += piece.num_rows
-                self._meter.tell()
+                self._meter.report()
                 rest(self._throttle)
         for lane in step.lanes:
             lane.delivery.finish()
@@ -430,9 +430,9 @@ class _Run:
         self._meter.written = sum(lane.written for lane in self._lanes)
         passed_over = before != [lane.filtered for lane in step.lanes]
         if step.fold is not None and not step.chains and passed_over:
-            # the newest record of a key says nothing by itself: only a read can tell
-            left = self._left_keys.setdefault(step.fold, set())
-            left.update(chain.from_iterable(each.to_pylist() for each in keys))
+            # the newest record of the key does not count: its other records decide
+            undecided = self._undecided.setdefault(step.fold, set())
+            undecided.update(chain.from_iterable(each.to_pylist() for each in keys))
         rest(self._throttle)
 
     def _set_aside(self, lane: ReplayLane) -> None:
@@ -458,22 +458,22 @@ class _Run:
                 yield ReplayLane(number, target, group, sink)
 
     def _keeping(self) -> set[str]:
-        """Topics of mirrors whose records may keep values."""
+        """Returns the topics of mirrors whose records may omit unchanged values."""
         return {step.topic for step in self._steps if step.fold is not None}
 
     def _records_of(self, step: ReplayStep) -> int:
         if step.fold is None:
             return self._survey.topics[step.topic].rows
         if step.chains:
-            return 0  # rather few, and known only when they come
+            return 0  # few, and unknown in advance
         fold = self._survey.folds[step.fold]
         return len(fold.rows(fold.chained()))
 
     def _counts(self) -> list[dict[str, ViewCount]]:
-        found: list[dict[str, ViewCount]] = [{} for _ in self._targets]
+        counts: list[dict[str, ViewCount]] = [{} for _ in self._targets]
         for lane in self._lanes:
-            found[lane.number] |= lane.delivery.counts
-        return found
+            counts[lane.number] |= lane.delivery.counts
+        return counts
 
     def _swept(self, ends: Offsets) -> list[Swept]:
         """Removes rows that the newest snapshots do not have."""
@@ -482,14 +482,14 @@ class _Run:
             for topic, read in self._options.whole.items()
             if read.read_lsn is not None
         }
-        found = []
+        swept = []
         for number, (target, sink) in enumerate(zip(self._targets, self._sinks, strict=True)):
             for plan in target.plans:
                 sweep = None if plan.behind else sweeps.due(plan, whole)
                 if sweep is not None and sweep.covered_by(ends):
                     removed = sink.get().sweep(plan, sweep.below_version, self._options.spans)
-                    found.append(Swept(number, plan.name, sweep, removed))
-        return found
+                    swept.append(Swept(number, plan.name, sweep, removed))
+        return swept
 
     @staticmethod
     def _ends_of(state: ReplayState) -> Offsets:

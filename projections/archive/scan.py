@@ -1,8 +1,8 @@
 """ArchiveScan: one version of an archive, read file by file in bounded memory.
 
 It opens only files that may have a wanted topic, by the table's statistics, and reads only the
-requested columns. Row numbers are the same in every pass over one version, so one pass can read
-what another has chosen.
+requested columns. Row numbers are the same in every pass over one version, so a pass can read the
+rows that an earlier one chose.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class ArchiveScan:
         for _, batch in self.read(names):
             own = pc.is_in(_undone(batch.column("topic")), wanted)
             if pc.any(own).as_py():
-                found = batch.filter(own).select(list(columns))
+                chosen = batch.filter(own).select(list(columns))
                 yield pa.RecordBatch.from_arrays(
-                    [_undone(column) for column in found.columns], names=list(columns)
+                    [_undone(column) for column in chosen.columns], names=list(columns)
                 )
 
     def chosen(
@@ -229,7 +229,7 @@ def _paths(archive: str, mark: ArchiveMark | None) -> frozenset[str]:
     paths: list[str] = actions.column("path").to_pylist()
     if _digest(paths) != mark.files:
         raise ArchiveMissingError(
-            "the archive is not the one that was read before", detail=f"version {mark.version}"
+            "the archive was replaced since it was read", detail=f"version {mark.version}"
         )
     return frozenset(paths)
 
@@ -239,13 +239,13 @@ def _digest(paths: Iterable[str]) -> str:
 
 
 def _nulls(group: Any, names: Collection[str]) -> dict[str, int]:
-    found = {}
-    for place in range(group.num_columns):
-        column = group.column(place)
-        said = column.statistics if column.path_in_schema in names else None
-        if said is not None and said.has_null_count:
-            found[column.path_in_schema] = said.null_count
-    return found
+    null_counts = {}
+    for number in range(group.num_columns):
+        column = group.column(number)
+        statistics = column.statistics if column.path_in_schema in names else None
+        if statistics is not None and statistics.has_null_count:
+            null_counts[column.path_in_schema] = statistics.null_count
+    return null_counts
 
 
 def _opened(path: Path) -> pq.ParquetFile:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from projections.common.offsets import Offsets
 
 SAMPLED_EVERY: Final = 1024
-"""Of the offsets of a topic, as many are kept as tell where to cut it."""
+"""Number of a topic's offsets in the sample that determines where it is divided."""
 
 _COLUMNS: Final = ("topic", "partition", "offset", "op", "epoch", "lsn", "key")
 _LAID_OUT: Final = ("topic", "partition", "offset")
@@ -86,18 +86,18 @@ class TopicSurvey:
     @property
     def ends(self) -> dict[int, int]:
         """The offset after the last accepted record of each partition that has any."""
-        found: dict[int, int] = {}
+        ends: dict[int, int] = {}
         for piece in self.pieces:
-            found[piece.partition] = max(piece.last + 1, found.get(piece.partition, 0))
-        return found
+            ends[piece.partition] = max(piece.last + 1, ends.get(piece.partition, 0))
+        return ends
 
 
 class RecordFilter:
     """Decides which records are read.
 
     Args:
-        through: Offsets below which they are, by topic and partition; all where not named.
-        since: Offsets from which on they are, by topic and partition; all where not named.
+        through: Offset below which records are read, by topic and partition; no limit without one.
+        since: Offset from which records are read, by topic and partition; no limit without one.
     """
 
     def __init__(
@@ -117,18 +117,18 @@ class RecordFilter:
     def there(self, topic: str, batch: pa.RecordBatch) -> Flags:
         """Whether the records of a topic are inspected at all."""
         offsets = integers(batch.column("offset"))
-        found = np.ones(batch.num_rows, np.bool_)
+        inspected = np.ones(batch.num_rows, np.bool_)
         if not self._through and not self._since:
-            return found
+            return inspected
         partitions = integers(batch.column("partition"))
         for partition in np.unique(partitions).tolist():
             end = self._through.get((topic, partition))
             if end is not None:
-                found &= (partitions != partition) | (offsets < end)
+                inspected &= (partitions != partition) | (offsets < end)
             begin = self._since.get((topic, partition))
             if begin is not None:
-                found &= (partitions != partition) | (offsets >= begin)
-        return found
+                inspected &= (partitions != partition) | (offsets >= begin)
+        return inspected
 
 
 class ArchiveSurvey:
@@ -138,7 +138,7 @@ class ArchiveSurvey:
         scan: The archive.
         folds: Topics to fold, each with the version before which records do not count.
         taken: The filter of records.
-        kept: Topics whose records may keep values.
+        keeping: Topics whose records may omit unchanged values.
         elsewhere: Which of `folds` an engine folds; see `adopt`.
     """
 
@@ -147,24 +147,24 @@ class ArchiveSurvey:
         scan: ArchiveScan,
         folds: Collection[FoldKey],
         taken: RecordFilter,
-        kept: Collection[str] = (),
+        keeping: Collection[str] = (),
         elsewhere: Collection[FoldKey] = (),
     ) -> None:
         self._scan = scan
         self._taken = taken
-        self._kept = frozenset(kept)
+        self._keeping = frozenset(keeping)
         self.own = {key: Fold() for key in folds if key not in elsewhere}
         self._only_lays_out = bool(folds) and not self.own
         self.folds: dict[FoldKey, Fold | FoldedRows] = {**self.own}
         self.topics = {topic: TopicSurvey() for topic in scan.topics}
 
-    def run(self, done: Callable[[int], None] = lambda _: None) -> None:
+    def run(self, on_inspected: Callable[[int], None] = lambda _: None) -> None:
         """Runs the survey.
 
         Args:
-            done: Receives the number of inspected rows.
+            on_inspected: Receives the number of inspected rows.
         """
-        self.look(enumerate(self._scan.blocks), done)
+        self.look(enumerate(self._scan.blocks), on_inspected)
         for topic in {topic for topic, _ in self.own}:
             self._follow_moves(topic)
 
@@ -175,22 +175,24 @@ class ArchiveSurvey:
             self._follow_moves(topic)
 
     def look(
-        self, blocks: Iterable[tuple[int, Block]], done: Callable[[int], None] = lambda _: None
+        self,
+        blocks: Iterable[tuple[int, Block]],
+        on_inspected: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Inspects some blocks.
 
         Args:
             blocks: The blocks, by number.
-            done: Receives the number of inspected rows.
+            on_inspected: Receives the number of inspected rows.
         """
-        names = [*_COLUMNS, *self._taken.columns, *(["after"] if self._kept else [])]
+        names = [*_COLUMNS, *self._taken.columns, *(["after"] if self._keeping else [])]
         for number, block in blocks:
             extra = [] if self._scan.only_tombstones(block) else ["source", "raw_value"]
             columns = list(_LAID_OUT) if self._only_lays_out else [*names, *extra]
             for first, batch in self._scan.read(columns, [block]):
                 for topic, chosen in by_topic(batch, self._scan.topics):
                     self._take(topic, number, first, batch, chosen)
-                done(batch.num_rows)
+                on_inspected(batch.num_rows)
 
     def ends(self) -> Offsets:
         """Returns the offset after the last record of each partition that has any."""
@@ -217,7 +219,7 @@ class ArchiveSurvey:
         if not folds:
             return
         for ahead, fold in folds.items():
-            self._fold(fold, ahead, batch, rows, kept=topic in self._kept)
+            self._fold(fold, ahead, batch, rows, keeping=topic in self._keeping)
 
     @staticmethod
     def _lay_out(survey: TopicSurvey, number: int, batch: pa.RecordBatch) -> None:
@@ -243,7 +245,7 @@ class ArchiveSurvey:
 
     @staticmethod
     def _fold(
-        fold: Fold, left_to_read: int, batch: pa.RecordBatch, rows: Integers, *, kept: bool
+        fold: Fold, left_to_read: int, batch: pa.RecordBatch, rows: Integers, *, keeping: bool
     ) -> None:
         key, versions = batch.column("key"), versions_of(batch)
         keyed, truncates, tombstones, named = classified(batch)
@@ -255,7 +257,7 @@ class ArchiveSurvey:
         if not taken.any():
             return
         keeps = np.zeros(len(rows), np.bool_)
-        if kept:
+        if keeping:
             for mark in UNCHANGED_MARKS:
                 keeps |= flags(pc.match_substring(batch.column("after"), mark.decode()))
         fold.add(
@@ -269,7 +271,7 @@ class ArchiveSurvey:
         )
 
     def _follow_moves(self, topic: str) -> None:
-        """Finds the former keys of rows, where a row may have its values from one."""
+        """Collects the former keys of rows, whose records may have the rows' unchanged values."""
         folds = [fold for (name, _), fold in self.folds.items() if name == topic]
         if not any(fold.chained() for fold in folds):
             return
@@ -280,23 +282,23 @@ class ArchiveSurvey:
             for name, chosen in by_topic(batch, [topic]):
                 own = batch if chosen is None else batch.filter(pa.array(chosen))
                 if name == topic:
-                    found = old_keys(own.column("headers"), own.column("key"))
+                    old_by_new = old_keys(own.column("headers"), own.column("key"))
                     for fold in folds:
-                        for new, olds in found.items():
+                        for new, olds in old_by_new.items():
                             fold.moved.setdefault(new, set()).update(olds)
 
 
 def by_topic(batch: pa.RecordBatch, topics: Collection[str]) -> list[tuple[str, Flags | None]]:
-    """Returns which rows of a batch are of which topic; None for all of them."""
+    """Returns the topics of a batch, with the rows of each; None for all of them."""
     column = batch.column("topic")
     names = column.dictionary.to_pylist()
     codes = column.indices.to_numpy(zero_copy_only=False)
-    found: list[tuple[str, Flags | None]] = []
+    chosen: list[tuple[str, Flags | None]] = []
     for code in np.unique(codes).tolist():
         if names[code] in topics:
             own = codes == code
-            found.append((names[code], None if own.all() else own))
-    return found
+            chosen.append((names[code], None if own.all() else own))
+    return chosen
 
 
 def classified(batch: pa.RecordBatch) -> tuple[Flags, Flags, Flags, Flags]:
@@ -314,24 +316,24 @@ def classified(batch: pa.RecordBatch) -> tuple[Flags, Flags, Flags, Flags]:
 
 
 def versions_of(batch: pa.RecordBatch) -> Integers:
-    """Versions of records; 0 of those that have none."""
+    """Returns the versions of records; 0 for records without one."""
     return integers(batch.column("epoch")) << VERSION_LSN_BITS | integers(batch.column("lsn"))
 
 
 def integers(column: pa.Array) -> Integers:
-    """A column of whole numbers, 0 for NULL."""
+    """Returns a column of whole numbers, with 0 for NULL."""
     if column.null_count:
         column = column.fill_null(0)
-    found: Integers = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return found
+    numbers: Integers = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return numbers
 
 
 def flags(column: pa.Array) -> Flags:
-    """A column of answers, no for NULL."""
+    """Returns a column of booleans, with False for NULL."""
     if column.null_count:
         column = column.fill_null(False)
-    found: Flags = column.to_numpy(zero_copy_only=False)
-    return found
+    result: Flags = column.to_numpy(zero_copy_only=False)
+    return result
 
 
 def _tombstones(batch: pa.RecordBatch) -> Flags:

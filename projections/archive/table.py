@@ -137,11 +137,13 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def ends(self, places: Mapping[tuple[str, int], str], version: int | None = None) -> Offsets:
+    def ends(
+        self, partitions: Mapping[tuple[str, int], str], version: int | None = None
+    ) -> Offsets:
         """Returns the offset after the last archived record of each partition that has any.
 
         Args:
-            places: Topic, partition and Kafka's topic id, of each partition.
+            partitions: Topic, partition and Kafka's topic id, of each partition.
             version: Version of the table; None for the newest.
 
         Raises:
@@ -149,13 +151,13 @@ class Archive:
         """
         try:
             table = self._table() if version is None else DeltaTable(str(self._folder), version)
-            found = {
+            ends = {
                 place: table.transaction_version(application(place, identity))
-                for place, identity in places.items()
+                for place, identity in partitions.items()
             }
         except (DeltaError, OSError) as error:
             raise _unavailable(error) from None
-        return {place: offset for place, offset in found.items() if offset is not None}
+        return {place: offset for place, offset in ends.items() if offset is not None}
 
     def append(
         self,
@@ -193,7 +195,9 @@ class Archive:
                     made = _rows(batch, there, today)
                     added += made.num_rows
                     yield made
-            except Exception as error:  # an error that passes through the library loses its class
+            except (
+                Exception
+            ) as error:  # an error that is raised through the library loses its class
                 failure.append(error)
                 raise
 
@@ -289,19 +293,19 @@ def record_key(row: Mapping[str, Any]) -> bytes | None:
 
 def _rows(batch: pa.RecordBatch, there: Offsets, today: date) -> pa.RecordBatch:
     """Splits records into columns, without those already archived."""
-    places = zip(*(batch.column(name).to_pylist() for name in GIVEN[:3]), strict=True)
-    new = [offset >= there.get((topic, number), 0) for topic, number, offset in places]
+    positions = zip(*(batch.column(name).to_pylist() for name in GIVEN[:3]), strict=True)
+    new = [offset >= there.get((topic, number), 0) for topic, number, offset in positions]
     if not all(new):
         batch = batch.filter(pa.array(new))
-    given = (batch.column(name).to_pylist() for name in ("key", "value", "epoch"))
-    rows = [_decoded(*record) for record in zip(*given, strict=True)]
+    encoded = (batch.column(name).to_pylist() for name in ("key", "value", "epoch"))
+    rows = [_decoded(*record) for record in zip(*encoded, strict=True)]
     columns = dict(zip(_DECODED, zip(*rows, strict=True), strict=True)) if rows else {}
-    kept = {name: batch.column(name) for name in ("topic", "partition", "offset", "headers")}
-    kept["recorded_at"] = batch.column("timestamp")
-    kept[DAY] = pa.array([today] * batch.num_rows, pa.date32())
+    copied = {name: batch.column(name) for name in ("topic", "partition", "offset", "headers")}
+    copied["recorded_at"] = batch.column("timestamp")
+    copied[DAY] = pa.array([today] * batch.num_rows, pa.date32())
     arrays = [
-        kept[field.name].cast(field.type)
-        if field.name in kept
+        copied[field.name].cast(field.type)
+        if field.name in copied
         else pa.array(columns.get(field.name, ()), field.type)
         for field in SCHEMA
     ]
@@ -368,23 +372,23 @@ def _usual(key: Any, value: Any, epoch: Any) -> tuple[Any, ...]:
 
 
 def _record(key: bytes | None, value: bytes | None, epoch: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(_DECODED)
-    found["key"] = _text(key)
-    if found["key"] is None:
-        found["raw_key"] = key
+    record: dict[str, Any] = dict.fromkeys(_DECODED)
+    record["key"] = _text(key)
+    if record["key"] is None:
+        record["raw_key"] = key
     parts = None if value is None else _parts(value)
     if parts is None:
-        found["raw_value"] = value
+        record["raw_value"] = value
     else:
-        found |= parts
+        record |= parts
     if value is None or epoch is None or not epoch.isdigit():
-        return found
+        return record
     try:
         event = ChangeEvent.parse(key, value, int(epoch))
     except EnvelopeError:
-        return found
+        return record
     at = event.position
-    found |= {
+    record |= {
         "source_table": str(event.table),
         "op": str(event.operation),
         "epoch": at.epoch,
@@ -394,7 +398,7 @@ def _record(key: bytes | None, value: bytes | None, epoch: str | None) -> dict[s
         "transaction_id": event.transaction_id,
         "committed_at": event.committed_at_us,
     }
-    return found
+    return record
 
 
 def _parts(value: bytes) -> dict[str, str | None] | None:

@@ -173,7 +173,7 @@ class _ArchiveRebuild:
             spans=sweeps.spans(connection, plan),
             share=self.filling.share,
             stopped=self.filling.stopped,
-            progress=noting.told,
+            progress=noting.report,
             note=noting.note,
             resume=noting.resumes,
             scratch=spec.config.home,

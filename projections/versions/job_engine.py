@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkPart, BulkTopics, Done
+    from projections.archive.bulk import BulkPart, BulkTopics, OnProgress
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
@@ -67,11 +67,16 @@ class JobEngine:
         return Store.TABLE not in plan.to or untouched(self._config.addresses.tables, plan)
 
     def fold(
-        self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        on_progress: OnProgress,
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share)
-        answer = self._answer(work, done, scan.rows)
+        answer = self._answer(work, on_progress, scan.rows)
         return folded_rows(read_entries(self._files(answer)))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
@@ -81,23 +86,25 @@ class JobEngine:
         left_to_read: int,
         taken: RecordFilter,
         keys: Collection[str],
-        done: Done,
+        on_progress: OnProgress,
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
-        return row_numbers(read_entries(self._files(self._answer(work, done, 0))))
+        return row_numbers(read_entries(self._files(self._answer(work, on_progress, 0))))
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
+    def fill(
+        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, on_progress: OnProgress
+    ) -> Filled:
         """Writes newest records to the tables of a view; see `BulkEngine`."""
-        answer = self._answer(BulkFill(scan, plan, part), done, len(part.rows))
+        answer = self._answer(BulkFill(scan, plan, part), on_progress, len(part.rows))
         left = np.frombuffer(answer.left, np.int64)
         return Filled(answer.upserted, answer.deleted, left)
 
     def fill_from_all(
-        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
+        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, on_progress: OnProgress
     ) -> Filled:
         """Writes a view from all records of its topics; see `BulkEngine`."""
-        answer = self._answer(BulkTopicsFill(scan, plan, work), done, work.records)
+        answer = self._answer(BulkTopicsFill(scan, plan, work), on_progress, work.records)
         left = np.frombuffer(answer.left, np.int64)
         return Filled(answer.upserted, answer.deleted, left, answer.filtered)
 
@@ -105,13 +112,13 @@ class JobEngine:
         folder = self._requests.folder(self._place, answer.id)
         return [folder / name for name in answer.files]
 
-    def _answer(self, work: BulkWork, done: Done, rows: int) -> BulkAnswer:
+    def _answer(self, work: BulkWork, on_progress: OnProgress, rows: int) -> BulkAnswer:
         """Makes a request and waits for the answer.
 
         Raises:
             BulkLostError: The job cannot do it, or is gone.
             RebuildSpaceError: A disk is full.
-            ReplayError: `done` has raised it.
+            ReplayError: `on_progress` has raised it.
         """
         requests, reported = self._requests, 0
         id_, seen_at = requests.ask(self._place, work), time.monotonic()
@@ -121,12 +128,12 @@ class JobEngine:
             if answer is not None and answer.fault is not None:
                 raise _lost(answer.fault, answer.fault_code)
             if answer is not None:
-                done(rows - reported)
+                on_progress(rows - reported)
                 return answer
             if not there:
                 raise BulkLostError("the job's Spark cannot do it", detail="its request is gone")
             now = min(rows, requests.progress(self._place, id_).rows)
-            done(max(0, now - reported))
+            on_progress(max(0, now - reported))
             reported = max(reported, now)
             if requests.server() is not None:
                 seen_at = time.monotonic()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
-    from projections.archive.bulk import BulkPart, BulkTopics, Done
+    from projections.archive.bulk import BulkPart, BulkTopics, OnProgress
     from projections.archive.fold import FoldedRows
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
@@ -108,12 +108,17 @@ class SparkEngine:
         return Store.TABLE not in plan.to or untouched(self._root, plan)
 
     def fold(
-        self, scan: ArchiveScan, topic: str, left_to_read: int, taken: RecordFilter, done: Done
+        self,
+        scan: ArchiveScan,
+        topic: str,
+        left_to_read: int,
+        taken: RecordFilter,
+        on_progress: OnProgress,
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
         what = BulkFold(scan, topic, left_to_read, taken, self._share)
         with self._folding() as folder:
-            return folded_rows(read_entries(self.entries(what, folder, done)))
+            return folded_rows(read_entries(self.entries(what, folder, on_progress)))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
         self,
@@ -122,20 +127,20 @@ class SparkEngine:
         left_to_read: int,
         taken: RecordFilter,
         keys: Collection[str],
-        done: Done,
+        on_progress: OnProgress,
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
         what = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
         with self._folding() as folder:
-            return row_numbers(read_entries(self.entries(what, folder, done)))
+            return row_numbers(read_entries(self.entries(what, folder, on_progress)))
 
-    def entries(self, what: BulkFold, folder: Path, done: Done) -> list[Path]:
+    def entries(self, what: BulkFold, folder: Path, on_progress: OnProgress) -> list[Path]:
         """Folds a topic to files of entries; see `BulkEngine.fold`.
 
         Args:
             what: The topic, and which records of it.
             folder: A folder for them, which the executors share; they are in another below it.
-            done: Told how many more rows were looked at, unless some keys are looked up.
+            on_progress: Receives the number of further rows read, except for a look-up of keys.
 
         Raises:
             RebuildSpaceError: A disk is full.
@@ -164,7 +169,7 @@ class SparkEngine:
 
             rows = scan.rows if what.named is None else 0
             try:
-                found = self._watched(work, lambda: folded.done(len(groups)), done, rows)
+                found = self._watched(work, lambda: folded.done(len(groups)), on_progress, rows)
             except BaseException:
                 files.remove()
                 raise
@@ -172,16 +177,18 @@ class SparkEngine:
                 folded.remove()
         return [files.folder / name for name in found]
 
-    def fill(self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, done: Done) -> Filled:
+    def fill(
+        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, on_progress: OnProgress
+    ) -> Filled:
         """Writes newest records; see `BulkEngine`."""
         work = self._table_filled if Store.TABLE in plan.to else self._store_filled
-        with self._filling(plan, done) as folder:
+        with self._filling(plan, on_progress) as folder:
             files = TaskFiles.made(folder)
             TaskFence(files.folder).open()
-            return work(scan, plan, part, files, done)
+            return work(scan, plan, part, files, on_progress)
 
     def fill_from_all(
-        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, done: Done
+        self, scan: ArchiveScan, plan: ViewPlan, work: BulkTopics, on_progress: OnProgress
     ) -> Filled:
         """Writes a view from all records of its topics; see `BulkEngine`."""
         addresses = None if Store.TABLE in plan.to else self._delivers_to(plan)
@@ -192,15 +199,17 @@ class SparkEngine:
                 return numbers.mapInArrow(tasks.run, tasks.says).toArrow()
 
             so_far = partial(tasks.files.done, tasks.pieces)
-            return self._watched(run, so_far, done, tasks.records)
+            return self._watched(run, so_far, on_progress, tasks.records)
 
-        with self._filling(plan, done) as folder:
+        with self._filling(plan, on_progress) as folder:
             fill = KeyedFill(scan, plan, work, grouped(scan), folder, addresses)
-            return fill.run(results, partial(self._commit_keys, plan, work, done))
+            return fill.run(results, partial(self._commit_keys, plan, work, on_progress))
 
-    def _commit_keys(self, plan: ViewPlan, work: BulkTopics, done: Done, part: KeyedPart) -> None:
+    def _commit_keys(
+        self, plan: ViewPlan, work: BulkTopics, on_progress: OnProgress, part: KeyedPart
+    ) -> None:
         """Commits the rows of some keys; of a history changes, then states, as its sink does."""
-        done(0)  # raises if the request was withdrawn: nothing is written then
+        on_progress(0)  # raises if the request was withdrawn: nothing is written then
         if Store.TABLE not in plan.to:
             return
         if plan.history is None:
@@ -222,27 +231,32 @@ class SparkEngine:
             self._commit(name, part.files[file], work.mark, part.number, numbers)
 
     @contextmanager
-    def _filling(self, plan: ViewPlan, done: Done) -> Iterator[Path]:
+    def _filling(self, plan: ViewPlan, on_progress: OnProgress) -> Iterator[Path]:
         """Gives the folder of the tasks that fill a version, with its tables locked."""
         folder = self._root / f".{plan.name}{FILLING}"
         what = f"view {plan.name}: its version cannot be filled"
         with _named_errors(what, folder), WriterLock(self._root / f".{plan.name}.lock", wait=True):
             while not TaskFence.close_all(folder, POLL_S):  # tasks of one that was killed
-                done(0)
-            done(0)  # raises if it was stopped: nothing is begun then
+                on_progress(0)
+            on_progress(0)  # raises if it was stopped: nothing is begun then
             try:
                 yield folder
             finally:
                 TaskFence.close_all(folder, TASKS_END_S)
 
     def _table_filled(
-        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, files: TaskFiles, done: Done
+        self,
+        scan: ArchiveScan,
+        plan: ViewPlan,
+        part: BulkPart,
+        files: TaskFiles,
+        on_progress: OnProgress,
     ) -> Filled:
         """Has tasks put rows aside, and commits them; deletes first, as every writer does."""
         cuts = _cut(scan, part.rows)
         task = FillRows(scan, plan, part.topic, part.rows, cuts, files, part.held, part.share)
-        said = self._results(task.run, FILLED_DDL, part, cuts, files, done)
-        done(0)  # raises if the request was withdrawn: nothing is written then
+        said = self._results(task.run, FILLED_DDL, part, cuts, files, on_progress)
+        on_progress(0)  # raises if the request was withdrawn: nothing is written then
         deletes, rows = (
             [files.folder / name for name in said.filter(pc.greater(said[of], 0))[file].to_pylist()]
             for file, of in (("deletes_file", "deleted"), ("rows_file", "upserted"))
@@ -252,14 +266,19 @@ class SparkEngine:
         return _filled(said)
 
     def _store_filled(
-        self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, files: TaskFiles, done: Done
+        self,
+        scan: ArchiveScan,
+        plan: ViewPlan,
+        part: BulkPart,
+        files: TaskFiles,
+        on_progress: OnProgress,
     ) -> Filled:
         """Has tasks deliver rows to search or the cache."""
         cuts, address = _cut(scan, part.rows), self._delivers_to(plan)
         task = FillStore(
             scan, plan, part.topic, part.rows, cuts, files, part.held, address, part.share
         )
-        return _filled(self._results(task.run, DELIVERED_DDL, part, cuts, files, done))
+        return _filled(self._results(task.run, DELIVERED_DDL, part, cuts, files, on_progress))
 
     def _delivers_to(self, plan: ViewPlan) -> StoreAddresses:
         if self._addresses is None:
@@ -273,7 +292,7 @@ class SparkEngine:
         part: BulkPart,
         cuts: Sequence[int],
         files: TaskFiles,
-        done: Done,
+        on_progress: OnProgress,
     ) -> pa.Table:
         """Runs tasks to their end, and returns what they say."""
         pieces = len(cuts) - 1
@@ -281,7 +300,7 @@ class SparkEngine:
         def work() -> pa.Table:
             return self._numbers(pieces, part.share).mapInArrow(run, says).toArrow()
 
-        return self._watched(work, lambda: files.done(pieces), done, len(part.rows))
+        return self._watched(work, lambda: files.done(pieces), on_progress, len(part.rows))
 
     @contextmanager
     def _folding(self) -> Iterator[Path]:
@@ -325,14 +344,18 @@ class SparkEngine:
         return self._runs.numbers(parts, tasks_at_once(self._session, share))
 
     def _watched(
-        self, work: Callable[[], _T], so_far: Callable[[], float], done: Done, rows: int
+        self,
+        work: Callable[[], _T],
+        so_far: Callable[[], float],
+        on_progress: OnProgress,
+        rows: int,
     ) -> _T:
-        """Does work in Spark, and tells how far it is; what `done` raises cancels it.
+        """Does work in Spark, and tells how far it is; what `on_progress` raises cancels it.
 
         Args:
             work: The work.
             so_far: Tells which part of it is done.
-            done: Told how many more of the rows are done.
+            on_progress: Receives the number of further finished rows.
             rows: How many the work has.
         """
         told = 0
@@ -340,11 +363,11 @@ class SparkEngine:
         def look() -> None:
             nonlocal told
             now = int(rows * so_far())
-            done(max(0, now - told))
+            on_progress(max(0, now - told))
             told = max(told, now)
 
         found = self._runs.watched(work, look)
-        done(rows - told)
+        on_progress(rows - told)
         return found
 
 

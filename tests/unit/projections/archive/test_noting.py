@@ -25,7 +25,7 @@ STATE = ReplayState(7, [("shop.public.orders", 0, 12_000)], 1, 3)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_note, "NOTED_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_note, "WRITE_EVERY_S", 0.0)
 
 
 def version(progress: Mapping[str, Any] | None, state: VersionState) -> ViewVersion:
@@ -39,20 +39,20 @@ def test_figures_are_noted_beside_what_a_replay_goes_on_with() -> None:
     assert made.resumes is None
 
     looked = ReplayProgress(looked_at=500, rows=6000)
-    made.told(looked)
+    made.report(looked)
     assert (500, 6000, None, None, 0) == figures_of(written[-1])
     assert ProgressWriter(written[-1], written.append, told.append).resumes is None
 
     made.note(STATE)
     now = ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34)
-    made.told(now)
+    made.report(now)
     assert (7500, 10_000, 0.75, 12.3, 0) == figures_of(written[-1])
     assert STATE == ProgressWriter(written[-1], written.append, told.append).resumes
     assert [looked, now] == told
 
     # one that goes on looks through the archive anew, and is not forgotten meanwhile
     again = ProgressWriter(written[-1], written.append, told.append)
-    again.told(looked)
+    again.report(looked)
     assert STATE == ProgressWriter(written[-1], written.append, told.append).resumes
 
 
@@ -64,7 +64,7 @@ def test_a_lap_is_noted_with_what_was_there_before_it() -> None:
     made = ProgressWriter(None, written.append, told.append, lap=2)
 
     made.note(state)
-    made.told(ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34))
+    made.report(ReplayProgress(6000, 6000, 1500, 4000, seconds_left=12.34))
 
     noted = orjson.loads(orjson.dumps(written[-1]))
     assert state == ProgressWriter(noted, written.append, told.append).resumes
