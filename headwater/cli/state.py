@@ -54,15 +54,15 @@ def state(
 
 
 def _row(each: ViewState) -> dict[str, Any]:
-    kept = each.kept
+    table = each.table
     return {
         "view": each.view,
-        "rows": kept.rows,
-        "files": kept.files,
-        "MiB": f"{kept.size_bytes / _MIB:.2f}",
-        "on_disk": f"{kept.disk_bytes / _MIB:.2f}",
-        "oldest": _time(kept.oldest),
-        "newest": _time(kept.newest),
+        "rows": table.rows,
+        "files": table.files,
+        "MiB": f"{table.size_bytes / _MIB:.2f}",
+        "on_disk": f"{table.disk_bytes / _MIB:.2f}",
+        "oldest": _time(table.oldest),
+        "newest": _time(table.newest),
         "kept": each.way,
         "changes_until": each.limit,
         "reads": ", ".join(f"{name} {rows:,}" for name, rows in each.reads.items()),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KEYS_AT_ONCE: Final = 2000
 _LOOKED_AT_MAX: Final = 400_000
 """Size of the sample of a cache's keys: far fewer estimate a share of its rows to a percent."""
-_ASKED_AT_ONCE: Final = 20
+_SAMPLED_AT_ONCE: Final = 20
 """Rows of each part of the keys that are measured: each measurement costs as much as a read."""
 
 
@@ -47,16 +47,16 @@ def store_capacities(
         place: The version's physical name.
         stores: The stores to ask.
     """
-    found = {}
+    capacities = {}
     for store in sorted(stores):
         with suppress(SinkError):
             if store is Store.CACHE:
-                found[str(store)] = cache_capacity(
+                capacities[str(store)] = cache_capacity(
                     addresses.cache_url, addresses.cache_prefix, place
                 )
             elif store is Store.SEARCH:
-                found[str(store)] = search_capacity(addresses.search_url, place)
-    return {store: room for store, room in found.items() if room is not None}
+                capacities[str(store)] = search_capacity(addresses.search_url, place)
+    return {store: capacity for store, capacity in capacities.items() if capacity is not None}
 
 
 def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
@@ -76,27 +76,27 @@ def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
         SinkError: The cache refuses, or does not answer.
     """
     pattern = f"{glob(Keys(prefix, place).rows)}*"
-    cursor = looked_at = found = asked = sampled_bytes = 0
+    cursor = looked_at = matched = sampled = sampled_bytes = 0
     with closing(CacheServer(url, prefix)) as server, translated_errors():
         client: Any = server.client
         while True:  # keys come in the order of a hash, so the first ones are a random sample
             cursor, keys = client.scan(cursor, match=pattern, count=_KEYS_AT_ONCE)
-            looked_at, found = looked_at + _KEYS_AT_ONCE, found + len(keys)
+            looked_at, matched = looked_at + _KEYS_AT_ONCE, matched + len(keys)
             pipeline = client.pipeline(transaction=False)
-            for key in keys[:_ASKED_AT_ONCE]:
+            for key in keys[:_SAMPLED_AT_ONCE]:
                 pipeline.memory_usage(key)
             sizes = [size for size in pipeline.execute() if size]  # keys may have expired
-            asked, sampled_bytes = asked + len(sizes), sampled_bytes + sum(sizes)
+            sampled, sampled_bytes = sampled + len(sizes), sampled_bytes + sum(sizes)
             if not cursor or looked_at >= _LOOKED_AT_MAX:
                 break
         every, facts = client.dbsize(), client.info("memory")
-    if not asked:
+    if not sampled:
         return None
-    rows = found * max(1.0, every / looked_at) if cursor else found
+    rows = matched * max(1.0, every / looked_at) if cursor else matched
     limit, used = int(facts.get("maxmemory", 0)), int(facts["used_memory"])
     uncounted = int(facts.get("mem_not_counted_for_evict", 0))
     free = max(0, limit - used + uncounted) if limit else None
-    return StoreCapacity(round(rows * sampled_bytes / asked), free)
+    return StoreCapacity(round(rows * sampled_bytes / sampled), free)
 
 
 def search_capacity(url: str, place: str) -> StoreCapacity | None:
@@ -114,6 +114,6 @@ def search_capacity(url: str, place: str) -> StoreCapacity | None:
     """
     with closing(SearchEngine(url)) as engine:
         path = f"/{index_of(place)}/_stats/store?ignore_unavailable=true"
-        told = engine.request("GET", path)["indices"]
-    sizes = [int(each["total"]["store"]["size_in_bytes"]) for each in told.values()]
+        stats = engine.request("GET", path)["indices"]
+    sizes = [int(each["total"]["store"]["size_in_bytes"]) for each in stats.values()]
     return StoreCapacity(sum(sizes)) if sizes else None

@@ -46,17 +46,17 @@ def lost(spec: JobSpec, store: Store) -> frozenset[str]:
     Raises:
         SinkUnavailableError: The store does not answer.
     """
-    kept = _read(spec.config, store)
-    if not kept:
+    recorded = _read(spec.config, store)
+    if not recorded:
         return frozenset()
     now = _marks(spec, store)
-    return frozenset(view for view, mark in now.items() if kept.get(view, mark) != mark)
+    return frozenset(view for view, mark in now.items() if recorded.get(view, mark) != mark)
 
 
 def forget(config: JobConfig, store: Store, views: frozenset[str]) -> None:
     """Deletes the recorded marks of views."""
-    kept = _read(config, store)
-    _write(config, store, {view: mark for view, mark in kept.items() if view not in views})
+    recorded = _read(config, store)
+    _write(config, store, {view: mark for view, mark in recorded.items() if view not in views})
 
 
 def check(spec: JobSpec, store: Store) -> None:
@@ -85,9 +85,11 @@ def keep(spec: JobSpec, store: Store) -> None:
     if not marks:
         return
     paused = {view.name for view in spec.paused if store in view.to}
-    kept = {view: mark for view, mark in _read(spec.config, store).items() if view in paused}
+    of_paused = {view: mark for view, mark in _read(spec.config, store).items() if view in paused}
     _write(
-        spec.config, store, kept | {view: mark for view, mark in marks.items() if mark is not None}
+        spec.config,
+        store,
+        of_paused | {view: mark for view, mark in marks.items() if mark is not None},
     )
 
 

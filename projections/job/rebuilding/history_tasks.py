@@ -29,7 +29,7 @@ from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.job.rebuilding.divide_tasks import ROW, TOPIC
 from projections.job.rebuilding.plain_rows import PlainChanges
 from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
-from projections.stores.delta.history.batch import GivenChange
+from projections.stores.delta.history.batch import IncomingChange
 from projections.stores.delta.history.columnar import known_changes, states_of
 from projections.stores.delta.history.states import history
 
@@ -190,7 +190,7 @@ class FillHistories:
         op, versions = batch.column("op"), rows[VERSION_COLUMN].to_pylist()
         live = flags(pc.not_equal(op, "d"))
         unknown = np.fromiter(map(read, versions), np.bool_, len(versions))
-        unknown = np.where(live, flags(pc.equal(op, "r")), unknown)  # see `GivenChange.made`
+        unknown = np.where(live, flags(pc.equal(op, "r")), unknown)  # see `IncomingChange.made`
         blank = {field.name: pa.nulls(len(rows), field.type) for field in form.changes_schema}
         made = blank | {name: rows[name] for name in rows.column_names}
         made |= {
@@ -216,8 +216,8 @@ class FillHistories:
         made = []
         for change, place in zip(changes, places, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            given = GivenChange(change, place, None, at_us, None).timed(form)
-            made.append((place, given.made(change.version, change.row)))
+            incoming = IncomingChange(change, place, None, at_us, None).timed(form)
+            made.append((place, incoming.made(change.version, change.row)))
         return form.changes_table(made, self.commit)
 
 

@@ -111,8 +111,8 @@ def _times(which: ChangeTime, changes: Sequence[RowChange]) -> pa.Array:
     """Returns one kind of time for each change."""
     if which is ChangeTime.PROCESSING:
         return pa.repeat(pa.scalar(_now_us(), pa.int64()), len(changes)).cast(_INSTANT)
-    found = (getattr(change, _TIMES[which]) for change in changes)
-    return pa.array([at_us or None for at_us in found], pa.int64()).cast(_INSTANT)
+    times_us = (getattr(change, _TIMES[which]) for change in changes)
+    return pa.array([at_us or None for at_us in times_us], pa.int64()).cast(_INSTANT)
 
 
 _TIMES: Final = {
@@ -182,10 +182,10 @@ def _words(column: Column, values: pa.ChunkedArray) -> list[Any]:
     if kind in _TIME_FORMATS:
         return list(pc.strftime(values, _TIME_FORMATS[kind]).to_pylist())
     word, restore = word_of(kind), _restorer(column)
-    found = values.to_pylist()
+    plain = values.to_pylist()
     if restore is not None:
-        found = [value if value is None else restore(value) for value in found]
-    return [value if value is None else word(value) for value in found]
+        plain = [value if value is None else restore(value) for value in plain]
+    return [value if value is None else word(value) for value in plain]
 
 
 _AS_KEPT: Final = frozenset(

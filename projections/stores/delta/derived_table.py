@@ -74,14 +74,14 @@ class DerivedTable:
         if count <= 0:
             return [None] if count else []
         commits = table.history(count)
-        found: list[Origin | None] = [None] * (count - len(commits))
+        origins: list[Origin | None] = [None] * (count - len(commits))
         for commit in commits:
             text = commit.get(_ORIGIN)
             if text is not None:
-                found.append(_ORIGINS.decode(text))
+                origins.append(_ORIGINS.decode(text))
             elif commit["operation"] not in _SAME_ROWS:
-                found.append(None)
-        return found
+                origins.append(None)
+        return origins
 
     def write(
         self,
@@ -112,13 +112,13 @@ class DerivedTable:
             VERSION_COLUMN, pa.array([version] * rows.num_rows, pa.int64())
         )
         try:
-            told = None if origin is None else msgspec.json.encode(origin).decode()
-            noted = CommitProperties(None if told is None else {_ORIGIN: told})
+            encoded = None if origin is None else msgspec.json.encode(origin).decode()
+            properties = CommitProperties(None if encoded is None else {_ORIGIN: encoded})
             with self._lock:
                 if replaces_all:
-                    self._replace(stamped, noted)
+                    self._replace(stamped, properties)
                 elif rows.num_rows:
-                    self._merge(stamped, noted)
+                    self._merge(stamped, properties)
         except (DeltaError, OSError) as error:
             raise SinkUnavailableError(
                 f"view {self._view}: its table cannot be read or written",
@@ -126,7 +126,7 @@ class DerivedTable:
             ) from None
         return rows.num_rows - gone, gone
 
-    def _merge(self, rows: pa.Table, noted: CommitProperties) -> None:
+    def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
         table = DeltaTable(str(self._path))
         # in parentheses: the parser reads all that follows FROM as one expression
         on = " AND ".join(f"({_alike(rows, name)})" for name in self._keys)
@@ -138,7 +138,7 @@ class DerivedTable:
                 source_alias="s",
                 target_alias="t",
                 streamed_exec=False,
-                commit_properties=noted,
+                commit_properties=properties,
                 post_commithook_properties=HOOKS,
             )
             .when_matched_delete(gone)
@@ -148,17 +148,17 @@ class DerivedTable:
         )
         maintain(table, self._path.parent, self._view)
 
-    def _replace(self, rows: pa.Table, noted: CommitProperties) -> None:
-        kept = rows.filter(pc.invert(rows[DELETED_FIELD])).drop_columns([DELETED_FIELD])
+    def _replace(self, rows: pa.Table, properties: CommitProperties) -> None:
+        remaining = rows.filter(pc.invert(rows[DELETED_FIELD])).drop_columns([DELETED_FIELD])
         path = str(self._path)
         if not DeltaTable.is_deltatable(path):
-            DeltaTable.create(path, kept.schema, configuration=CONFIGURATION | FEED)
+            DeltaTable.create(path, remaining.schema, configuration=CONFIGURATION | FEED)
         write_deltalake(
             path,
-            kept,
+            remaining,
             mode="overwrite",
             schema_mode="overwrite",
-            commit_properties=noted,
+            commit_properties=properties,
             post_commithook_properties=HOOKS,
         )
 
@@ -193,12 +193,12 @@ def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
             another row has its key.
         keys: Columns that identify a row; NULL is an ordinary value.
     """
-    told = rows[DELETED_FIELD]
-    if not told.null_count:
+    deleted = rows[DELETED_FIELD]
+    if not deleted.null_count:
         return rows
-    known = rows.filter(told.is_valid())
+    known = rows.filter(deleted.is_valid())
     there = set(_values(known, keys))
-    unknown = rows.filter(told.is_null())
+    unknown = rows.filter(deleted.is_null())
     lacking = pa.array([key not in there for key in _values(unknown, keys)], pa.bool_())
     gone = unknown.filter(lacking)
     place = rows.schema.get_field_index(DELETED_FIELD)

@@ -25,32 +25,34 @@ if TYPE_CHECKING:
 def delete_duplicates(table: DeltaTable, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> int:
     """Keeps one row of each key, of the greatest version; returns the number of rows removed."""
     wanted = keys_table(plan, [RowChange(key, 0, None, 0) for key in keys])
-    places = set(keys_of(plan, wanted))
-    found = having(table.to_pyarrow_dataset().to_table(), plan, wanted)
-    of_key = [key in places for key in keys_of(plan, found)]
-    rows = found.filter(pa.array(of_key, pa.bool_()))
+    wanted_keys = set(keys_of(plan, wanted))
+    candidates = having(table.to_pyarrow_dataset().to_table(), plan, wanted)
+    of_key = [key in wanted_keys for key in keys_of(plan, candidates)]
+    rows = candidates.filter(pa.array(of_key, pa.bool_()))
     newest: dict[tuple[object, ...], tuple[int, int]] = {}
     versions = rows[VERSION_COLUMN].to_pylist()
     for number, (key, version) in enumerate(zip(keys_of(plan, rows), versions, strict=True)):
         newest[key] = max(newest.get(key, (-1, 0)), (version, number))
-    kept = rows.take(pa.array(sorted(number for _, number in newest.values()), pa.int64()))
-    if kept.num_rows == rows.num_rows:
+    remaining = rows.take(pa.array(sorted(number for _, number in newest.values()), pa.int64()))
+    if remaining.num_rows == rows.num_rows:
         return 0
     on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
-    predicate = _among(plan, kept)
+    predicate = _among(plan, remaining)
     if predicate is not None:
         write_deltalake(
             table,
-            kept,
+            remaining,
             mode="overwrite",
             predicate=predicate,
             post_commithook_properties=HOOKS,
         )
     else:
         # such keys have no literals: all rows of them go, and the read that follows restores one
-        merger = table.merge(kept.select(list(plan.keys)), on, source_alias="s", target_alias="t")
+        merger = table.merge(
+            remaining.select(list(plan.keys)), on, source_alias="s", target_alias="t"
+        )
         merger.when_matched_delete().execute()
-    return int(rows.num_rows - kept.num_rows)
+    return int(rows.num_rows - remaining.num_rows)
 
 
 def _among(plan: ViewPlan, rows: pa.Table) -> str | None:

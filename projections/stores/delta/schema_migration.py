@@ -29,7 +29,7 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
     """
     had = pa.schema(table.schema().to_arrow())
     lacking = [field for field in wanted if field.name not in had.names]
-    places = _places(had, wanted, older_names)
+    present_names = _present_names(had, wanted, older_names)
     if len(had) + len(lacking) == len(wanted) and all(
         had.field(field.name).type == field.type for field in wanted if field not in lacking
     ):
@@ -47,7 +47,7 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
             pa.schema([had.field(name) for name in parts]), flavor="hive"
         ),
     )
-    rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted, places))
+    rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted, present_names))
     write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
     table.update_incremental()
     return True
@@ -56,12 +56,12 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
 def loses(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
     """Returns whether a migration drops or retypes columns."""
     had = pa.schema(table.schema().to_arrow())
-    places = _places(had, wanted, older_names)
-    kept = {places.get(field.name, field.name): field.type for field in wanted}
-    return any(field.name not in kept or kept[field.name] != field.type for field in had)
+    present_names = _present_names(had, wanted, older_names)
+    remaining = {present_names.get(field.name, field.name): field.type for field in wanted}
+    return any(field.name not in remaining or remaining[field.name] != field.type for field in had)
 
 
-def _places(
+def _present_names(
     had: pa.Schema, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]
 ) -> dict[str, str | None]:
     """Returns the present name of each missing column; None for a new one."""
@@ -74,14 +74,14 @@ def _places(
 
 
 def _rewritten(
-    files: dataset.Dataset, wanted: pa.Schema, places: Mapping[str, str | None]
+    files: dataset.Dataset, wanted: pa.Schema, present_names: Mapping[str, str | None]
 ) -> Iterator[pa.RecordBatch]:
     for batch in files.to_batches():
         arrays = []
         for field in wanted:
-            place = places.get(field.name, field.name)
-            missing = place is None
-            values = pa.nulls(batch.num_rows, field.type) if missing else batch.column(place)
+            name = present_names.get(field.name, field.name)
+            missing = name is None
+            values = pa.nulls(batch.num_rows, field.type) if missing else batch.column(name)
             arrays.append(_cast(values, field.type))
         if all(
             field.nullable or not array.null_count

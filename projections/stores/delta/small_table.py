@@ -75,21 +75,24 @@ def merged(
     Returns:
         The rows then, None if nothing changes; and how many of the upserts are among them.
     """
-    places = {key: place for place, key in enumerate(_keys(plan, current))}
+    numbers = {key: number for number, key in enumerate(_keys(plan, current))}
     versions = current[VERSION_COLUMN].to_pylist()
 
     def newer(table: pa.Table) -> list[bool]:
-        found = zip(_keys(plan, table), table[VERSION_COLUMN].to_pylist(), strict=True)
-        return [key not in places or version > versions[places[key]] for key, version in found]
+        keyed_versions = zip(_keys(plan, table), table[VERSION_COLUMN].to_pylist(), strict=True)
+        return [
+            key not in numbers or version > versions[numbers[key]]
+            for key, version in keyed_versions
+        ]
 
     taken = rows.filter(pa.array(newer(rows), pa.bool_()))
-    replaced = {places[key] for key in _keys(plan, taken) if key in places}
+    replaced = {numbers[key] for key in _keys(plan, taken) if key in numbers}
     if gone is not None:
         newest = gone.filter(pa.array(newer(gone), pa.bool_()))
-        replaced |= {places[key] for key in _keys(plan, newest) if key in places}
+        replaced |= {numbers[key] for key in _keys(plan, newest) if key in numbers}
     if not replaced and not taken.num_rows:
         return None, 0
-    stays = pa.array([place not in replaced for place in range(current.num_rows)], pa.bool_())
+    stays = pa.array([number not in replaced for number in range(current.num_rows)], pa.bool_())
     return pa.concat_tables([current.filter(stays), taken.cast(current.schema)]), taken.num_rows
 
 

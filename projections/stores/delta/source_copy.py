@@ -116,9 +116,13 @@ class SourceCopy:
             LoadFailedError: It has.
         """
         table = self.plan.schema.table
-        found = catalog.describe(connection, [table], self.rules).get(table)
+        described = catalog.describe(connection, [table], self.rules).get(table)
         left_out = {column.name for column in self.plan.left_out}
-        columns = () if found is None else tuple(c for c in found.columns if c.name not in left_out)
+        columns = (
+            ()
+            if described is None
+            else tuple(c for c in described.columns if c.name not in left_out)
+        )
         if columns != self.plan.schema.columns:
             raise LoadFailedError(
                 f"the columns of table {table} changed since view {self.plan.name} was planned"
@@ -161,24 +165,24 @@ def divided(relations: Sequence[tuple[str, str, int, bool]], step: int) -> list[
             all: a foreign table is a piece of its own.
         step: Blocks of a piece.
     """
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     piece: list[BlockRange] = []
-    room = step
+    capacity = step
     for schema, name, pages, plain in relations:
         if not plain:
-            found.append((BlockRange(schema, name),))
+            pieces.append((BlockRange(schema, name),))
             continue
         first = 0
-        while pages - first > room:
-            found.append((*piece, BlockRange(schema, name, first, first + room)))
-            first, room, piece = first + room, step, []
+        while pages - first > capacity:
+            pieces.append((*piece, BlockRange(schema, name, first, first + capacity)))
+            first, capacity, piece = first + capacity, step, []
         # rows after the last known block are not in the snapshot, unless just being added
         piece.append(BlockRange(schema, name, first))
-        room -= pages - first
-        if not room:
-            found.append(tuple(piece))
-            room, piece = step, []
-    return [*found, tuple(piece)] if piece else found
+        capacity -= pages - first
+        if not capacity:
+            pieces.append(tuple(piece))
+            capacity, piece = step, []
+    return [*pieces, tuple(piece)] if piece else pieces
 
 
 def _copied(
@@ -239,8 +243,8 @@ def _batch(source: SourceCopy, text: bytearray) -> pa.RecordBatch:
     times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in source.plan.times]
     if source.plan.inserted_at:
         times.append(pa.repeat(pa.scalar(0, pa.int64()), table.num_rows))
-    found = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
-    return found.combine_chunks().to_batches()[0]
+    rows = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
+    return rows.combine_chunks().to_batches()[0]
 
 
 def _array(plan: ViewPlan, column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:

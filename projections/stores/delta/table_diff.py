@@ -130,23 +130,23 @@ def compare_sides(
     Raises:
         SinkUnavailableError: One of them cannot be read.
     """
-    apart = {VERSION_COLUMN, BEGUN_COLUMN, *keys, ROW_ID_COLUMN, *left_out}
+    excluded = {VERSION_COLUMN, BEGUN_COLUMN, *keys, ROW_ID_COLUMN, *left_out}
     try:
         before, after = _Version(earlier), _Version(later)
         same = earlier.path == later.path
         shared = before.files & after.files if same else frozenset[str]()
         common = [name for name in before.columns if name in set(after.columns)]
-        columns = [name for name in common if name not in apart]
-        found = TableDifference(
+        columns = [name for name in common if name not in excluded]
+        difference = TableDifference(
             tuple(keys),
             columns_added=tuple(n for n in after.columns if n not in common),
             columns_gone=tuple(n for n in before.columns if n not in common),
         )
         if not columns and not keys:
-            return found
+            return difference
         parts = 1 + (before.count(shared) + after.count(shared)) // ROWS_AT_ONCE
         for part in range(parts):
-            comparison = _Comparison(found, tuple(columns), examples_max)
+            comparison = _Comparison(difference, tuple(columns), examples_max)
             read = list(keys), columns, shared, (part, parts)
             for key, row in before.rows(*read):
                 comparison.before(key, row)
@@ -158,40 +158,42 @@ def compare_sides(
             "a version of a table cannot be read",
             detail=f"{later.path.name}: {type(error).__name__}",
         ) from None
-    return found
+    return difference
 
 
 class _Comparison:
     """Compares the rows of one part of the keys."""
 
-    def __init__(self, found: TableDifference, columns: tuple[str, ...], examples_max: int) -> None:
-        self._found = found
+    def __init__(
+        self, difference: TableDifference, columns: tuple[str, ...], examples_max: int
+    ) -> None:
+        self._difference = difference
         self._columns = columns
         self._max = examples_max
-        self._left: dict[Key, list[Row]] = {}
+        self._unmatched: dict[Key, list[Row]] = {}
 
     def before(self, key: Key, row: Row) -> None:
-        self._left.setdefault(key, []).append(row)
+        self._unmatched.setdefault(key, []).append(row)
 
     def after(self, key: Key, row: Row) -> None:
         """Pairs a row with a row of its key, an equal one if possible."""
-        candidates = self._left.get(key)
+        candidates = self._unmatched.get(key)
         if not candidates:
-            self._found.appeared += 1
-            self._note(self._found.examples_appeared, key)
+            self._difference.appeared += 1
+            self._note(self._difference.examples_appeared, key)
             return
         place = candidates.index(row) if row in candidates else 0
         old = candidates.pop(place)
         if not candidates:
-            del self._left[key]
+            del self._unmatched[key]
         if old != row:
             self._changed(key, old, row)
 
     def end(self) -> None:
-        for key, rows in self._left.items():
-            self._found.gone += len(rows)
+        for key, rows in self._unmatched.items():
+            self._difference.gone += len(rows)
             for _ in rows:
-                self._note(self._found.examples_gone, key)
+                self._note(self._difference.examples_gone, key)
 
     def _changed(self, key: Key, old: Row, new: Row) -> None:
         values = {
@@ -199,9 +201,9 @@ class _Comparison:
             for name, was, now in zip(self._columns, old, new, strict=True)
             if was != now
         }
-        self._found.changed += 1
-        self._found.by_column.update(values.keys())
-        self._note(self._found.examples_changed, ChangedRow(key, values))
+        self._difference.changed += 1
+        self._difference.by_column.update(values.keys())
+        self._note(self._difference.examples_changed, ChangedRow(key, values))
 
     def _note(self, examples: list[Any], example: object) -> None:
         if len(examples) < self._max:
@@ -238,8 +240,8 @@ class _Version:
         names = [*keys, *columns]
         passing = self._side.passing
         read = list(dict.fromkeys([*names, *self._side.reads]))
-        for given in self._batches(read, without):
-            batch = given if passing is None else passing(given)
+        for stored in self._batches(read, without):
+            batch = stored if passing is None else passing(stored)
             taken = [_comparable(batch.column(name)) for name in names]
             for values in zip(*taken, strict=True):
                 key = values[: len(keys)] if keys else values

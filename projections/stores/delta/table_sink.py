@@ -120,33 +120,33 @@ class TableSink(ViewTables):
         floor = max(0, self._floor(plan) - 1)
         if plan.append_only:
             return [floor] * len(changes)
-        asked = [structs.replace(change, row=None, base=None) for change in changes]
-        held, _ = _parted(plan, asked)
+        probes = [structs.replace(change, row=None, base=None) for change in changes]
+        held, _ = _parted(plan, probes)
         wanted = keys_table(plan, held)
         live, deleted = self._live_rows(plan, wanted), self._deleted_versions(plan, wanted)
-        places = zip(held, keys_of(plan, wanted), strict=True)
-        found = {
+        changed_keys = zip(held, keys_of(plan, wanted), strict=True)
+        versions = {
             change.key: max(live.get(place, (0,))[0], deleted.get(place, 0))
-            for change, place in places
+            for change, place in changed_keys
         }
-        return [max(floor, found.get(change.key, 0)) for change in changes]
+        return [max(floor, versions.get(change.key, 0)) for change in changes]
 
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         floor, encode = max(0, self._floor(plan) - 1), encoder(plan.schema)
         held, _ = _parted(plan, [RowChange(key, 0, None, 0) for key in keys])
         wanted = keys_table(plan, held)
-        places = dict(zip([each.key for each in held], keys_of(plan, wanted), strict=True))
+        stored_keys = dict(zip([each.key for each in held], keys_of(plan, wanted), strict=True))
         rows: dict[tuple[object, ...], list[tuple[int, dict[str, object]]]] = {}
         for place, version, row in self._rows(plan, wanted):
             rows.setdefault(place, []).append((version, row))
         deleted = self._deleted_versions(plan, wanted)
-        found = []
+        stored = []
         for key in keys:
-            place = places.get(key, ())  # a key without an exact form has no row
+            place = stored_keys.get(key, ())  # a key without an exact form has no row
             live = rows.get(place, [])
             version = max([floor, deleted.get(place, 0), *(version for version, _ in live)])
-            found.append(StoredKey(version, tuple(encode(row) for _, row in live)))
-        return found
+            stored.append(StoredKey(version, tuple(encode(row) for _, row in live)))
+        return stored
 
     def _sweep(
         self,
@@ -229,22 +229,22 @@ class TableSink(ViewTables):
         """
         own = {change.key for change in (*upserts, *deletes)}
         own.update(each.change.key for each in refused)
-        told = [first_commit.alone(c) for c in changes if c.begun and c.key not in own]
-        found, remembered = self._remembered(plan, upserts), []
-        for change, each in zip(upserts, found, strict=True):
+        only_begun = [first_commit.alone(c) for c in changes if c.begun and c.key not in own]
+        remembered_states, remembered = self._remembered(plan, upserts), []
+        for change, each in zip(upserts, remembered_states, strict=True):
             if each is not None and change.begun > each.begun:
                 remembered.append(first_commit.alone(change))
-        of_upserts = [each or first_commit.NOTHING for each in found]
+        of_upserts = [each or first_commit.NOTHING for each in remembered_states]
         known = first_commit.known(upserts, of_upserts)
         pairs = list(zip(known, of_upserts, strict=True))
-        told += [
+        only_begun += [
             first_commit.alone(c) for c, each in pairs if each.version >= c.version and c.begun
         ]
         live = [change for change, each in pairs if each.version < change.version]
         deletes = self._as_begun(plan, deletes)
         remembered += deletes
         count = self._remember(plan, keys_table(plan, remembered)) if remembered else 0
-        gone = keys_table(plan, [*deletes, *told]) if deletes or told else None
+        gone = keys_table(plan, [*deletes, *only_begun]) if deletes or only_begun else None
         return count, *self._merge(plan, rows_table(plan, live), gone)
 
     def _remembered(
@@ -252,28 +252,32 @@ class TableSink(ViewTables):
     ) -> list[first_commit.KeyState | None]:
         """Returns the recorded state of each change's key; None for one that was never deleted."""
         wanted = keys_table(plan, changes)
-        found = having(self._every_delete(plan), plan, wanted)
+        deletes = having(self._every_delete(plan), plan, wanted)
         known = dict(
-            zip(keys_of(plan, found), first_commit.each_known(found, BEGUN_AT_COLUMN), strict=True)
+            zip(
+                keys_of(plan, deletes),
+                first_commit.each_known(deletes, BEGUN_AT_COLUMN),
+                strict=True,
+            )
         )
         return [known.get(place) for place in keys_of(plan, wanted)]
 
     def _as_begun(self, plan: ViewPlan, deletes: Sequence[RowChange]) -> list[RowChange]:
         """Adds the stored insert to deletes of rows that the view only excludes."""
-        asked = [change for change in deletes if first_commit.leaves_out(change)]
-        if not asked:
+        excluded = [change for change in deletes if first_commit.leaves_out(change)]
+        if not excluded:
             return list(deletes)
-        wanted = keys_table(plan, asked)
+        wanted = keys_table(plan, excluded)
         names = [*plan.keys, VERSION_COLUMN, BEGUN_COLUMN, plan.inserted_at[0]]
         table = self._table(plan.name)
         stored: dict[tuple[object, ...], first_commit.KeyState] = {}
         for batch in table.to_pyarrow_dataset().to_batches(columns=names):
-            found = having(pa.Table.from_batches([batch]), plan, wanted)
-            known = first_commit.each_known(found, plan.inserted_at[0])
-            stored.update(zip(keys_of(plan, found), known, strict=True))
-        of_asked = [stored.get(place, first_commit.NOTHING) for place in keys_of(plan, wanted)]
+            rows = having(pa.Table.from_batches([batch]), plan, wanted)
+            known = first_commit.each_known(rows, plan.inserted_at[0])
+            stored.update(zip(keys_of(plan, rows), known, strict=True))
+        inserts = [stored.get(place, first_commit.NOTHING) for place in keys_of(plan, wanted)]
         others = [change for change in deletes if not first_commit.leaves_out(change)]
-        return [*others, *first_commit.known(asked, of_asked)]
+        return [*others, *first_commit.known(excluded, inserts)]
 
     def _remember(self, plan: ViewPlan, gone: pa.Table) -> int:
         name, schema = f"{plan.name}.deleted", deletes_schema(plan)
@@ -298,8 +302,8 @@ class TableSink(ViewTables):
         deleted = self._deleted_versions(plan, rows)
         if not deleted:
             return rows
-        places = zip(keys_of(plan, rows), rows[VERSION_COLUMN].to_pylist(), strict=True)
-        return rows.filter(pa.array([deleted.get(key, 0) < version for key, version in places]))
+        keys = zip(keys_of(plan, rows), rows[VERSION_COLUMN].to_pylist(), strict=True)
+        return rows.filter(pa.array([deleted.get(key, 0) < version for key, version in keys]))
 
     def _merge(self, plan: ViewPlan, rows: pa.Table, gone: pa.Table | None) -> tuple[int, int]:
         """Upserts rows and removes deleted ones; returns rows written and bytes merged."""
@@ -352,10 +356,10 @@ class TableSink(ViewTables):
         base = keys_table(plan, [_of_base(change) for change in partial])
         rows = self._live_rows(plan, pa.concat_tables([own, base]))
         deleted = self._deleted_versions(plan, own)
-        places = zip(keys_of(plan, own), keys_of(plan, base), strict=True)
+        keys = zip(keys_of(plan, own), keys_of(plan, base), strict=True)
         completed = [change for change in upserts if not change.kept]
         refused, since = [], plan.kept_since
-        for change, (place, base_place) in zip(partial, places, strict=True):
+        for change, (place, base_place) in zip(partial, keys, strict=True):
             if max(deleted.get(place, 0), rows.get(place, (0, {}))[0]) >= change.version:
                 continue  # stale
             version, stored = rows.get(base_place, (0, None))
@@ -385,18 +389,18 @@ def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
 
     Compaction moves an event to another table, whose topic may be read before that of the log.
     """
-    kept = f'NOT s."{_DELETED}"'
+    upserted = f'NOT s."{_DELETED}"'
     times = [quoted(name) for name, _ in plan.times]
     every = {quoted(name): f"s.{quoted(name)}" for name in table_schema(plan).names}
     if plan.inserted_at:
         at = [quoted(name) for name in plan.inserted_at]
-        return first_commit.updating(merger, every, at, f"{kept} AND {newer}")
+        return first_commit.updating(merger, every, at, f"{upserted} AND {newer}")
     if plan.events is None or not times:
-        return merger.when_matched_update_all(f"{kept} AND {newer}", except_cols=[_DELETED])
+        return merger.when_matched_update_all(f"{upserted} AND {newer}", except_cols=[_DELETED])
     earlier = {name: _earlier(name) for name in times}
     first = {n: f"CASE WHEN {sooner} THEN s.{n} ELSE t.{n} END" for n, sooner in earlier.items()}
-    return merger.when_matched_update(every | first, f"{kept} AND {newer}").when_matched_update(
-        first, f"{kept} AND ({' OR '.join(earlier.values())})"
+    return merger.when_matched_update(every | first, f"{upserted} AND {newer}").when_matched_update(
+        first, f"{upserted} AND ({' OR '.join(earlier.values())})"
     )
 
 

@@ -61,19 +61,19 @@ class ViewState:
     Attributes:
         view: Its name.
         way: How the view is maintained.
-        kept: Its table, as readers see it.
+        table: Its table at the published version.
         reads: Rows of each input, at the versions from which the view was computed.
         limit: See `DerivedView.limit`.
     """
 
     view: str
     way: str
-    kept: TableVersionStats
+    table: TableVersionStats
     reads: Mapping[str, int]
     limit: str = ""
 
 
-def kept(tables: Path, place: str, version: int) -> TableVersionStats:
+def version_stats(tables: Path, place: str, version: int) -> TableVersionStats:
     """Measures a version of a table.
 
     Raises:
@@ -93,31 +93,31 @@ def kept(tables: Path, place: str, version: int) -> TableVersionStats:
 
 
 def rows_at(tables: Path, place: str, version: int) -> int:
-    """Returns the number of rows of a version of a table; errors as of `kept`."""
+    """Returns the number of rows of a version of a table; for errors see `version_stats`."""
     return _sum(_actions(tables / place, version), "num_records")
 
 
 def states(
     tables: Path,
     published: PublishedVersion,
-    places: Mapping[str, str],
+    current: Mapping[str, str],
     views: Mapping[str, View | DerivedView],
-    said: Mapping[str, Any],
+    reports: Mapping[str, Any],
 ) -> list[ViewState]:
     """Measures the state of views at a published version.
 
     Args:
         tables: Folder of the tables.
         published: The version.
-        places: Physical name of each view; see `Published.current`.
+        current: Physical name of each view; see `Published.current`.
         views: Declared views; others are left out.
-        said: The job's report on derived views, by physical name.
+        reports: The job's report on derived views, by physical name.
 
     Raises:
         SinkUnavailableError: A table cannot be read.
     """
-    found = []
-    for name, (place, table) in published.by_view(places).items():
+    view_states = []
+    for name, (place, table) in published.by_view(current).items():
         view = views.get(name)
         if view is None:
             continue
@@ -126,15 +126,17 @@ def states(
             for read, version in table.made_from.items()
         }
         limit = view.limit if isinstance(view, DerivedView) else ""
-        way = _way(view, said.get(place, {}))
-        found.append(ViewState(name, way, kept(tables, place, table.version), reads, limit))
-    return found
+        way = _way(view, reports.get(place, {}))
+        view_states.append(
+            ViewState(name, way, version_stats(tables, place, table.version), reads, limit)
+        )
+    return view_states
 
 
-def _way(view: View | DerivedView, said: Mapping[str, Any]) -> str:
+def _way(view: View | DerivedView, report: Mapping[str, Any]) -> str:
     if isinstance(view, DerivedView):
-        by = ", ".join(said.get("by", ()))
-        return f"by {by}" if said.get("strategy") == "keyed" else "as a whole"
+        by = ", ".join(report.get("by", ()))
+        return f"by {by}" if report.get("strategy") == "keyed" else "as a whole"
     if isinstance(view, EventsView):
         return "each event"
     return "latest of each key" if view.history is None else "each state"
@@ -166,5 +168,5 @@ def _sum(actions: pa.Table, name: str) -> int:
 def _bound(actions: pa.Table, name: str, of: Any) -> datetime | None:
     if name not in actions.column_names:
         return None
-    found = of(actions[name]).as_py()
-    return found if isinstance(found, datetime) else None
+    bound = of(actions[name]).as_py()
+    return bound if isinstance(bound, datetime) else None

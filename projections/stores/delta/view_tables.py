@@ -111,8 +111,8 @@ class ViewTables:
 
     def _deleted_versions(self, plan: ViewPlan, wanted: pa.Table) -> dict[tuple[object, ...], int]:
         """Returns the versions of the recorded deletes of these keys."""
-        found = having(self._every_delete(plan), plan, wanted)
-        return dict(zip(keys_of(plan, found), found[VERSION_COLUMN].to_pylist(), strict=True))
+        deletes = having(self._every_delete(plan), plan, wanted)
+        return dict(zip(keys_of(plan, deletes), deletes[VERSION_COLUMN].to_pylist(), strict=True))
 
     def _every_delete(self, plan: ViewPlan) -> pa.Table:
         name = f"{plan.name}.deleted"
@@ -136,11 +136,11 @@ class ViewTables:
         table = self._table(plan.name)
         # filtered after the read: pyarrow fails on the statistics of texts
         for batch in table.to_pyarrow_dataset().to_batches():
-            found = having(pa.Table.from_batches([batch]), plan, wanted)
-            if found.num_rows:
-                versions = found[VERSION_COLUMN].to_pylist()
-                rows = decoded_rows(plan, found)
-                yield from zip(keys_of(plan, found), versions, rows, strict=True)
+            rows = having(pa.Table.from_batches([batch]), plan, wanted)
+            if rows.num_rows:
+                versions = rows[VERSION_COLUMN].to_pylist()
+                decoded = decoded_rows(plan, rows)
+                yield from zip(keys_of(plan, rows), versions, decoded, strict=True)
 
     def _create(
         self, name: str, schema: pa.Schema, partition_by: list[str] | None = None

@@ -83,8 +83,8 @@ class BulkSender(Generic[T]):
             while under_way:
                 yield from under_way.popleft().result()
         finally:
-            for left in under_way:  # no request is in flight after this block
-                left.exception()
+            for unfinished in under_way:  # no request is in flight after this block
+                unfinished.exception()
 
     def close(self) -> None:
         """Stops its threads."""
@@ -104,10 +104,10 @@ class BulkSender(Generic[T]):
 
     def _sent(self, index: str, waiting: Sequence[Lines[T]]) -> list[tuple[T, Answer]]:
         answered: list[tuple[T, Answer]] = []
-        left, wait_s = deque(waiting), _WAIT_S
+        unsent, wait_s = deque(waiting), _WAIT_S
         give_up_at = time.monotonic() + self._patience_s
-        while left:
-            part = self._part(left)
+        while unsent:
+            part = self._part(unsent)
             error: SinkUnavailableError | None
             try:
                 answers = self._answers(index, part)
@@ -123,7 +123,7 @@ class BulkSender(Generic[T]):
                     later.append(document)
                 else:
                     answered.append((document[0], answer))
-            left.extend(later)
+            unsent.extend(later)
             if len(later) < len(part):
                 give_up_at, wait_s = time.monotonic() + self._patience_s, _WAIT_S
             if not later:
@@ -132,18 +132,18 @@ class BulkSender(Generic[T]):
             self._bytes_max = max(BULK_BYTES_LEAST, self._bytes_max // 2)
             if time.monotonic() + wait_s > give_up_at:
                 raise error or SinkUnavailableError(
-                    "search is too busy", detail=f"{len(left)} documents"
+                    "search is too busy", detail=f"{len(unsent)} documents"
                 )
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, _WAIT_MOST_S)
         return answered
 
-    def _part(self, left: deque[Lines[T]]) -> list[Lines[T]]:
-        part = [left.popleft()]
+    def _part(self, unsent: deque[Lines[T]]) -> list[Lines[T]]:
+        part = [unsent.popleft()]
         size = len(part[0][1])
-        while left and size + len(left[0][1]) <= self._bytes_max:
-            size += len(left[0][1])
-            part.append(left.popleft())
+        while unsent and size + len(unsent[0][1]) <= self._bytes_max:
+            size += len(unsent[0][1])
+            part.append(unsent.popleft())
         return part
 
     def _answers(self, index: str, part: Sequence[Lines[T]]) -> list[Answer]:

@@ -119,9 +119,9 @@ class EngineRefusedError(SinkRefusedError):
     reason: str = ""
 
 
-def read_only(what: str, detail: str | None = None) -> SinkReadOnlyError:
+def read_only(subject: str, detail: str | None = None) -> SinkReadOnlyError:
     """Returns the error for an index that is read-only."""
-    return SinkReadOnlyError(f"{what}: search is read-only", detail=detail, hint=_READ_ONLY_HINT)
+    return SinkReadOnlyError(f"{subject}: search is read-only", detail=detail, hint=_READ_ONLY_HINT)
 
 
 def _typed(error: exceptions.TransportError) -> Exception:
@@ -137,14 +137,14 @@ def _typed(error: exceptions.TransportError) -> Exception:
 
 def _reason(info: object) -> str:
     """Returns the innermost cause in the engine's words."""
-    found = ""
+    text = ""
     cause: object = info
     while isinstance(cause, dict):
         reason: Mapping[str, Any] | object = cause.get("error", cause)
         if isinstance(reason, dict):
-            found = str(reason.get("reason", found))
+            text = str(reason.get("reason", text))
             roots = reason.get("root_cause")
             cause = reason.get("caused_by") or (roots[0] if roots else None)
         else:
             cause = None
-    return found
+    return text

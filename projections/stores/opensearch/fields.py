@@ -46,19 +46,23 @@ class SearchField:
 
 def fields_of(mappings: Mapping[str, Any]) -> dict[str, SearchField]:
     """Returns the fields of an index by name, from its mapping."""
-    found = mappings.get("properties", {})
-    return {name: _field(name, told) for name, told in _told(found) if name != DELETED_FIELD}
+    properties = mappings.get("properties", {})
+    return {
+        name: _field(name, definition)
+        for name, definition in _definitions(properties)
+        if name != DELETED_FIELD
+    }
 
 
-def _told(
+def _definitions(
     properties: Mapping[str, Any], above: str = ""
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields all fields; those within structs as `items.name`."""
-    for name, told in properties.items():
-        if "properties" in told:
-            yield from _told(told["properties"], f"{above}{name}.")
+    for name, definition in properties.items():
+        if "properties" in definition:
+            yield from _definitions(definition["properties"], f"{above}{name}.")
         else:
-            yield above + name, told
+            yield above + name, definition
 
 
 def field_named(fields: Mapping[str, SearchField], name: str, view: str) -> SearchField:
@@ -67,9 +71,9 @@ def field_named(fields: Mapping[str, SearchField], name: str, view: str) -> Sear
     Raises:
         SearchFieldError: No field has that name; the hint is the nearest name.
     """
-    found = fields.get(name)
-    if found is not None:
-        return found
+    field = fields.get(name)
+    if field is not None:
+        return field
     raise SearchFieldError(
         f"view {view} has no field {name[:80]}",
         hint=did_you_mean(name, fields, "fields: " + listed(fields)),
@@ -100,9 +104,9 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(listed[:_LISTED_MAX]) + more
 
 
-def _field(name: str, told: Mapping[str, Any]) -> SearchField:
-    kind, indexed = str(told.get("type", "object")), told.get("index", True)
-    below = told.get("fields", {})
+def _field(name: str, definition: Mapping[str, Any]) -> SearchField:
+    kind, indexed = str(definition.get("type", "object")), definition.get("index", True)
+    below = definition.get("fields", {})
     exact = name if kind != _TEXT else f"{name}.keyword" if "keyword" in below else None
     return SearchField(
         name,
@@ -110,6 +114,6 @@ def _field(name: str, told: Mapping[str, Any]) -> SearchField:
         exact if indexed else None,
         f"{name}.suggest" if "suggest" in below else None,
         bool(indexed) and kind in (_TEXT, "keyword"),
-        told.get("analyzer", "standard") != "standard",
-        float(told.get("meta", {}).get(BOOST, 1)),
+        definition.get("analyzer", "standard") != "standard",
+        float(definition.get("meta", {}).get(BOOST, 1)),
     )

@@ -42,11 +42,11 @@ class StoredDocuments:
     def versions(self, ids: Iterable[str]) -> dict[str, int]:
         """Returns the versions of those that exist."""
         wanted = list(dict.fromkeys(ids))
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         for start in range(0, len(wanted), IDS_PER_LOOK_UP):
-            answer = self._asked(wanted[start : start + IDS_PER_LOOK_UP], {"_source": "false"})
-            found |= {doc["_id"]: doc["_version"] for doc in answer if doc.get("found")}
-        return found
+            answer = self._fetched(wanted[start : start + IDS_PER_LOOK_UP], {"_source": "false"})
+            versions |= {doc["_id"]: doc["_version"] for doc in answer if doc.get("found")}
+        return versions
 
     def fields(self, ids: Sequence[str], names: Iterable[str]) -> Iterator[dict[str, Stored]]:
         """Yields fields of documents in groups; each id occurs once.
@@ -63,14 +63,14 @@ class StoredDocuments:
         while start < len(wanted):
             part = wanted[start : start + self._many]
             start += len(part)
-            found = {
+            documents = {
                 doc["_id"]: (doc["_version"], doc["_source"]) if doc.get("found") else NO_ROW
-                for doc in self._asked(part, included)
+                for doc in self._fetched(part, included)
             }
-            yield found
+            yield documents
             size = sum(
                 len(value)
-                for _, source in found.values()
+                for _, source in documents.values()
                 for value in source.values()
                 if isinstance(value, str)
             )
@@ -79,7 +79,9 @@ class StoredDocuments:
     def _grown(self) -> int:
         return min(IDS_PER_LOOK_UP, self._many * 2)
 
-    def _asked(self, ids: Sequence[str], options: dict[str, str]) -> list[dict[str, Any]]:
+    def _fetched(self, ids: Sequence[str], options: dict[str, str]) -> list[dict[str, Any]]:
         path = f"/{self._index}/_mget?{urlencode(options)}"
-        found: list[dict[str, Any]] = self._engine.request("POST", path, {"ids": list(ids)})["docs"]
-        return found
+        documents: list[dict[str, Any]] = self._engine.request("POST", path, {"ids": list(ids)})[
+            "docs"
+        ]
+        return documents

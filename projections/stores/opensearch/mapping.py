@@ -115,13 +115,13 @@ def _nested_mapping(nested: Nested, options: SearchOptions, path: str) -> dict[s
         return field_mapping(replace(nested.value, name=path), options)
     if not nested.columns:
         return {"type": "object", "enabled": False}  # the names within are data
-    found: dict[str, Any] = {
+    mapping: dict[str, Any] = {
         "properties": _properties(nested.columns, nested.inner, options, f"{path}.")
     }
     if nested.many:
         # each struct is searched as a unit, and its words like those of any other field
-        found |= {"type": "nested", "include_in_root": True}
-    return found
+        mapping |= {"type": "nested", "include_in_root": True}
+    return mapping
 
 
 def field_mapping(column: Column, options: SearchOptions, above: str = "") -> dict[str, Any]:

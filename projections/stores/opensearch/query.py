@@ -108,12 +108,12 @@ def suggest_body(
         SearchQueryError: The query exceeds a limit.
     """
     check_limits(query)
-    asked = [field_named(fields, name, view) for name in query.fields] or list(fields.values())
-    suggesting = [field.name for field in asked if field.suggest]
+    searched = [field_named(fields, name, view) for name in query.fields] or list(fields.values())
+    suggesting = [field.name for field in searched if field.suggest]
     if not suggesting:
-        what = f"field {query.fields[0]}" if query.fields else f"view {view}"
+        subject = f"field {query.fields[0]}" if query.fields else f"view {view}"
         raise SearchFieldError(
-            f"{what} has no suggestions",
+            f"{subject} has no suggestions",
             hint='SearchOptions(fields={"<field>": Text(suggest=True)}) in the view\'s declaration',
         )
     started = {name: _started(query.text, fields[name]) for name in suggesting}
@@ -138,17 +138,18 @@ def suggest_body(
 
 def correction_body(query: SearchQuery, fields: Mapping[str, SearchField]) -> dict[str, Any] | None:
     """Returns the body that asks for similar words; None if no field supports it."""
-    telling = [
-        found.suggest or found.name
-        for found in fields.values()
-        if found.type == "text" and found.words and (found.suggest or not found.stemmed)
+    corrected = [
+        field.suggest or field.name
+        for field in fields.values()
+        if field.type == "text" and field.words and (field.suggest or not field.stemmed)
     ][:_CORRECTED_FIELDS]
-    if not telling:
+    if not corrected:
         return None
-    asked = {
-        f"w{place}": {"term": {"field": name, **_CORRECTION}} for place, name in enumerate(telling)
+    suggesters = {
+        f"w{place}": {"term": {"field": name, **_CORRECTION}}
+        for place, name in enumerate(corrected)
     }
-    return {"size": 0, "timeout": _TIMEOUT, "suggest": {"text": query.text, **asked}}
+    return {"size": 0, "timeout": _TIMEOUT, "suggest": {"text": query.text, **suggesters}}
 
 
 def filters(

@@ -28,7 +28,7 @@ _CONFLICT: Final = 409
 _DONE: Final = frozenset((200, 201, _CONFLICT))
 _BAD_DOCUMENT: Final = 400
 _STRICT: Final = "strict"
-_TELLING: Final = ("analyzer", "search_analyzer", "normalizer", "index")
+_DESCRIBED_KEYS: Final = ("analyzer", "search_analyzer", "normalizer", "index")
 _log = structlog.get_logger(__name__)
 
 
@@ -75,13 +75,13 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
     """
     before = had["mappings"].get("properties", {})
     after = wanted["mappings"]["properties"]
-    found = [
+    differences = [
         FieldChange(name, _described(before[name]), _described(field))
         for name, field in after.items()
         if name in before and _bare(before[name]) != _bare(field)
     ]
     analysis = had.get("settings", {}).get("index", {}).get("analysis", {})
-    declared = _as_told(wanted["settings"].get("analysis", {}))
+    declared = _as_stored(wanted["settings"].get("analysis", {}))
     if analysis != declared:
         differing = sorted(
             f"{kind}.{name}"
@@ -89,8 +89,8 @@ def changes(had: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[FieldChan
             for name in {*analysis.get(kind, {}), *declared.get(kind, {})}
             if analysis.get(kind, {}).get(name) != declared.get(kind, {}).get(name)
         )
-        found.append(FieldChange("analysis", "as it was", ", ".join(differing)))
-    return found
+        differences.append(FieldChange("analysis", "as it was", ", ".join(differing)))
+    return differences
 
 
 def spare_of(index: str) -> str:
@@ -108,10 +108,10 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
     """
     spare = spare_of(index)
     body = index_body(plan)
-    found = engine.request("GET", f"/{index}")[index]
-    mapping = found["mappings"]
+    state = engine.request("GET", f"/{index}")[index]
+    mapping = state["mappings"]
     had, wanted = mapping.get("properties", {}), body["mappings"]["properties"]
-    differing = changes(found, body)
+    differing = changes(state, body)
     copied = bool(engine.request("GET", f"/_cat/indices/{spare}*?format=json"))
     left_out = 0
     if differing:
@@ -137,7 +137,7 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         left_out += _copy(engine, plan, spare, index, {name: name for name in wanted})
         _move(engine, plan, spare, index)
     else:
-        _put_right(engine, plan, index, found)
+        _correct_settings(engine, plan, index, state)
     if left_out:
         raise IndexLostError(
             f"view {plan.name}: documents of its index do not fit its present fields",
@@ -146,12 +146,12 @@ def remap(engine: Engine, plan: ViewPlan, index: str) -> None:
         )
 
 
-def _put_right(engine: Engine, plan: ViewPlan, index: str, found: Mapping[str, Any]) -> None:
+def _correct_settings(engine: Engine, plan: ViewPlan, index: str, state: Mapping[str, Any]) -> None:
     """Corrects settings of an index that do not affect its documents."""
-    if found["mappings"].get("dynamic") != _STRICT:
+    if state["mappings"].get("dynamic") != _STRICT:
         engine.request("PUT", f"/{index}/_mapping", {"dynamic": _STRICT})
     alias = index_body(plan)["aliases"].get(plan.view)
-    if alias is not None and found.get("aliases", {}).get(plan.view) != alias:
+    if alias is not None and state.get("aliases", {}).get(plan.view) != alias:
         add = {"add": {"index": index, "alias": plan.view, **alias}}
         engine.request("POST", "/_aliases", {"actions": [add]})
 
@@ -162,17 +162,17 @@ def _bare(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(field: Mapping[str, Any]) -> str:
-    said = [f"{key}={value}" for key, value in _bare(field).items() if key in _TELLING]
+    settings = [f"{key}={value}" for key, value in _bare(field).items() if key in _DESCRIBED_KEYS]
     below = [f"+{name}" for name in field.get("fields", {})]
-    return " ".join([str(field.get("type", "object")), *said, *below])
+    return " ".join([str(field.get("type", "object")), *settings, *below])
 
 
-def _as_told(setting: Any) -> Any:
+def _as_stored(setting: Any) -> Any:
     """Converts a setting to the engine's form: numbers and booleans as text."""
     if isinstance(setting, dict):
-        return {name: _as_told(value) for name, value in setting.items()}
+        return {name: _as_stored(value) for name, value in setting.items()}
     if isinstance(setting, list | tuple):
-        return [_as_told(value) for value in setting]
+        return [_as_stored(value) for value in setting]
     return str(setting).lower() if isinstance(setting, bool) else str(setting)
 
 

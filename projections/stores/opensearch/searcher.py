@@ -132,18 +132,18 @@ class Searcher:
             SearchQueryError: The query is invalid.
             SinkError: The engine does not answer.
         """
-        asked = SearchQuery(query) if isinstance(query, str) else query
+        parsed = SearchQuery(query) if isinstance(query, str) else query
         fields = self.fields(view)
-        found = self._asked(view, search_body(asked, fields, view))
-        total = int(found["hits"]["total"]["value"])
-        corrected = None if total or not asked.text else self._corrected(view, asked, fields)
-        facets = found.get("aggregations", {})
+        answer = self._answer(view, search_body(parsed, fields, view))
+        total = int(answer["hits"]["total"]["value"])
+        corrected = None if total or not parsed.text else self._corrected(view, parsed, fields)
+        facets = answer.get("aggregations", {})
         return SearchAnswer(
             total,
-            tuple(_hit(hit) for hit in found["hits"]["hits"]),
-            {name: tuple(map(_facet_value, facets[name]["buckets"])) for name in asked.facets},
+            tuple(_hit(hit) for hit in answer["hits"]["hits"]),
+            {name: tuple(map(_facet_value, facets[name]["buckets"])) for name in parsed.facets},
             corrected,
-            int(found["took"]),
+            int(answer["took"]),
         )
 
     def get(self, view: str, key: str) -> dict[str, Any] | None:
@@ -163,13 +163,13 @@ class Searcher:
         if not _NAME.fullmatch(view):  # neither a pattern nor a list of names
             raise self._no_index(view)
         try:
-            found = self._engine.request("GET", f"/{view}/_doc/{quote(key, safe='')}")
+            document = self._engine.request("GET", f"/{view}/_doc/{quote(key, safe='')}")
         except EngineRefusedError as error:
             if error.status != NOT_FOUND:
                 raise
             self.fields(view)  # the row is missing, but the view exists
             return None
-        row: dict[str, Any] = found["_source"]
+        row: dict[str, Any] = document["_source"]
         return None if row.pop(DELETED_FIELD, False) else row
 
     def refresh(self, view: str) -> None:
@@ -191,15 +191,15 @@ class Searcher:
             SearchQueryError: The query is invalid.
             SinkError: The engine does not answer.
         """
-        asked = SearchQuery(query) if isinstance(query, str) else query
-        body = suggest_body(asked, self.fields(view), view)
-        found = self._asked(view, body)["aggregations"]
+        parsed = SearchQuery(query) if isinstance(query, str) else query
+        body = suggest_body(parsed, self.fields(view), view)
+        aggregations = self._answer(view, body)["aggregations"]
         suggestions = [
             Suggestion(name, str(bucket["key"]), int(bucket["doc_count"]))
-            for name, of_field in found.items()
+            for name, of_field in aggregations.items()
             for bucket in of_field["values"]["buckets"]
         ]
-        return sorted(suggestions, key=lambda each: -each.rows)[: asked.size]
+        return sorted(suggestions, key=lambda each: -each.rows)[: parsed.size]
 
     def fields(self, view: str) -> dict[str, SearchField]:
         """Returns the fields of a view.
@@ -207,11 +207,11 @@ class Searcher:
         Raises:
             NoIndexError: No view of that name can be searched.
         """
-        found = {}
+        mappings = {}
         if _NAME.fullmatch(view):  # neither a pattern nor a list of names
             with suppress(EngineRefusedError):
-                found = self._engine.request("GET", f"/{view}/_mapping")
-        for index in found.values():
+                mappings = self._engine.request("GET", f"/{view}/_mapping")
+        for index in mappings.values():
             if DELETED_FIELD in index["mappings"].get("properties", {}):
                 return fields_of(index["mappings"])
         raise self._no_index(view)
@@ -225,9 +225,9 @@ class Searcher:
         """Closes the connections."""
         self._engine.close()
 
-    def _asked(self, view: str, body: dict[str, Any]) -> Any:
+    def _answer(self, view: str, body: dict[str, Any]) -> Any:
         try:
-            found = self._engine.request("POST", f"/{view}/_search?{_WHOLE}", body)
+            answer = self._engine.request("POST", f"/{view}/_search?{_WHOLE}", body)
         except EngineRefusedError as error:
             if error.status == NOT_FOUND:
                 raise self._no_index(view) from None
@@ -238,9 +238,9 @@ class Searcher:
                 detail=error.reason[:300],
                 hint="use fewer words, or select fields with --in (fields=)",
             ) from None
-        if found["timed_out"]:
+        if answer["timed_out"]:
             raise SinkUnavailableError(f"view {view}: a search took too long")
-        return found
+        return answer
 
     def _corrected(
         self, view: str, query: SearchQuery, fields: Mapping[str, SearchField]
@@ -249,12 +249,12 @@ class Searcher:
         if body is None:
             return None
         best: dict[tuple[int, int], tuple[float, int, str]] = {}
-        for words in self._asked(view, body)["suggest"].values():
+        for words in self._answer(view, body)["suggest"].values():
             for word in words:
                 for option in word["options"]:
                     place = word["offset"], word["length"]
-                    found = option["score"], option["freq"], option["text"]
-                    best[place] = max(best.get(place, found), found)
+                    correction = option["score"], option["freq"], option["text"]
+                    best[place] = max(best.get(place, correction), correction)
         text = query.text
         for (offset, length), (_, _, word) in sorted(best.items(), reverse=True):
             text = text[:offset] + word + text[offset + length :]

@@ -166,12 +166,12 @@ class SearchSink:
         """Looks the documents up; see `Sink.stored`."""
         floor, form = max(0, self._floor(plan) - 1), self._form(plan)
         ids = [document_id(form.name_of(key)) for key in keys]
-        found: dict[str, StoredKey] = {}
+        stored: dict[str, StoredKey] = {}
         for part in StoredDocuments(self.engine, index_name(plan)).fields(ids, ()):
             for row_id, (version, fields) in part.items():
                 live = () if DELETED_FIELD in fields else (fields,)
-                found[row_id] = StoredKey(max(floor, version), live)
-        return [found[row_id] for row_id in ids]
+                stored[row_id] = StoredKey(max(floor, version), live)
+        return [stored[row_id] for row_id in ids]
 
     def sweep(
         self,
@@ -277,16 +277,16 @@ class SearchSink:
     def _state(self, index: str) -> tuple[str, dict[str, str]]:
         """Returns the engine's ids of an index, and our metadata in it."""
         try:
-            found = self.engine.request("GET", f"/{index}?{_STATE}")
+            indices = self.engine.request("GET", f"/{index}?{_STATE}")
         except EngineRefusedError as error:
             if error.status != NOT_FOUND:
                 raise
             raise _lost(index, "it was deleted") from None
-        for name, index_of in found.items():
+        for name, index_of in indices.items():
             if name == index:
                 ids = index_of["settings"]["index"]
-                noted = index_of.get("mappings", {}).get("_meta", {})
-                return f"{ids['uuid']}/{ids.get('history_uuid', '')}", noted
+                metadata = index_of.get("mappings", {}).get("_meta", {})
+                return f"{ids['uuid']}/{ids.get('history_uuid', '')}", metadata
         raise _lost(index, "the name belongs to another index")
 
     def _note(self, index: str, meta: Mapping[str, str]) -> None:
@@ -311,18 +311,18 @@ class _Writing:
         self._refused: list[Refused] = []
 
     def lines(self, changes: Sequence[RowChange], floor: int) -> Iterator[tuple[RowChange, bytes]]:
-        kept = [change for change in changes if change.kept and change.version >= floor]
+        partial = [change for change in changes if change.kept and change.version >= floor]
         # rows that changed their key: stored values are read before anything overwrites them
-        lent = dict(self._bases([change for change in kept if change.base is not None]))
+        lent = dict(self._bases([change for change in partial if change.base is not None]))
         for change in changes:
             if change.version < floor:
                 self._stale += 1
             elif change.row is None or not change.kept:
                 yield from self._made(change, NO_ROW, NO_ROW)
-        ids = {document_id(self._form.name(change)): change for change in kept}
-        names = {name for change in kept for name in change.kept}
-        for found in self._stored.fields(list(ids), names):
-            for row_id, own in found.items():
+        ids = {document_id(self._form.name(change)): change for change in partial}
+        names = {name for change in partial for name in change.kept}
+        for documents in self._stored.fields(list(ids), names):
+            for row_id, own in documents.items():
                 change = ids[row_id]
                 base = own if change.base is None else lent.get(row_id, NO_ROW)
                 yield from self._made(change, own, base)
@@ -355,12 +355,12 @@ class _Writing:
             return
         names = {name for change in moved for name in change.kept}
         wanted = {document_id(self._form.name_of(change.base or ())) for change in moved}
-        found: dict[str, Stored] = {}
+        bases: dict[str, Stored] = {}
         for part in self._stored.fields(list(wanted), names):
-            found |= part
+            bases |= part
         for change in moved:
             base = document_id(self._form.name_of(change.base or ()))
-            yield document_id(self._form.name(change)), found.get(base, NO_ROW)
+            yield document_id(self._form.name(change)), bases.get(base, NO_ROW)
 
     def _made(
         self, change: RowChange, own: Stored, base: Stored

@@ -90,9 +90,9 @@ class Keys:
         """Hash of the physical names of views whose active version is not the first."""
         return f"{self.prefix}_current"
 
-    def beside(self, what: str) -> str:
+    def beside(self, kind: str) -> str:
         """Returns the key prefix of all `lookup`s, `counter`s or `leaderboard`s."""
-        return f"{self.prefix}_{what}:{self.view}:"
+        return f"{self.prefix}_{kind}:{self.view}:"
 
 
 BESIDE: Final = ("lookup", "counter", "leaderboard")
@@ -117,19 +117,19 @@ class CacheServer:
         """Returns the names of a view's keys."""
         return Keys(self.prefix, plan.name)
 
-    def run(self, plan: ViewPlan, what: str, *arguments: bytes | str) -> Any:
+    def run(self, plan: ViewPlan, operation: str, *arguments: bytes | str) -> Any:
         """Calls the script once; see `Calls`."""
-        with self.calls(plan, what) as calls:
+        with self.calls(plan, operation) as calls:
             calls.send(*arguments)
             (answer,) = calls.answers()
         return answer
 
     @contextmanager
-    def calls(self, plan: ViewPlan, what: str) -> Iterator[Calls]:
+    def calls(self, plan: ViewPlan, operation: str) -> Iterator[Calls]:
         """Returns a pipeline of script calls."""
         keys, options = self.keys(plan), plan.cache
         fixed = (
-            *("3", keys.deletes, keys.floor, keys.links, what, keys.rows),
+            *("3", keys.deletes, keys.floor, keys.links, operation, keys.rows),
             *(*map(keys.beside, BESIDE), str(options.layout), str(options.ttl_ms)),
         )
         pool = self.client.connection_pool
@@ -156,9 +156,9 @@ class CacheServer:
 
     def _matching(self, pattern: str, count: int) -> Iterator[list[bytes]]:
         # a scan may return a key twice while the server rehashes
-        found = list(set(self.client.scan_iter(match=pattern, count=count)))
-        for start in range(0, len(found), count):
-            yield found[start : start + count]
+        keys = list(set(self.client.scan_iter(match=pattern, count=count)))
+        for start in range(0, len(keys), count):
+            yield keys[start : start + count]
 
 
 class Calls:

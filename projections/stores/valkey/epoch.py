@@ -101,12 +101,12 @@ class CacheEpoch:
         with translated_errors():
             raw_id, raw_beat = self._client.hmget(self._key, ["id", "beat"])
             facts = self._facts()
-        found, beat = (raw_id or b"").decode(), int(raw_beat or 0)
+        cache_id, beat = (raw_id or b"").decode(), int(raw_beat or 0)
         memory = self._memory
         if memory is None:  # a new or older home folder: the cache counts
-            self._begin(found or secrets.token_hex(8), max(beat, 1), facts)
+            self._begin(cache_id or secrets.token_hex(8), max(beat, 1), facts)
             return None
-        reason = _lost(memory, found, beat) or self._evicted(memory, facts)
+        reason = _lost(memory, cache_id, beat) or self._evicted(memory, facts)
         if reason is not None:
             self.lost.set()
         elif (memory.run, memory.evicted) != (facts.run, facts.evicted):
@@ -170,22 +170,22 @@ class CacheEpoch:
         Raises:
             SinkError: The cache does not answer.
         """
-        found = []
+        reformed = []
         with translated_errors():
             for plan in plans:
                 text = self._client.get(self._server.keys(plan).form)
                 if text is not None and orjson.loads(text)["options"] != plan.cache.form:
-                    found.append(plan)
-        return found
+                    reformed.append(plan)
+        return reformed
 
     def close(self) -> None:
         """Closes the connections."""
         self._server.close()
 
     def _facts(self) -> _Facts:
-        said = self._client.info()
-        policy = str(said.get("maxmemory_policy", ""))
-        return _Facts(str(said.get("run_id", "")), int(said.get("evicted_keys", 0)), policy)
+        info = self._client.info()
+        policy = str(info.get("maxmemory_policy", ""))
+        return _Facts(str(info.get("run_id", "")), int(info.get("evicted_keys", 0)), policy)
 
     def _begin(self, name: str, beat: int, facts: _Facts, now: float = 0.0) -> None:
         with translated_errors():
@@ -218,10 +218,10 @@ class CacheEpoch:
         write_atomically(self._file, msgspec.json.encode(memory))
 
 
-def _lost(memory: _Memory, found: str, beat: int) -> str | None:
-    if not found:
+def _lost(memory: _Memory, cache_id: str, beat: int) -> str | None:
+    if not cache_id:
         return "it is empty"
-    if found != memory.id:
+    if cache_id != memory.id:
         return "it has another id"
     if beat < memory.beat:
         return f"it is {memory.beat - beat} beats behind"

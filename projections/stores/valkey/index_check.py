@@ -67,8 +67,8 @@ class Suspect(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        said = f"row {self.key} {self.what}" if self.key else self.what
-        return f"{WORDS[self.kind]} {self.name} ({said})"
+        difference = f"row {self.key} {self.what}" if self.key else self.what
+        return f"{WORDS[self.kind]} {self.name} ({difference})"
 
 
 class ExpectedIndexes:
@@ -103,12 +103,12 @@ class ExpectedIndexes:
             self._counts[name] = added(self._counts.get(name), amount)
 
     def compare(
-        self, places: Mapping[str, int], entries: Iterable[CachedIndex]
+        self, row_numbers: Mapping[str, int], entries: Iterable[CachedIndex]
     ) -> Iterator[Suspect | None]:
         """Compares with all entries of the cache; yields differences, and None periodically.
 
         Args:
-            places: The row numbers, by key.
+            row_numbers: The row numbers, by key.
             entries: All entries of the cache, each once.
         """
         for entry in entries:
@@ -124,14 +124,14 @@ class ExpectedIndexes:
                 elif entry.counts != texts(counts):
                     yield Suspect(COUNTER, entry.name, "", DIFFERENT)
             else:
-                yield from self._members_of(entry, places)
+                yield from self._members_of(entry, row_numbers)
         for name in self._counts:
             yield Suspect(COUNTER, name, "", MISSING)
 
-    def lacking(self, places: Mapping[str, int]) -> Iterator[str]:
+    def lacking(self, row_numbers: Mapping[str, int]) -> Iterator[str]:
         """Yields, after a comparison, the keys of rows with missing entries."""
         members = [one for one in self._members if one.missing]
-        for key, place in places.items() if members else ():
+        for key, place in row_numbers.items() if members else ():
             if any(one.lacks(place) for one in members):
                 yield key
 
@@ -150,12 +150,12 @@ class ExpectedIndexes:
 
     def parts(self, fields: Mapping[str, Any]) -> dict[tuple[str, str], float]:
         """Yields the lookups and leaderboards of a row, with its scores."""
-        found = {}
+        parts = {}
         for one in self._members:
             part = self._part(one.link, fields)
             if part is not None:
-                found[one.link.kind, part[0]] = float(part[1] or 0)
-        return found
+                parts[one.link.kind, part[0]] = float(part[1] or 0)
+        return parts
 
     def counted(self, fields: Mapping[str, Any]) -> Iterator[tuple[str, int | None]]:
         """Yields the counters of a row, and what it adds; None for a count of rows."""
@@ -180,11 +180,11 @@ class ExpectedIndexes:
             link.kind == entry.kind and link.pattern.fits(entry.name) for link in self._unknown
         )
 
-    def _members_of(self, entry: CachedIndex, places: Mapping[str, int]) -> Iterator[Suspect]:
+    def _members_of(self, entry: CachedIndex, row_numbers: Mapping[str, int]) -> Iterator[Suspect]:
         mark, extra = _mark(entry.name), set()
         candidates = [one for one in self._members if one.link.kind == entry.kind]
         for key, score in entry.members:
-            place = places.get(key)
+            place = row_numbers.get(key)
             home = next((one for one in candidates if one.has(place, mark)), None)
             if place is None or home is None:
                 if key not in extra:

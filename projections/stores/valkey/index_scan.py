@@ -81,7 +81,7 @@ class Memberships:
         Raises:
             SinkError: The server refuses or does not answer.
         """
-        found: list[tuple[bytes, float | None]] = []
+        results: list[tuple[bytes, float | None]] = []
         with translated_errors():
             for start in range(0, len(suspects), _LOOKS_AT_ONCE):
                 part = suspects[start : start + _LOOKS_AT_ONCE]
@@ -89,10 +89,10 @@ class Memberships:
                     for each in part:
                         self._ask(pipeline, each)
                     answers = pipeline.execute(raise_on_error=False)
-                found += [
+                results += [
                     self._answer(*answers[place : place + 3]) for place in range(0, len(answers), 3)
                 ]
-        return found
+        return results
 
     def counts(self, name: str) -> WatchedCounter:
         """Watches a counter for changes."""
@@ -102,8 +102,8 @@ class Memberships:
         """Returns whether the key of a structure has another type."""
         key = self._keys.beside(WORDS[suspect.kind]) + suspect.name
         with translated_errors():
-            found: Any = self._server.client.type(key)
-        return found not in {b"none", _TYPES[suspect.kind]}
+            key_type: Any = self._server.client.type(key)
+        return key_type not in {b"none", _TYPES[suspect.kind]}
 
     def close(self) -> None:
         """Closes the connections."""

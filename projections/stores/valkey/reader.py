@@ -104,7 +104,7 @@ class CacheReader:
     @property
     def building(self) -> bool:
         """Returns whether the view may have missing or surplus rows, during a build or rebuild."""
-        return bool(self._asked(lambda pipeline: pipeline.exists(self._keys.building))[0])
+        return bool(self._answers(lambda pipeline: pipeline.exists(self._keys.building))[0])
 
     def get(self, *key: Json) -> dict[str, Json] | None:
         """Returns a row by the values of its key, as a document; None if there is none.
@@ -130,19 +130,19 @@ class CacheReader:
             for name in names:
                 pipeline.hgetall(name)
 
-        found = self._asked(ask)
+        answers = self._answers(ask)
         if self.options.layout == CacheLayout.DOCUMENT:
-            return [None if v is None else self._form.of_document(v) for v in found[0]]
-        return [self._form.of_hash(v) if v else None for v in found]
+            return [None if v is None else self._form.of_document(v) for v in answers[0]]
+        return [self._form.of_hash(v) if v else None for v in answers]
 
     def lookup(self, name: str, **values: Json) -> list[str]:
         """Returns the keys of the rows in a lookup, unordered."""
-        (found,) = self._asked(
+        (members,) = self._answers(
             lambda pipeline: pipeline.smembers(
                 self._named("lookup", self.options.lookups, name, values)
             )
         )
-        return sorted(member.decode() for member in found)
+        return sorted(member.decode() for member in members)
 
     def top(
         self, name: str, *, limit: int = LIMIT, lowest: bool = False, **values: Json
@@ -155,7 +155,7 @@ class CacheReader:
             lowest: Whether the lowest score comes first.
             values: Values of the columns in its pattern.
         """
-        (found,) = self._asked(
+        (members,) = self._answers(
             lambda pipeline: pipeline.zrange(
                 self._named("leaderboard", self.options.leaderboards, name, values),
                 *(0, limit - 1),
@@ -163,11 +163,11 @@ class CacheReader:
                 withscores=True,
             )
         )
-        return [Rank(member.decode(), Decimal(repr(float(score)))) for member, score in found]
+        return [Rank(member.decode(), Decimal(repr(float(score)))) for member, score in members]
 
     def count(self, name: str, **values: Json) -> Count:
         """Returns a counter; zero if no row counts in it."""
-        ((rows, total),) = self._asked(
+        ((rows, total),) = self._answers(
             lambda pipeline: pipeline.hmget(
                 self._named("counter", self.options.counters, name, values), ["rows", "sum"]
             )
@@ -179,10 +179,10 @@ class CacheReader:
         scale = self._plan.schema.by_name[column].scale or 0
         return Count(int(rows or 0), Decimal(int(total or 0)).scaleb(-scale))
 
-    def names(self, what: str) -> list[str]:
+    def names(self, kind: str) -> list[str]:
         """Returns the names of all non-empty `lookup`s, `counter`s or `leaderboard`s."""
-        self._asked(lambda _: None)
-        begin = self._keys.beside(what)
+        self._answers(lambda _: None)
+        begin = self._keys.beside(kind)
         with translated_errors():
             return sorted(
                 key.decode().removeprefix(begin)
@@ -194,7 +194,7 @@ class CacheReader:
         """Closes the connections."""
         self._server.close()
 
-    def _asked(self, ask: Callable[[redis.client.Pipeline], object]) -> list[Any]:
+    def _answers(self, ask: Callable[[redis.client.Pipeline], object]) -> list[Any]:
         """Runs commands on the version that is active at that moment."""
         while True:
             with translated_errors(), self._server.client.pipeline(transaction=True) as pipeline:
@@ -238,20 +238,20 @@ class CacheReader:
 
     def _named(
         self,
-        what: str,
+        kind: str,
         patterns: Sequence[str] | Mapping[str, str],
         name: str,
         values: Mapping[str, Json],
     ) -> str:
         pattern = NameTemplate.parse(self._pattern(patterns, name)) if patterns else None
         if pattern is None:
-            raise CacheUnknownError(f"view {self._view} has no {what} in the cache")
-        found = expanded(pattern, values) if values else name
-        if found is None:
+            raise CacheUnknownError(f"view {self._view} has no {kind} in the cache")
+        expanded_name = expanded(pattern, values) if values else name
+        if expanded_name is None:
             raise CacheUnknownError(
                 f"view {self._view}: a value is missing", detail=", ".join(pattern.columns)
             )
-        return self._keys.beside(what) + found
+        return self._keys.beside(kind) + expanded_name
 
     def _pattern(self, patterns: Sequence[str] | Mapping[str, str], name: str) -> str:
         """Returns the pattern that a name is, or was made from."""
@@ -278,7 +278,7 @@ def _moment(kind: ColumnKind | None, part: Json) -> Json:
 
 
 def _schema(columns: Mapping[str, tuple[str, int | None]], keys: Sequence[str]) -> TableSchema:
-    found = tuple(
+    described = tuple(
         Column(name, ColumnKind(kind), kind, None, scale) for name, (kind, scale) in columns.items()
     )
-    return TableSchema(TableName("", ""), found, tuple(k for k in keys if k in columns))
+    return TableSchema(TableName("", ""), described, tuple(k for k in keys if k in columns))

@@ -95,18 +95,18 @@ class CacheForm:
         Raises:
             UnholdableValueError: It is too large.
         """
-        found: str | list[str]
+        stored: str | list[str]
         if self._hashed:
-            found = [
+            stored = [
                 part
                 for name, value in fields.items()
                 if value is not None
                 for part in (name, value if isinstance(value, str) else _json_text(value))
             ]
-            size = sum(map(len, found))
+            size = sum(map(len, stored))
         else:
-            found = f"{PREFIX}{version}" + ('",' if fields else '"') + _json_text(fields)[1:]
-            size = len(found)
+            stored = f"{PREFIX}{version}" + ('",' if fields else '"') + _json_text(fields)[1:]
+            size = len(stored)
         if size > ROW_SIZE_MAX:
             raise UnholdableValueError(
                 f"view {self._plan.name}: a row is too large for the cache",
@@ -115,7 +115,7 @@ class CacheForm:
                     "exclude the large column with ColumnRules, or remove the view from the cache"
                 ),
             )
-        return found
+        return stored
 
     def links(self, fields: Mapping[str, Json]) -> str:
         """Returns a row's entries in lookups, counters and leaderboards; empty if it has none.
@@ -123,12 +123,12 @@ class CacheForm:
         Raises:
             UnholdableValueError: A score or an amount has no exact representation.
         """
-        found = [
+        entries = [
             (link.kind, *part)
             for link in self.declared
             if (part := self.part(link, fields)) is not None
         ]
-        return _json_text(found) if found else ""
+        return _json_text(entries) if entries else ""
 
     def part(self, link: DeclaredIndex, fields: Mapping[str, Json]) -> tuple[str, str] | None:
         """Returns a row's entry in one of them: its name, and the score or amount.
@@ -154,12 +154,12 @@ class CacheForm:
 
     def of_hash(self, value: Mapping[bytes, bytes]) -> Fields:
         """Decodes a row from its hash; a missing field is NULL."""
-        found: Fields = dict.fromkeys(self._by_name)
+        fields: Fields = dict.fromkeys(self._by_name)
         for raw, text in value.items():
             name = raw.decode()
-            if name in found:
-                found[name] = self._field(name, text.decode())
-        return found
+            if name in fields:
+                fields[name] = self._field(name, text.decode())
+        return fields
 
     def _field(self, name: str, text: str) -> Json:
         if name not in self._json or text in _WORDS:
@@ -218,8 +218,8 @@ def number(column: Column, value: Json) -> Decimal | None:
     if column.kind in (ColumnKind.TIMESTAMP, ColumnKind.TIMESTAMPTZ):
         moment = datetime.fromisoformat(str(value).removesuffix("Z"))
         return Decimal((moment - _EPOCH) // _MICROSECOND)
-    found = Decimal(repr(value) if isinstance(value, float) else str(value))
-    return None if found.is_nan() else found
+    score = Decimal(repr(value) if isinstance(value, float) else str(value))
+    return None if score.is_nan() else score
 
 
 def _held(score: Decimal) -> bool:

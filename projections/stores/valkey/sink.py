@@ -83,8 +83,8 @@ class CacheSink:
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes through the guarded script; see `Sink.apply`."""
         form, cached = self._form(plan)
-        kept = [change for change in changes if change.kept]
-        wanted = {form.name_of(key) for c in kept for key in (c.key, c.base or c.key)}
+        partial = [change for change in changes if change.kept]
+        wanted = {form.name_of(key) for c in partial for key in (c.key, c.base or c.key)}
         with translated_errors():
             rows = self._stored(plan, list(wanted))  # as stored before any of this is written
             with self._server.calls(plan, "write") as calls:
@@ -128,13 +128,13 @@ class CacheSink:
         """Looks the keys up; see `Sink.stored`."""
         form, _ = self._form(plan)
         names = [form.name_of(key) for key in keys]
-        found: dict[str, _Stored] = {}
+        stored: dict[str, _Stored] = {}
         with translated_errors():
             known: Any = self._client.get(self._server.keys(plan).floor)
             floor = int(known or 1) - 1
             for start in range(0, len(names), READ_KEYS):
-                found |= self._stored(plan, names[start : start + READ_KEYS])
-        holdings = (found.get(name, _NOTHING) for name in names)
+                stored |= self._stored(plan, names[start : start + READ_KEYS])
+        holdings = (stored.get(name, _NOTHING) for name in names)
         return [
             StoredKey(max(floor, int(version)), () if fields is None else (fields,))
             for version, fields in holdings
@@ -153,8 +153,8 @@ class CacheSink:
             known: Any = self._client.get(keys.floor) or b""
             if known.decode() < below:
                 self._client.set(keys.floor, below)
-            for found in self._server.scan(keys.rows, READ_KEYS):
-                names = [key[len(keys.rows.encode()) :] for key in found]
+            for keys_read in self._server.scan(keys.rows, READ_KEYS):
+                names = [key[len(keys.rows.encode()) :] for key in keys_read]
                 removed += self._server.run(plan, "sweep", below, *names)
             self._sweep_links(plan, below)
             deleted: Any = self._client.hscan_iter(keys.deletes, count=READ_KEYS)
@@ -171,9 +171,9 @@ class CacheSink:
         """
         keys = self._server.keys(plan)
         with translated_errors():
-            for what in BESIDE:
-                for found in self._server.scan(keys.beside(what), READ_KEYS):
-                    self._client.unlink(*found)
+            for kind in BESIDE:
+                for keys_read in self._server.scan(keys.beside(kind), READ_KEYS):
+                    self._client.unlink(*keys_read)
             self._client.unlink(keys.links)
 
     def activate(self, plan: ViewPlan) -> None:
@@ -188,8 +188,8 @@ class CacheSink:
     def is_active(self, plan: ViewPlan) -> bool:
         """Returns whether this version is active; without a record, the first one is."""
         with translated_errors():
-            found: Any = self._client.hget(self._server.keys(plan).current, plan.view)
-        return bool((plan.view if found is None else found.decode()) == plan.name)
+            active: Any = self._client.hget(self._server.keys(plan).current, plan.view)
+        return bool((plan.view if active is None else active.decode()) == plan.name)
 
     def deactivate(self, view: str) -> None:
         """Forgets the active version: readers then see the first one, which is or will be empty.
@@ -205,8 +205,8 @@ class CacheSink:
         keys = self._server.keys(plan)
         self.drop_beside(plan)
         with translated_errors():
-            for found in self._server.scan(keys.rows, READ_KEYS):
-                self._client.unlink(*found)
+            for keys_read in self._server.scan(keys.rows, READ_KEYS):
+                self._client.unlink(*keys_read)
             self._client.unlink(keys.deletes, keys.floor, keys.links, keys.form, keys.building)
 
     def close(self) -> None:
@@ -217,16 +217,16 @@ class CacheSink:
         """Removes the entries of rows that expired before the sweep."""
         if not plan.cache.linked:
             return
-        found: Any = self._client.hscan_iter(self._server.keys(plan).links, count=READ_KEYS)
-        names = [name for name, _ in found]
+        links: Any = self._client.hscan_iter(self._server.keys(plan).links, count=READ_KEYS)
+        names = [name for name, _ in links]
         for start in range(0, len(names), READ_KEYS):
             self._server.run(plan, "sweep", below, *names[start : start + READ_KEYS])
 
     def _form(self, plan: ViewPlan) -> tuple[DocumentForm, CacheForm]:
-        found = self._forms.get(plan.name)
-        if found is None or found[0].plan != plan:
-            found = self._forms[plan.name] = DocumentForm(plan), CacheForm(plan)
-        return found
+        form = self._forms.get(plan.name)
+        if form is None or form[0].plan != plan:
+            form = self._forms[plan.name] = DocumentForm(plan), CacheForm(plan)
+        return form
 
     def _rows(self, plan: ViewPlan, keys: Sequence[bytes | str]) -> list[_Stored | None]:
         """Returns rows by key; None for a missing one, or one with another layout."""
@@ -238,7 +238,7 @@ class CacheSink:
             for key in keys:
                 pipeline.hgetall(key)
             hashes = pipeline.execute(raise_on_error=False)
-        return [_of_hash(cached, found) if isinstance(found, dict) else None for found in hashes]
+        return [_of_hash(cached, row) if isinstance(row, dict) else None for row in hashes]
 
     def _stored(self, plan: ViewPlan, names: Sequence[str]) -> dict[str, _Stored]:
         """Returns the present version and document of rows, or the version of a delete, by name."""
@@ -247,13 +247,13 @@ class CacheSink:
         keys = self._server.keys(plan)
         rows = self._rows(plan, [keys.rows + name for name in names])
         deletes: Any = self._client.hmget(keys.deletes, list(names))
-        found: dict[str, _Stored] = {}
+        stored: dict[str, _Stored] = {}
         for name, row, deleted in zip(names, rows, deletes, strict=True):
             if row is not None:
-                found[name] = row
+                stored[name] = row
             elif deleted is not None:
-                found[name] = _Stored(deleted.decode(), None)
-        return found
+                stored[name] = _Stored(deleted.decode(), None)
+        return stored
 
 
 class _Stored(NamedTuple):
@@ -277,7 +277,7 @@ class _Batch:
         self._cached = cached
         self._calls = calls
         self._linked = plan.cache.linked
-        self._done = [0, 0, 0]
+        self._written = [0, 0, 0]
         self._size = 0
         self._call: list[tuple[Any, ...]] = []
         self._changes: list[RowChange] = []
@@ -316,8 +316,10 @@ class _Batch:
         """Sends the rest, and waits for all responses."""
         if self._call:
             self._send()
-        for changes, (*done, raced, refused) in zip(self._sent, self._calls.answers(), strict=True):
-            self._done = [sum(pair) for pair in zip(self._done, done, strict=True)]
+        for changes, (*written, raced, refused) in zip(
+            self._sent, self._calls.answers(), strict=True
+        ):
+            self._written = [sum(pair) for pair in zip(self._written, written, strict=True)]
             self.raced += raced
             self.refused += [
                 Refused(changes[place - 1], _foreign(self._plan, why.decode()))
@@ -326,7 +328,7 @@ class _Batch:
 
     def applied(self) -> Applied:
         """Returns the result of all changes."""
-        upserted, deleted, stale = self._done
+        upserted, deleted, stale = self._written
         return Applied(upserted, deleted, stale, tuple(self.refused), self._size)
 
     def _send(self) -> None:
@@ -359,9 +361,9 @@ def _of_document(form: CacheForm, value: bytes) -> _Stored:
     return _Stored(_version(version), form.of_document(value))
 
 
-def _of_hash(form: CacheForm, found: Mapping[bytes, bytes]) -> _Stored | None:
-    version = found.get(VERSION_COLUMN.encode())
-    return None if version is None else _Stored(_version(version), form.of_hash(found))
+def _of_hash(form: CacheForm, stored: Mapping[bytes, bytes]) -> _Stored | None:
+    version = stored.get(VERSION_COLUMN.encode())
+    return None if version is None else _Stored(_version(version), form.of_hash(stored))
 
 
 def _version(text: bytes) -> str:

@@ -81,36 +81,36 @@ class HistoryForm:
         Raises:
             UnholdableValueError: One has no exact form.
         """
-        found = [RowChange(key, 0, None, 0) for key in keys]
-        return self.places_in(keys_table(self.plan, found))
+        changes = [RowChange(key, 0, None, 0) for key in keys]
+        return self.places_in(keys_table(self.plan, changes))
 
     def places_in(self, table: pa.Table) -> list[Place]:
         """Returns the keys of a table's rows."""
         columns = [table.column(name).to_pylist() for name in self.plan.keys]
         return list(zip(*columns, strict=True))
 
-    def among(self, table: pa.Table | pa.RecordBatch, places: pa.Array) -> pa.Array:
+    def among(self, table: pa.Table | pa.RecordBatch, keys: pa.Array) -> pa.Array:
         """Marks rows that may have one of some keys: a superset if a key has several columns."""
-        return pc.is_in(table.column(self.plan.keys[0]), value_set=places)
+        return pc.is_in(table.column(self.plan.keys[0]), value_set=keys)
 
-    def first_column(self, places: Iterable[Place]) -> pa.Array:
+    def first_column(self, keys: Iterable[Place]) -> pa.Array:
         """Returns the values that `among` compares."""
-        return pa.array([place[0] for place in places], arrow_type(self._key_columns[0]))
+        return pa.array([key[0] for key in keys], arrow_type(self._key_columns[0]))
 
     def states_table(self, states: Sequence[tuple[Place, HistoryState]]) -> pa.Table:
         """Converts states to rows."""
-        found = [state for _, state in states]
-        arrays = self._columns([state.row for state in found], [place for place, _ in states])
+        values = [state for _, state in states]
+        arrays = self._columns([state.row for state in values], [place for place, _ in states])
         arrays += [
-            _times([state.valid_from_us for state in found]),
-            _times([state.valid_to_us for state in found]),
-            pa.array([state.current for state in found], pa.bool_()),
-            _times([state.recorded_from_us for state in found]),
-            _times([state.recorded_to_us for state in found]),
-            pa.array([state.version for state in found], pa.int64()),
-            pa.array([state.recorded_version for state in found], pa.int64()),
-            pa.array([state.last_version for state in found], pa.int64()),
-            _times([state.last_at_us for state in found]),
+            _times([state.valid_from_us for state in values]),
+            _times([state.valid_to_us for state in values]),
+            pa.array([state.current for state in values], pa.bool_()),
+            _times([state.recorded_from_us for state in values]),
+            _times([state.recorded_to_us for state in values]),
+            pa.array([state.version for state in values], pa.int64()),
+            pa.array([state.recorded_version for state in values], pa.int64()),
+            pa.array([state.last_version for state in values], pa.int64()),
+            _times([state.last_at_us for state in values]),
         ]
         return pa.Table.from_arrays(arrays, schema=self.states_schema)
 
@@ -148,15 +148,15 @@ class HistoryForm:
         Raises:
             UnholdableValueError: A value has no exact form.
         """
-        found = [change for _, change in changes]
-        arrays = self._columns([change.row for change in found], [place for place, _ in changes])
+        values = [change for _, change in changes]
+        arrays = self._columns([change.row for change in values], [place for place, _ in changes])
         arrays += [
-            pa.array([change.version for change in found], pa.int64()),
-            _times([change.at_us for change in found]),
-            _times([change.sequence_us for change in found]),
-            pa.array([change.row is not None for change in found], pa.bool_()),
-            pa.repeat(pa.scalar(commit, pa.int64()), len(found)),
-            pa.array([change.inserted for change in found], pa.bool_()),
+            pa.array([change.version for change in values], pa.int64()),
+            _times([change.at_us for change in values]),
+            _times([change.sequence_us for change in values]),
+            pa.array([change.row is not None for change in values], pa.bool_()),
+            pa.repeat(pa.scalar(commit, pa.int64()), len(values)),
+            pa.array([change.inserted for change in values], pa.bool_()),
         ]
         return pa.Table.from_arrays(arrays, schema=self.changes_schema)
 
@@ -212,5 +212,5 @@ def _times(values: list[int] | list[int | None]) -> pa.Array:
 
 
 def _microseconds(table: pa.Table, name: str) -> list[int]:
-    found: list[int] = table.column(name).cast(pa.int64()).to_pylist()
-    return found
+    values: list[int] = table.column(name).cast(pa.int64()).to_pylist()
+    return values

@@ -64,7 +64,7 @@ class Marks(NamedTuple):
         return self._replace(version=version, at_us=at_us, commit=commit)
 
 
-class GivenChange(NamedTuple):
+class IncomingChange(NamedTuple):
     """A change of the batch.
 
     Attributes:
@@ -81,7 +81,7 @@ class GivenChange(NamedTuple):
     at_us: int
     sequence_us: int | None
 
-    def timed(self, form: HistoryForm) -> GivenChange:
+    def timed(self, form: HistoryForm) -> IncomingChange:
         """Returns the change with its row's own time, if the history goes by that.
 
         Raises:
@@ -114,15 +114,15 @@ class StoredHistory:
     Attributes:
         marks: Its progress.
         current: Current states.
-        left: Keys whose states must be recomputed in any case.
-        asked: Keys for which all changes must be read.
+        unsettled: Keys whose states must be recomputed in any case.
+        incomplete: Keys for which all changes must be read.
         known: The changes of those keys.
     """
 
     marks: Marks
     current: Mapping[Place, HistoryState]
-    left: set[Place]
-    asked: set[Place] = field(default_factory=set)
+    unsettled: set[Place]
+    incomplete: set[Place] = field(default_factory=set)
     known: Mapping[Place, list[HistoryChange]] = field(default_factory=dict)
 
 
@@ -145,13 +145,13 @@ class HistoryBatch:
         self.refused = list(refused)
         self._blocked = {each.change.key: each.change.version for each in self.refused}
         self.taken: dict[Place, list[HistoryChange]] = defaultdict(list)
-        self.by_place: dict[Place, list[GivenChange]] = defaultdict(list)
+        self.by_place: dict[Place, list[IncomingChange]] = defaultdict(list)
         self._lacking: set[Place | None] = set()
         self._recorded: dict[Place, dict[int, int]] = {}
         self._stale = 0
-        self._given = self._of(sorted(changes, key=lambda change: change.version))
-        for given in self._given:
-            self.by_place[given.place].append(given)
+        self._incoming = self._of(sorted(changes, key=lambda change: change.version))
+        for incoming in self._incoming:
+            self.by_place[incoming.place].append(incoming)
 
     @classmethod
     def parted(cls, form: HistoryForm, changes: Sequence[RowChange]) -> HistoryBatch:
@@ -159,28 +159,28 @@ class HistoryBatch:
         held, refused = _parted(form, changes)
         return cls(form, held, refused)
 
-    def asked(self, stored: StoredHistory) -> set[Place]:
+    def incomplete(self, stored: StoredHistory) -> set[Place]:
         """Returns the keys for which the current state is not enough."""
-        asked: set[Place] = set()
-        for place, given in self.by_place.items():
-            asked.update(each.base for each in given if each.base is not None)
-            if not self._joins(given, stored.current.get(place), stored.marks):
-                asked.add(place)
-        return asked
+        incomplete: set[Place] = set()
+        for place, incoming in self.by_place.items():
+            incomplete.update(each.base for each in incoming if each.base is not None)
+            if not self._joins(incoming, stored.current.get(place), stored.marks):
+                incomplete.add(place)
+        return incomplete
 
     def complete(self, stored: StoredHistory, kept_since: int) -> None:
         """Completes the changes that are not yet stored with their unchanged values."""
-        for given in self._given:
-            change = given.change
+        for incoming in self._incoming:
+            change = incoming.change
             if change.version > self._blocked.get(change.key, change.version):
-                self._refuse(given, _BEHIND)
+                self._refuse(incoming, _BEHIND)
                 continue
-            if self._has(stored, given):
+            if self._has(stored, incoming):
                 self._stale += 1
                 continue
             version, row = change.version, change.row
             if row is not None and change.kept:
-                before = self._before(stored, given, kept_since)
+                before = self._before(stored, incoming, kept_since)
                 if (
                     before is None
                     or before[1] is None
@@ -193,8 +193,8 @@ class HistoryBatch:
                 row = {**row, **{name: before[1][name] for name in change.kept}}
                 version = completed_version(change, before[0])
             self._lacking.discard(change.key)  # a complete change needs no earlier row
-            self.taken[given.place].append(given.made(version, row))
-            self._recorded[given.place][version] = given.at_us
+            self.taken[incoming.place].append(incoming.made(version, row))
+            self._recorded[incoming.place][version] = incoming.at_us
 
     def joined(self, place: Place, current: HistoryState | None) -> list[HistoryState]:
         """Returns the states that follow from a current one and later changes."""
@@ -209,32 +209,32 @@ class HistoryBatch:
         deleted = sum(change.row is None for change in taken)
         return Applied(len(taken) - deleted, deleted, self._stale, tuple(self.refused))
 
-    def _of(self, changes: Sequence[RowChange]) -> list[GivenChange]:
-        form, found = self._form, []
+    def _of(self, changes: Sequence[RowChange]) -> list[IncomingChange]:
+        form, timed = self._form, []
         places = form.places([change.key for change in changes])
         moved = [change for change in changes if change.base is not None]
         bases = dict(zip(map(id, moved), form.places([c.base or () for c in moved]), strict=True))
         for change, place in zip(changes, places, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            given = GivenChange(change, place, bases.get(id(change)), at_us, None)
+            incoming = IncomingChange(change, place, bases.get(id(change)), at_us, None)
             try:
-                found.append(given.timed(form))
+                timed.append(incoming.timed(form))
             except UnholdableValueError as error:
-                self._refuse(given, error)
-        return found
+                self._refuse(incoming, error)
+        return timed
 
     def _joins(
-        self, given: Sequence[GivenChange], current: HistoryState | None, marks: Marks
+        self, incoming: Sequence[IncomingChange], current: HistoryState | None, marks: Marks
     ) -> bool:
         """Returns whether the changes of a key follow all known ones and need only its state."""
-        made = [each.made(each.change.version, each.change.row) for each in given]
-        moved = any(each.base is not None for each in given)
+        made = [each.made(each.change.version, each.change.row) for each in incoming]
+        moved = any(each.base is not None for each in incoming)
         if moved or reopened(made, current, marks.sweeps):
             return False
         rule = self._form.rule
         later = steps(made)
-        first = given[0].change.version
-        kept = any(each.change.kept for each in given)
+        first = incoming[0].change.version
+        kept = any(each.change.kept for each in incoming)
         if rule.by_sequence or current is None:
             if kept or first <= marks.version or later[0][0] <= marks.at_us:
                 return False
@@ -246,38 +246,40 @@ class HistoryBatch:
             return False
         return follows(current.last_at_us, later, rule)
 
-    def _has(self, stored: StoredHistory, given: GivenChange) -> bool:
-        known = self._recorded.get(given.place)
+    def _has(self, stored: StoredHistory, incoming: IncomingChange) -> bool:
+        known = self._recorded.get(incoming.place)
         if known is None:
-            known = self._recorded[given.place] = {}
-            for change in stored.known.get(given.place, ()):
+            known = self._recorded[incoming.place] = {}
+            for change in stored.known.get(incoming.place, ()):
                 known[change.version] = min(change.at_us, known.get(change.version, change.at_us))
-        version = given.change.version
-        own = (version, completed_version(given.change, 1)) if given.change.kept else (version,)
-        return any(each in known and known[each] <= given.at_us for each in own)
+        version = incoming.change.version
+        own = (
+            (version, completed_version(incoming.change, 1)) if incoming.change.kept else (version,)
+        )
+        return any(each in known and known[each] <= incoming.at_us for each in own)
 
     def _before(
-        self, stored: StoredHistory, given: GivenChange, kept_since: int
+        self, stored: StoredHistory, incoming: IncomingChange, kept_since: int
     ) -> tuple[int, Mapping[str, object] | None] | None:
         """Returns version and values of the row that has a change's unchanged values."""
-        key = given.change.key if given.base is None else given.change.base
+        key = incoming.change.key if incoming.base is None else incoming.change.base
         if key in self._lacking or key in self._blocked:
             return None
-        place = given.place if given.base is None else given.base
-        until = given.change.version if given.base is None else given.change.moved_at
+        place = incoming.place if incoming.base is None else incoming.base
+        until = incoming.change.version if incoming.base is None else incoming.change.moved_at
         known = [*stored.known.get(place, ()), *self.taken.get(place, ())]
-        if given.base is not None and not self._left(known, given):
+        if incoming.base is not None and not self._move_known(known, incoming):
             return None  # the old row may lack some of its changes
         older = [(c.version, c.row, c.at_us) for c in known if c.version < until]
         current = stored.current.get(place)
-        if place not in stored.asked and current is not None:
+        if place not in stored.incomplete and current is not None:
             older.append((current.last_version, current.row, current.last_at_us))
         last = max(older, key=itemgetter(0), default=None)
         if last is None:
             return None
         truncates = [sweep.version for sweep in stored.marks.sweeps if sweep.logged]
         if whole_row_read(last[0]):
-            last = self._logged_instead(older, last, given, truncates, kept_since)
+            last = self._logged_instead(older, last, incoming, truncates, kept_since)
         if any(last[0] < version < until for version in truncates):
             return None  # the row ended with all others, and later changes are not applied yet
         return last[:2]
@@ -286,7 +288,7 @@ class HistoryBatch:
     def _logged_instead(
         older: Sequence[_Row],
         read_row: _Row,
-        given: GivenChange,
+        incoming: IncomingChange,
         truncates: Sequence[int],
         since: int,
     ) -> _Row:
@@ -299,24 +301,24 @@ class HistoryBatch:
         logged = [each for each in older if not whole_row_read(each[0])]
         last = max(logged, key=itemgetter(0), default=read_row)
         row, read_values = last[1], read_row[1]
-        if row is None or read_values is None or not may_complete(given.change, last[0], since):
+        if row is None or read_values is None or not may_complete(incoming.change, last[0], since):
             return read_row
         if any(last[0] < version < read_row[0] for version in truncates):
             return read_row
-        same = all(row[name] == read_values[name] for name in given.change.kept)
-        return last if same or read_row[2] >= given.at_us else read_row
+        same = all(row[name] == read_values[name] for name in incoming.change.kept)
+        return last if same or read_row[2] >= incoming.at_us else read_row
 
-    def _left(self, known: Iterable[HistoryChange], given: GivenChange) -> bool:
+    def _move_known(self, known: Iterable[HistoryChange], incoming: IncomingChange) -> bool:
         """Returns whether the move of a row from its old key is known, and so all before it."""
-        version = given.change.moved_at
-        here = (each.change for each in self.by_place.get(given.base or (), ()))
+        version = incoming.change.moved_at
+        here = (each.change for each in self.by_place.get(incoming.base or (), ()))
         return any(change.version == version and change.row is None for change in known) or any(
             change.version == version and change.row is None for change in here
         )
 
-    def _refuse(self, given: GivenChange, error: SinkError | WaitsBehindError) -> None:
-        self.refused.append(Refused(given.change, error))
-        self._blocked.setdefault(given.change.key, given.change.version)
+    def _refuse(self, incoming: IncomingChange, error: SinkError | WaitsBehindError) -> None:
+        self.refused.append(Refused(incoming.change, error))
+        self._blocked.setdefault(incoming.change.key, incoming.change.version)
 
 
 def _parted(

@@ -56,7 +56,7 @@ class HistoryCheck:
         """
         try:
             for part in () if needs_recompute(DeltaTable(self._path)) else self._parts():
-                yield {str(place): told for place, told in part.items()}
+                yield {str(place): difference for place, difference in part.items()}
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unavailable(self._plan, error) from None
 
@@ -79,9 +79,9 @@ class HistoryCheck:
 
     def _keys(self, states: DeltaTable, changes: DeltaTable, through: int) -> list[Place]:
         names = list(self._plan.keys)
-        given = changes.to_pyarrow_dataset().to_table(columns=[*names, COMMIT])
-        given = given.filter(pc.less_equal(given.column(COMMIT), through)).select(names)
-        known = pa.concat_tables([given, states.to_pyarrow_dataset().to_table(columns=names)])
+        changed = changes.to_pyarrow_dataset().to_table(columns=[*names, COMMIT])
+        changed = changed.filter(pc.less_equal(changed.column(COMMIT), through)).select(names)
+        known = pa.concat_tables([changed, states.to_pyarrow_dataset().to_table(columns=names)])
         return self._form.places_in(known.group_by(names).aggregate([]))
 
     def _part(
@@ -97,28 +97,28 @@ class HistoryCheck:
         for rows in having(states, self._form, part):
             for place, state in self._form.states(rows):
                 stored.setdefault(place, []).append(state)
-        found = {}
+        differing = {}
         for place in part:
             every = known.get(place)
             wanted = history(marks.with_sweeps(every), self._form.rule) if every else []
-            what = self._difference(wanted, stored.get(place, []))
-            if what is not None:
+            difference = self._difference(wanted, stored.get(place, []))
+            if difference is not None:
                 one = (wanted or stored[place])[0]
-                found[place] = dict(self._encode(one.row)), what
-        return found
+                differing[place] = dict(self._encode(one.row)), difference
+        return differing
 
     def _difference(
         self, wanted: Sequence[HistoryState], there: Sequence[HistoryState]
     ) -> tuple[str, ...] | None:
         """Returns how states differ; None if they do not, empty if some are missing."""
-        one, other = ([*map(self._told, sorted(s, key=_identity))] for s in (wanted, there))
+        one, other = ([*map(self._document, sorted(s, key=_identity))] for s in (wanted, there))
         if one == other:
             return None
         pairs = zip(one, other, strict=False)
         names = {name for a, b in pairs for name in a if a[name] != b.get(name)}
         return tuple(sorted(names))
 
-    def _told(self, state: HistoryState) -> Mapping[str, Any]:
+    def _document(self, state: HistoryState) -> Mapping[str, Any]:
         bounds = structs.asdict(state)
         row = self._encode(bounds.pop("row"))
         return {**row, **{_column(name): value for name, value in bounds.items()}}

@@ -75,21 +75,21 @@ def states_of(form: HistoryForm, changes: pa.Table, keys: Integers) -> pa.Table:
     Returns:
         A table of `states_schema`.
     """
-    places, since_us = _steps(keys, _integers(changes, VERSION_COLUMN), _integers(changes, "_at"))
-    if not len(places):
+    counted, since_us = _steps(keys, _integers(changes, VERSION_COLUMN), _integers(changes, "_at"))
+    if not len(counted):
         return form.states_schema.empty_table()
-    live = changes.column(LIVE).to_numpy()[places]
-    of_key = _same(keys[places])
+    live = changes.column(LIVE).to_numpy()[counted]
+    of_key = _same(keys[counted])
     joined = of_key & live[1:] & live[:-1]
     pairs = np.flatnonzero(joined)
-    joined[pairs] = _same_rows(form, changes, places[pairs], places[pairs + 1])
+    joined[pairs] = _same_rows(form, changes, counted[pairs], counted[pairs + 1])
     first = np.flatnonzero(np.concatenate([[True], ~joined]))
-    last = np.concatenate([first[1:] - 1, [len(places) - 1]])
+    last = np.concatenate([first[1:] - 1, [len(counted) - 1]])
     first, last = first[live[first]], last[live[first]]
     ended = np.concatenate([of_key, [False]])[last]
     until_us = np.concatenate([since_us[1:], [0]])[last]
-    versions = _integers(changes, VERSION_COLUMN)[places]
-    rows = changes.take(pa.array(places[last]))
+    versions = _integers(changes, VERSION_COLUMN)[counted]
+    rows = changes.take(pa.array(counted[last]))
     since, until = pa.array(since_us[first]), pa.array(until_us, mask=~ended)
     version, none = pa.array(versions[first]), pa.nulls(len(first), pa.int64())
     added = {
@@ -112,14 +112,14 @@ def states_of(form: HistoryForm, changes: pa.Table, keys: Integers) -> pa.Table:
 
 def _steps(keys: Integers, versions: Integers, at_us: Integers) -> tuple[Integers, Integers]:
     """Returns the changes that count, and since when; see `states.steps`."""
-    places = np.flatnonzero(np.append(~(_same(keys) & _same(versions)), True)[: len(keys)])
-    keys, since_us = keys[places], at_us[places]
+    newest = np.flatnonzero(np.append(~(_same(keys) & _same(versions)), True)[: len(keys)])
+    keys, since_us = keys[newest], at_us[newest]
     later = _same(keys) & (since_us[:-1] > since_us[1:])
     for key in np.unique(keys[:-1][later]).tolist():
         start, end = np.searchsorted(keys, (key, key + 1))
         since_us[start:end] = np.minimum.accumulate(since_us[start:end][::-1])[::-1]
     last = np.append(~(_same(keys) & _same(since_us)), True)[: len(keys)]
-    return places[last], since_us[last]
+    return newest[last], since_us[last]
 
 
 def _same_rows(form: HistoryForm, changes: pa.Table, one: Integers, other: Integers) -> Flags:
@@ -127,7 +127,7 @@ def _same_rows(form: HistoryForm, changes: pa.Table, one: Integers, other: Integ
     differs, may_differ = np.zeros(len(one), np.bool_), np.zeros(len(one), np.bool_)
     for name in form.rule.tracked:
         column = form.plan.schema.by_name[name]
-        a, b = (changes.column(name).take(pa.array(places)) for places in (one, other))
+        a, b = (changes.column(name).take(pa.array(numbers)) for numbers in (one, other))
         unequal = pc.fill_null(pc.not_equal(a, b), False)
         unequal = pc.or_(unequal, pc.not_equal(a.is_valid(), b.is_valid())).to_numpy()
         exact = column.kind in _EXACT_KINDS or pa.types.is_decimal(arrow_type(column))
@@ -135,23 +135,23 @@ def _same_rows(form: HistoryForm, changes: pa.Table, one: Integers, other: Integ
             differs |= unequal
         else:
             may_differ |= unequal
-    asked = np.flatnonzero(may_differ & ~differs)
-    if len(asked):
+    unsure = np.flatnonzero(may_differ & ~differs)
+    if len(unsure):
         a_rows, b_rows = (
-            decoded_rows(form.plan, changes.take(pa.array(places[asked])))
-            for places in (one, other)
+            decoded_rows(form.plan, changes.take(pa.array(numbers[unsure])))
+            for numbers in (one, other)
         )
         pairs = zip(a_rows, b_rows, strict=True)
-        differs[asked] = [not form.rule.same(a_row, b_row) for a_row, b_row in pairs]
+        differs[unsure] = [not form.rule.same(a_row, b_row) for a_row, b_row in pairs]
     return ~differs
 
 
 def _same(sorted_values: Integers) -> Flags:
     """Whether each value is that of the next one."""
-    found: Flags = sorted_values[1:] == sorted_values[:-1]
-    return found
+    same: Flags = sorted_values[1:] == sorted_values[:-1]
+    return same
 
 
 def _integers(table: pa.Table, name: str) -> Integers:
-    found: Integers = table.column(name).cast(pa.int64()).to_numpy()
-    return found
+    numbers: Integers = table.column(name).cast(pa.int64()).to_numpy()
+    return numbers

@@ -146,23 +146,27 @@ class HistorySink(TableSink):
         gone: list[tuple[Place, tuple[int, int]]] = []
         for place, former in self._identities(form, places).items():
             every = known.get(place)
-            found = history(marks.with_sweeps(every), form.rule) if every else []
-            states += [(place, state) for state in found]
-            left = former - {state.identity for state in found}
-            gone += [(place, identity) for identity in left]
+            recomputed = history(marks.with_sweeps(every), form.rule) if every else []
+            states += [(place, state) for state in recomputed]
+            obsolete = former - {state.identity for state in recomputed}
+            gone += [(place, identity) for identity in obsolete]
         self._write_states(form, states, gone, marks, fresh=False, within=False)
 
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         form = HistoryForm(plan)
         encode = encoder(form.plan.schema)
         places = HistoryBatch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
-        by_key = {given.change.key: place for place, found in places.items() for given in found}
+        by_key = {
+            incoming.change.key: place
+            for place, of_place in places.items()
+            for incoming in of_place
+        }
         known = self._known(form, places.keys())
         swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
         rows: dict[Place, list[Mapping[str, object]]] = {}
         if form.rule.by_sequence:
-            for place, found in known.items():
-                last = max(found, key=lambda change: change.version)
+            for place, of_place in known.items():
+                last = max(of_place, key=lambda change: change.version)
                 if last.row is not None and last.version > swept:
                     rows[place] = [last.row]
         else:
@@ -181,13 +185,13 @@ class HistorySink(TableSink):
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         form = HistoryForm(plan)
         truncates = [HistorySweep(c.version, c.committed_at_us) for c in changes if not c.key]
-        given = [change for change in changes if change.key]
+        keyed = [change for change in changes if change.key]
         self._note(form, truncates)
         try:
-            batch = HistoryBatch(form, given)
+            batch = HistoryBatch(form, keyed)
             self._take(form, batch, plan.kept_since)
         except UnholdableValueError:  # conversion precedes every write
-            batch = HistoryBatch.parted(form, given)
+            batch = HistoryBatch.parted(form, keyed)
             self._take(form, batch, plan.kept_since)
         self._end(form)
         return batch.applied() + Applied(deleted=len(truncates))
@@ -197,9 +201,9 @@ class HistorySink(TableSink):
         batch = HistoryBatch.parted(form, changes)
         known = self._known(form, batch.by_place.keys())
         newest = {
-            given.change.key: max((change.version for change in known.get(place, ())), default=0)
+            incoming.change.key: max((change.version for change in known.get(place, ())), default=0)
             for place, of_place in batch.by_place.items()
-            for given in of_place
+            for incoming in of_place
         }
         return [newest.get(change.key, 0) for change in changes]
 
@@ -221,19 +225,19 @@ class HistorySink(TableSink):
     def _take(self, form: HistoryForm, batch: HistoryBatch, kept_since: int) -> None:
         """Writes changes in two commits: the changes themselves, then the states of their keys."""
         marks = self._marks(form)
-        left = self._left_behind(form, marks)
-        if not batch.by_place and not left:
+        unsettled = self._left_behind(form, marks)
+        if not batch.by_place and not unsettled:
             return
-        current = self._current(form, {*batch.by_place, *left})
-        stored = StoredHistory(marks, current, left)
-        stored.asked = left | batch.asked(stored)
-        stored.known = self._known(form, stored.asked)
+        current = self._current(form, {*batch.by_place, *unsettled})
+        stored = StoredHistory(marks, current, unsettled)
+        stored.incomplete = unsettled | batch.incomplete(stored)
+        stored.known = self._known(form, stored.incomplete)
         batch.complete(stored, kept_since)
         self._log(form, batch)
         self._settle(form, stored, batch)
 
     def _log(self, form: HistoryForm, batch: HistoryBatch) -> None:
-        taken = [(place, change) for place, found in batch.taken.items() for change in found]
+        taken = [(place, change) for place, of_place in batch.taken.items() for change in of_place]
         if not taken:
             return
         table = self._changes(form)
@@ -250,21 +254,23 @@ class HistorySink(TableSink):
 
     def _settle(self, form: HistoryForm, stored: StoredHistory, batch: HistoryBatch) -> None:
         """Writes the states of all changed keys."""
-        changed = stored.left | (batch.taken.keys() & stored.asked)
+        changed = stored.unsettled | (batch.taken.keys() & stored.incomplete)
         former = self._identities(form, {place for place in changed if stored.known.get(place)})
         states: list[tuple[Place, HistoryState]] = []
         gone: list[tuple[Place, tuple[int, int]]] = []
         for place in changed:
             every = [*stored.known.get(place, ()), *batch.taken.get(place, ())]
-            found = history(stored.marks.with_sweeps(every), form.rule)
-            states += [(place, state) for state in found]
-            left = former.get(place, set()) - {state.identity for state in found}
-            gone += [(place, identity) for identity in left]
+            settled = history(stored.marks.with_sweeps(every), form.rule)
+            states += [(place, state) for state in settled]
+            obsolete = former.get(place, set()) - {state.identity for state in settled}
+            gone += [(place, identity) for identity in obsolete]
         for place in batch.taken:
-            if place not in stored.asked:
-                found = batch.joined(place, stored.current.get(place))
-                states += [(place, state) for state in found]
-        changes = [c for found in (*batch.taken.values(), *stored.known.values()) for c in found]
+            if place not in stored.incomplete:
+                settled = batch.joined(place, stored.current.get(place))
+                states += [(place, state) for state in settled]
+        changes = [
+            c for of_place in (*batch.taken.values(), *stored.known.values()) for c in of_place
+        ]
         commit = transaction(self._changes(form), COMMIT_MARK)
         marks = stored.marks.after(changes, commit)
         fresh = not former and not any(place in stored.current for place, _ in states)
@@ -284,9 +290,9 @@ class HistorySink(TableSink):
             return
         table = self._states(form)
         rows = form.states_table(states)
-        noted = {VERSION_MARK: marks.version, AT_MARK: marks.at_us, COMMIT_MARK: marks.commit}
+        progress = {VERSION_MARK: marks.version, AT_MARK: marks.at_us, COMMIT_MARK: marks.commit}
         properties = CommitProperties(
-            app_transactions=[Transaction(name, number) for name, number in noted.items()]
+            app_transactions=[Transaction(name, number) for name, number in progress.items()]
         )
         if fresh:
             write_deltalake(
@@ -362,8 +368,8 @@ class HistorySink(TableSink):
 
     def _first_version(self, form: HistoryForm) -> int | None:
         """Returns the version of the oldest change; None if there is none."""
-        found = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN])
-        first: int | None = pc.min(found.column(VERSION_COLUMN)).as_py()
+        versions = self._changes(form).to_pyarrow_dataset().to_table(columns=[VERSION_COLUMN])
+        first: int | None = pc.min(versions.column(VERSION_COLUMN)).as_py()
         return first
 
     def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
@@ -390,13 +396,13 @@ class HistorySink(TableSink):
         self, form: HistoryForm, places: Collection[Place]
     ) -> dict[Place, set[tuple[int, int]]]:
         """Returns the stored states of some keys."""
-        found: dict[Place, set[tuple[int, int]]] = {}
+        identities_by_key: dict[Place, set[tuple[int, int]]] = {}
         for rows in having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
             identities = zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True)
             for place, identity in zip(form.places_in(rows), identities, strict=True):
                 if place in places:
-                    found.setdefault(place, set()).add(identity)
-        return found
+                    identities_by_key.setdefault(place, set()).add(identity)
+        return identities_by_key
 
     def _current(
         self, form: HistoryForm, places: Collection[Place] | None

@@ -143,16 +143,18 @@ def steps(changes: Iterable[HistoryChange]) -> list[Step]:
     Of repeated changes, the first one counts.
     """
     ordered = sorted(changes, key=lambda change: (change.version, change.at_us))
-    found: list[tuple[int, HistoryChange]] = []
+    recorded: list[tuple[int, HistoryChange]] = []
     at_us = ordered[-1].at_us if ordered else 0
     for place in range(len(ordered) - 1, -1, -1):
         change = ordered[place]
         if place and ordered[place - 1].version == change.version:
             continue
         at_us = min(at_us, change.at_us)
-        found.append((at_us, change))
-    found.reverse()
-    return [(at, [c for _, c in group]) for at, group in groupby(found, key=lambda pair: pair[0])]
+        recorded.append((at_us, change))
+    recorded.reverse()
+    return [
+        (at, [c for _, c in group]) for at, group in groupby(recorded, key=lambda pair: pair[0])
+    ]
 
 
 def follows(after_us: int, later: Sequence[Step], rule: Rule) -> bool:
@@ -248,9 +250,9 @@ class _Timeline:
 
     def states(self) -> list[HistoryState]:
         """Returns the states by present knowledge, as if all had been recorded at once."""
-        found: list[HistoryState] = []
+        states: list[HistoryState] = []
         for since_us, change in self._known:
-            last = found[-1] if found and found[-1].current else None
+            last = states[-1] if states and states[-1].current else None
             if last is not None:
                 if change.row is not None and self._rule.same(last.row, change.row):
                     last.row = change.row
@@ -258,12 +260,12 @@ class _Timeline:
                     continue
                 last.valid_to_us = since_us
             if change.row is not None:
-                found.append(_state(change, since_us, 0, 0))
-        return found
+                states.append(_state(change, since_us, 0, 0))
+        return states
 
 
 def _believe(
-    states: list[HistoryState], found: list[HistoryState], at_us: int, version: int
+    states: list[HistoryState], new_states: list[HistoryState], at_us: int, version: int
 ) -> None:
     """Replaces what was known from some time on by new states."""
     before = {
@@ -272,7 +274,7 @@ def _believe(
         if state.recorded_to_us is None
     }
     now = []
-    for each in found:
+    for each in new_states:
         same = before.pop((each.version, each.valid_from_us, each.valid_to_us), None)
         if same is None:
             each.recorded_from_us, each.recorded_version = at_us, version

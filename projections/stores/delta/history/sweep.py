@@ -77,7 +77,7 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> li
         return []
     ordered = sorted(changes, key=lambda change: change.version)
     versions = [change.version for change in ordered]
-    found: list[HistoryChange] = []
+    deletes: list[HistoryChange] = []
     truncate: HistorySweep | None = None
     for sweep in reversed(sweeps):
         place = bisect_right(versions, sweep.version)
@@ -87,9 +87,9 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> li
         if truncate is not None and truncate.epoch != sweep.epoch:
             truncate = None
         if sweep.logged or (there and _gone(sweep, ordered[place:], truncate)):
-            found.append(HistoryChange(sweep.version, sweep.at_us, None))
+            deletes.append(HistoryChange(sweep.version, sweep.at_us, None))
         truncate = sweep if sweep.logged else truncate
-    return found
+    return deletes
 
 
 def reopened(
@@ -176,8 +176,8 @@ def _gone(
             break
         if change.inserted is not None:
             return change.inserted
-    found = bool(later) and later[0].version == sweep.version + 1
-    return not found and not _amid(sweep, truncate)
+    read = bool(later) and later[0].version == sweep.version + 1
+    return not read and not _amid(sweep, truncate)
 
 
 def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
@@ -186,14 +186,14 @@ def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
     older = pc.less_equal(version, sweep.version)
     here = pc.equal(pc.shift_right(version, VERSION_LSN_BITS), sweep.epoch)
     reported_here = pc.and_(pc.invert(older), pc.and_(here, pc.is_valid(reported(rows))))
-    said = {
+    reports = {
         "before": pc.if_else(older, _with(version, rows.column(LIVE)), none),
         "after": pc.if_else(
             reported_here, _with(version, pc.fill_null(reported(rows), False)), none
         ),
         "read": pc.equal(version, sweep.version + 1),
     }
-    for name, column in said.items():
+    for name, column in reports.items():
         rows = rows.append_column(name, column)
     return rows.drop_columns([VERSION_COLUMN, LIVE, INSERTED])
 
@@ -201,9 +201,9 @@ def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
 def _by_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Returns the combined entries of each key."""
     parts = [("before", "max"), ("after", "min"), ("read", "any")]
-    found = rows.group_by(list(keys)).aggregate(parts)
+    grouped = rows.group_by(list(keys)).aggregate(parts)
     names = {f"{name}_{how}": name for name, how in parts}
-    return found.rename_columns([names.get(name, name) for name in found.column_names])
+    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names])
 
 
 def _with(version: pa.ChunkedArray, flag: pa.ChunkedArray) -> pa.ChunkedArray:

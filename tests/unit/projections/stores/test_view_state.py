@@ -15,7 +15,7 @@ from projections.definition.views import DerivedView, Store
 from projections.publishing.published_content import TableVersion
 from projections.publishing.published_versions import Published
 from projections.stores.delta.derived_table import DerivedTable
-from projections.stores.delta.table_stats import kept, states
+from projections.stores.delta.table_stats import states, version_stats
 from tests.fix_seeds import examples
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_rows_and_times_are_those_of_the_version(
         seen.append((DeltaTable(str(root / "v")).version(), sorted(there)))
 
     for version, minutes in seen:
-        found = kept(root, "v", version)
+        found = version_stats(root, "v", version)
         ends = (minutes[0], minutes[-1]) if minutes else ()
         assert len(minutes) == found.rows
         assert [START + timedelta(minutes=end) for end in ends] == [
@@ -92,5 +92,5 @@ def test_a_view_tells_what_it_was_made_from_and_how_long_it_changes(tmp_path: Pa
 
     assert ("v", "by window_start", "5 minutes") == (found.view, found.way, found.limit)
     assert {"orders": 1, "late": 1} == found.reads
-    assert (2, START + timedelta(minutes=1)) == (found.kept.rows, found.kept.oldest)
-    assert START + timedelta(minutes=2) == found.kept.newest
+    assert (2, START + timedelta(minutes=1)) == (found.table.rows, found.table.oldest)
+    assert START + timedelta(minutes=2) == found.table.newest
