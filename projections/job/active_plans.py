@@ -103,14 +103,14 @@ _known: OrderedDict[bytes, SentPlans] = OrderedDict()
 
 def _received(digest: bytes, pickled: bytes) -> SentPlans:
     """Unpickles plans, unless this worker has unpickled the same bytes before."""
-    found = _known.get(digest)
-    if found is None:
-        found = _known[digest] = SentPlans.__new__(SentPlans)
-        found.__dict__.update(
+    received = _known.get(digest)
+    if received is None:
+        received = _known[digest] = SentPlans.__new__(SentPlans)
+        received.__dict__.update(
             _plans=pickle.loads(pickled),  # noqa: S301  # from our own driver
             _pickled=pickled,
             _digest=digest,
         )
         while len(_known) > _KEPT_MAX:
             _known.popitem(last=False)
-    return found
+    return received

@@ -42,13 +42,14 @@ class Archiver:
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Archives all batches of the one task; yields how many records were added."""
-        given = iter(batches)
+        remaining = iter(batches)
         try:
             with writing(self.driver_token):
                 added = Archive(self.folder).append(
-                    given, self.ends, self.identities, self.retention
+                    remaining, self.ends, self.identities, self.retention
                 )
-            for _ in given:  # skipped records of a repeated batch must still be consumed for Spark
+            # Spark requires that skipped records of a repeated batch are consumed, too
+            for _ in remaining:
                 pass
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None

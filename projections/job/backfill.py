@@ -76,9 +76,9 @@ def arrivals(
     gone = {topic for (topic, _), offset in at.items() if offset > 0}
     gone |= {topic for (topic, _), (first, _) in bounds.items() if first > 0}
     lacking = {
-        plan.name: found
+        plan.name: missing
         for plan in plans
-        if plan.name not in (known or {}) and (found := frozenset(plan.topics) & gone)
+        if plan.name not in (known or {}) and (missing := frozenset(plan.topics) & gone)
     }
     return Arrivals(known or {}, lacking)
 
@@ -89,14 +89,14 @@ def admitted(spec: JobSpec) -> JobSpec:
     Raises:
         CdcError: The source or the broker does not answer; nothing is lost.
     """
-    found = {store: _arrivals(spec, store) for store in Store if spec.plans_in(store)}
+    arriving = {store: _arrivals(spec, store) for store in Store if spec.plans_in(store)}
     lacking = frozenset[str]().union(
-        *(topics for each in found.values() for topics in each.lacking.values())
+        *(topics for each in arriving.values() for topics in each.lacking.values())
     )
-    asked = _ask(spec, lacking) if lacking else {}
+    requested = _request(spec, lacking) if lacking else {}
     awaited: dict[tuple[str, Store], Awaited] = {}
-    for store, each in found.items():
-        known = _kept(spec, store, each, asked)
+    for store, each in arriving.items():
+        known = _awaited(spec, store, each, requested)
         write(_file(spec.config, store), known)
         awaited |= {(view, store): reads for view, reads in known.items() if reads}
     return replace(spec, awaited=awaited)
@@ -167,32 +167,32 @@ def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
     return arrivals(known, plans, committed(spec.config.checkpoint(store)), bounds)
 
 
-def _kept(
-    spec: JobSpec, store: Store, found: Arrivals, asked: Mapping[str, int]
+def _awaited(
+    spec: JobSpec, store: Store, arriving: Arrivals, requested: Mapping[str, int]
 ) -> dict[str, Awaited]:
     """Returns the record of a store's views: the declared ones and the paused ones."""
-    known = found.known or {}
+    known = arriving.known or {}
     names = {plan.name for plan in spec.plans_in(store)}
     paused = {view.name for view in spec.paused if store in view.to} & known.keys()
-    kept = {name: dict(known.get(name, {})) for name in sorted(names | paused)}
-    for view, topics in found.lacking.items():
-        kept[view] = {topic: asked[topic] for topic in sorted(topics)}
-    return kept
+    awaited = {name: dict(known.get(name, {})) for name in sorted(names | paused)}
+    for view, topics in arriving.lacking.items():
+        awaited[view] = {topic: requested[topic] for topic in sorted(topics)}
+    return awaited
 
 
-def _ask(spec: JobSpec, topics: frozenset[str]) -> dict[str, int]:
+def _request(spec: JobSpec, topics: frozenset[str]) -> dict[str, int]:
     """Requests one snapshot of each topic's table; returns their numbers."""
     tables: dict[str, TableName] = {
         topic: schema.table for plan in spec.plans for topic, schema in plan.topics.items()
     }
-    asked = {}
+    requested = {}
     with session.connect(spec.config.source_dsn) as connection:
         epoch = reads.epoch_of(connection, spec.config.source, 1)
         for topic in sorted(topics):
             wish = SnapshotRequest(tables[topic])
-            asked[topic], _ = reads.ask(connection, spec.config.source, epoch, wish)
-            _log.info("table is read for a new view", table=str(wish.table), read=asked[topic])
-    return asked
+            requested[topic], _ = reads.ask(connection, spec.config.source, epoch, wish)
+            _log.info("table is read for a new view", table=str(wish.table), read=requested[topic])
+    return requested
 
 
 def _file(config: JobConfig, store: Store) -> Path:

@@ -27,8 +27,8 @@ def unread_records(progress: StreamingQueryProgress) -> int:
     for source in progress.sources:
         latest, read = _offsets(source.latestOffset), _offsets(source.endOffset)
         for topic, partitions in latest.items():
-            done = read.get(topic, {})
-            count += sum(max(0, end - done.get(name, 0)) for name, end in partitions.items())
+            processed = read.get(topic, {})
+            count += sum(max(0, end - processed.get(name, 0)) for name, end in partitions.items())
     return count
 
 
@@ -78,5 +78,5 @@ class QueryBacklog:
 
 
 def _offsets(text: str) -> Mapping[str, Mapping[str, int]]:
-    found = orjson.loads(text) if text else None
-    return found if isinstance(found, dict) else {}
+    offsets = orjson.loads(text) if text else None
+    return offsets if isinstance(offsets, dict) else {}

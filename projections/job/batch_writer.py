@@ -199,8 +199,8 @@ class BatchWriter:
         process that is killed meanwhile has published only versions that exist.
         """
         topics = frozenset(topic for plan in self.plans for topic in plan.topics)
-        kept = published.beyond()
-        division = divide(chain(kept.waiting, runs), topics, self.reach, kept.ahead)
+        carried = published.beyond()
+        division = divide(chain(carried.waiting, runs), topics, self.reach, carried.ahead)
         _take(delivery, division.within)
         if division.boundary is not None and self.reach is not None:
             versions = self._table_versions(self.reach.views, division.boundary)
@@ -225,10 +225,10 @@ class BatchWriter:
         opened = (self.store, self.addresses) in _sinks
         if self.store is Store.TABLE and self.mark is not None and not opened:
             SharedFolder(self.addresses.tables, self.ledger.source, self.mark).check()
-        return kept_sink(self.store, self.addresses)
+        return process_sink(self.store, self.addresses)
 
 
-def kept_sink(store: Store, addresses: StoreAddresses) -> Sink:
+def process_sink(store: Store, addresses: StoreAddresses) -> Sink:
     """Returns this process's sink of a store; the first use connects."""
     place = store, addresses
     if place not in _sinks:

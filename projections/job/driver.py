@@ -120,7 +120,7 @@ class _Job:
         finally:
             self._stop.set()
             self._state = JobState.FAILED if self._error else JobState.STOPPED
-            self._tell()
+            self._report()
             if self._generation is not None:
                 self._generation.end()
             self._tables.close()
@@ -186,7 +186,7 @@ class _Job:
                 self._spec.driver_token.check()
             if self._state is JobState.STARTING and generation.running:
                 self._ready()
-            self._tell()
+            self._report()
             if self._executors is not None:
                 self._executors.check()
             if self._tables.look():
@@ -220,7 +220,7 @@ class _Job:
         except BrokerError:
             return False  # the broker may still be starting
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         queries = {} if self._generation is None else self._generation.queries
         for name, progress in self._progress.items():
             if name not in queries:  # all its views are paused

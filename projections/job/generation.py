@@ -100,7 +100,7 @@ class Generation:
             DerivedTablesTask(session, self._batches, spec) if spec.derived else None
         )
         reached = None if self._derived_tables is None else self._derived_tables.reached
-        self._positions = PositionsTask(spec, tables, self._committed, self._kept, reached)
+        self._positions = PositionsTask(spec, tables, self._committed, self._plans_of, reached)
         queries = {
             store: StoreQuery(guard, self._active_plans[store], partial(self._committed, store))
             for store, guard in self._guards.items()
@@ -219,7 +219,7 @@ class Generation:
         with self._marking:
             identity.keep(self.spec, store)
 
-    def _kept(self, store: Store) -> tuple[ViewPlan, ...]:
+    def _plans_of(self, store: Store) -> tuple[ViewPlan, ...]:
         active_plans = self._active_plans.get(store)
         return () if active_plans is None else active_plans.plans
 

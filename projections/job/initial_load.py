@@ -56,7 +56,7 @@ def load_new(
         ReplayStoppedError: They were given up. A view whose load has not ended has no table, and
             must not get one yet: the load begins again at the next start.
     """
-    found = {}
+    row_counts = {}
     for plan in _large(spec, [plan for plan in spec.plans_in(Store.TABLE) if _new(spec, plan)]):
         _check(stopped)
         try:
@@ -71,9 +71,9 @@ def load_new(
             continue
         if rows is not None:
             _log.info("view loaded from the source", view=plan.name, rows=rows)
-            found[plan.name] = rows
+            row_counts[plan.name] = rows
         _check(stopped)
-    return found
+    return row_counts
 
 
 def _check(stopped: Callable[[], bool]) -> None:
@@ -127,12 +127,12 @@ def _read(
     deadline = time.monotonic() + BEGIN_WAIT_S
     while not stopped():
         epoch = reads.epoch_of(connection, config.source, 1)
-        found = [
+        snapshots = [
             read
             for read in reads.of_source(connection, config.source, epoch)
             if read.whole and read.table == plan.schema.table
         ]
-        newest = found[-1] if found else None
+        newest = snapshots[-1] if snapshots else None
         if newest is None or newest.state in ("failed", "cancelled"):
             return None
         if newest.read_lsn is not None or time.monotonic() > deadline:

@@ -129,12 +129,12 @@ class TableWatch:
         """Returns the derived views; the job determines them again at each boundary."""
         spec = self._spec
         reads = self._reads(connection)
-        found = versions_derived.places(
+        derived = versions_derived.places(
             connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
-        found = found or spec.derived
-        self._read = reads.union(*(view.inputs for view in found))
-        return found
+        derived = derived or spec.derived
+        self._read = reads.union(*(view.inputs for view in derived))
+        return derived
 
     def _reads(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
         names = [view.name for view in self._spec.declared_derived]

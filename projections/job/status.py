@@ -175,8 +175,8 @@ class JobStatus:
     def error_in(path: Path) -> Fault | None:
         """Returns why the last job failed, as a file says; None if it did not."""
         try:
-            said = orjson.loads(path.read_bytes())["error"]
-            return Fault(**said) if said else None
+            error = orjson.loads(path.read_bytes())["error"]
+            return Fault(**error) if error else None
         except (OSError, ValueError, LookupError, TypeError):  # none, or of another release
             return None
 

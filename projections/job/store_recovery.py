@@ -118,21 +118,21 @@ def prepared(spec: JobSpec) -> JobSpec:
 
 
 def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
-    found: dict[str, Fault] = {}
+    faults: dict[str, Fault] = {}
     with closing(open_sink(Store.SEARCH, spec.config.addresses)) as sink:
         for plan, error in zip(plans, side_by_side(partial(_tried, sink), plans), strict=True):
             if isinstance(error, IndexLostError):
                 backfill.leave_out(spec, Store.SEARCH, [plan.name])
                 _log.warning("a view is read again", view=plan.name, why=error.message)
             elif error is not None:
-                found[plan.name] = Fault.of(error)
+                faults[plan.name] = Fault.of(error)
                 _log.warning(
                     "a view is paused in search",
                     view=plan.name,
                     code=error.code,
                     what=error.message,
                 )
-    return found
+    return faults
 
 
 def _tried(sink: Sink, plan: ViewPlan) -> IndexRefusedError | PlanError | IndexLostError | None:

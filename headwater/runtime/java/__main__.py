@@ -47,7 +47,7 @@ def _archive(java_home: str | None) -> None:
     from projections.job.spark import class_archive  # noqa: PLC0415  # loads pyspark
 
     home = find_java(java_home).home
-    if class_archive.found(home) is not None:
+    if class_archive.existing(home) is not None:
         return
     _say("spark: archiving the classes that a job loads, once, for a faster start ...")
     try:

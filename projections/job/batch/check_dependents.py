@@ -63,15 +63,15 @@ def stand_still(config: JobConfig, dependents: Dependents) -> dict[str, str]:
         if not then or any(name in dependents.now for name in then):
             return {}
         now = _unfit(session, views, _structs(dependents.now))
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for view in views:
-        waits_for = [name for name in view.inputs if name in found]
+        waits_for = [name for name in view.inputs if name in reasons]
         if waits_for:
-            found[view.name] = f"stands still with {', '.join(waits_for)}"
+            reasons[view.name] = f"stands still with {', '.join(waits_for)}"
         elif view.name in then and view.name not in now:
             fault = then[view.name]
-            found[view.name] = ": ".join(filter(None, (fault.message, fault.detail)))
-    return found
+            reasons[view.name] = ": ".join(filter(None, (fault.message, fault.detail)))
+    return reasons
 
 
 def _unfit(

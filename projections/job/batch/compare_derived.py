@@ -109,13 +109,13 @@ def wrong(
         KeyVerdict.DUPLICATED: (counts.duplicated, twice.select(*keys, none.alias(EQUAL))),
     }
     there = [verdict for verdict, (count, _) in kinds.items() if count]
-    found: list[list[Wrong]] = []
+    by_verdict: list[list[Wrong]] = []
     for verdict in there:
         rows = kinds[verdict][1].limit(limit).toArrow().to_pylist()
-        found.append(
+        by_verdict.append(
             [Wrong(tuple(row[n] for n in keys), verdict, tuple(row[EQUAL])) for row in rows]
         )
-    taken = [each for row in zip_longest(*found) for each in row if each is not None]
+    taken = [each for row in zip_longest(*by_verdict) for each in row if each is not None]
     return taken[:limit]
 
 
@@ -131,10 +131,10 @@ def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:
         DuplicateKeyError: Two rows or more share a key.
     """
     copies = rows.groupBy(*keys).agg(fn.count("*").alias("copies")).where("copies > 1")
-    found = copies.select(*(fn.col(name).cast("string") for name in keys), "copies").head()
-    if found is None:
+    duplicate = copies.select(*(fn.col(name).cast("string") for name in keys), "copies").head()
+    if duplicate is None:
         return
-    *example, count = found
+    *example, count = duplicate
     raise DuplicateKeyError(
         f"the key of the view {view} does not identify its rows",
         detail=f"keys: {', '.join(keys)}; one of them has {count} rows",

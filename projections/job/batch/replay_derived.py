@@ -71,14 +71,19 @@ class DerivedReplay:
     """
 
     def __init__(
-        self, session: SparkSession, root: Path, places: Mapping[str, str], epoch: int, lsn: int
+        self,
+        session: SparkSession,
+        root: Path,
+        physical_names: Mapping[str, str],
+        epoch: int,
+        lsn: int,
     ) -> None:
         self._versions = TableVersions(session, root, files_max=0)
         self._root = root
-        self._places = dict(places)
+        self._physical_names = dict(physical_names)
         self._known = {
             place: TableVersion(DeltaTable(str(root / place)).version(), epoch, lsn)
-            for place in places.values()
+            for place in physical_names.values()
         }
         self._boundary = PublishedVersion(1, epoch, lsn, 0, {})
 
@@ -97,7 +102,7 @@ class DerivedReplay:
         for view in views:
             maintainer = DerivedMaintainer(self._root, view, self._versions)
             try:
-                made = maintainer.maintain(self._boundary, self._known, None, self._places)
+                made = maintainer.maintain(self._boundary, self._known, None, self._physical_names)
             except (PySparkException, Py4JJavaError) as error:
                 fault = query_fault(view.name, error)
                 why = _WHY.get(fault.code, ViewQueryError)
@@ -122,9 +127,9 @@ class DerivedReplay:
         Raises:
             ViewQueryError: One of both cannot be read.
         """
-        kept = TableVersions(self._versions.session, tables, files_max=0)
+        stored = TableVersions(self._versions.session, tables, files_max=0)
         try:
-            return _compared(self._made(view), kept.rows(place, version), view.keys)
+            return _compared(self._made(view), stored.rows(place, version), view.keys)
         except (PySparkException, Py4JJavaError) as error:
             fault = query_fault(view.name, error)
             raise ViewQueryError(
@@ -136,31 +141,31 @@ class DerivedReplay:
 
 
 def replay_beside(
-    config: JobConfig, root: Path, places: Mapping[str, str], epoch: int, lsn: int
+    config: JobConfig, root: Path, physical_names: Mapping[str, str], epoch: int, lsn: int
 ) -> DerivedReplay:
     """Begins a replay in a driver beside the job's; see `DerivedReplay`.
 
     Args:
         config: How Spark is run.
         root: Folder of the tables.
-        places: Folder in `root` of each table that is no derived view's, by view.
+        physical_names: Folder in `root` of each table that is no derived view's, by view.
         epoch: Incarnation of the source, of the boundary.
         lsn: The boundary, in bytes.
     """
-    return DerivedReplay(session_beside(config), root, places, epoch, lsn)
+    return DerivedReplay(session_beside(config), root, physical_names, epoch, lsn)
 
 
-def _compared(made: DataFrame, kept: DataFrame, keys: Sequence[str]) -> ReplayComparison:
-    types = [{f.name: f.dataType.simpleString() for f in each.schema} for each in (made, kept)]
-    names = [*made.columns, *(name for name in kept.columns if name not in types[0])]
+def _compared(made: DataFrame, stored: DataFrame, keys: Sequence[str]) -> ReplayComparison:
+    types = [{f.name: f.dataType.simpleString() for f in each.schema} for each in (made, stored)]
+    names = [*made.columns, *(name for name in stored.columns if name not in types[0])]
     unlike = tuple(name for name in names if types[0].get(name) != types[1].get(name))
     if unlike:
         return ReplayComparison(None, columns=unlike)
-    counts = counted(made, kept, keys)
-    found = ReplayComparison(counts)
-    if found.same:
-        return found
-    examples = wrong(made, kept, keys, counts, _NAMED)
+    counts = counted(made, stored, keys)
+    comparison = ReplayComparison(counts)
+    if comparison.same:
+        return comparison
+    examples = wrong(made, stored, keys, counts, _NAMED)
     return ReplayComparison(
         counts,
         tuple(

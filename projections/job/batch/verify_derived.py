@@ -57,7 +57,7 @@ def verify_derived(
             example.
     """
     published = Published(spec.config.addresses.tables, spec.config.source)
-    latest, places = published.latest(), published.current()
+    latest, physical_names = published.latest(), published.current()
     if latest is None or not spec.derived:
         return []
     session = session_beside(spec.config)
@@ -69,7 +69,7 @@ def verify_derived(
     def verified(view: DerivedView) -> ViewReport | None:
         maintainer = DerivedMaintainer(tables, view, versions)
         try:
-            return derived_report(maintainer, latest, places, spec.config.source, others)
+            return derived_report(maintainer, latest, physical_names, spec.config.source, others)
         except FunctionLostError as error:
             if uncompared is None:
                 raise
@@ -83,7 +83,7 @@ def verify_derived(
 def derived_report(
     maintainer: DerivedMaintainer,
     latest: PublishedVersion,
-    places: Mapping[str, str],
+    physical_names: Mapping[str, str],
     source: str,
     others: OtherViews = NO_VIEWS,
 ) -> ViewReport | None:
@@ -92,7 +92,7 @@ def derived_report(
     Args:
         maintainer: The view's maintainer.
         latest: The published version.
-        places: Where views are read; see `Published.current`.
+        physical_names: Where views are read; see `Published.current`.
         source: Name of the source.
         others: Its inputs from other sources.
 
@@ -100,17 +100,19 @@ def derived_report(
         The report; None if the view is not published.
     """
     known = {**latest.views, **others.tables}
-    _require_unique(maintainer, known, {**places, **others.places})
+    _require_unique(maintainer, known, {**physical_names, **others.places})
     own = latest.views.get(maintainer.view.name)
     return None if own is None else _report(maintainer, own, source)
 
 
 def _require_unique(
-    maintainer: DerivedMaintainer, known: Mapping[str, TableVersion], places: Mapping[str, str]
+    maintainer: DerivedMaintainer,
+    known: Mapping[str, TableVersion],
+    physical_names: Mapping[str, str],
 ) -> None:
     """Checks the keys of a view that is behind its inputs."""
     view, own = maintainer.view, known.get(maintainer.view.name)
-    read = [places.get(name, name) for name in view.inputs]
+    read = [physical_names.get(name, name) for name in view.inputs]
     if not known.keys() >= set(read):
         return
     newest = {place: known[place].version for place in read}
@@ -126,9 +128,11 @@ def _report(maintainer: DerivedMaintainer, table: TableVersion, source: str) -> 
     stored = maintainer.versions.rows(view.name, table.version)
     counts = counted(result, stored, view.keys)
     bad = counts.missing or counts.extra or counts.different
-    found = wrong(result, stored, view.keys, counts, _NAMED) if bad else []
+    wrong_keys = wrong(result, stored, view.keys, counts, _NAMED) if bad else []
     text = _texts(maintainer, table, source)
-    findings = tuple(KeyFinding(text(each.key), each.verdict, 0, each.columns) for each in found)
+    findings = tuple(
+        KeyFinding(text(each.key), each.verdict, 0, each.columns) for each in wrong_keys
+    )
     columns = {name for each in findings[:EXAMPLES] for name in each.columns}
     return ViewReport(
         view=view.name,

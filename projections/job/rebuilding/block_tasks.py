@@ -36,7 +36,7 @@ class BlockTask(ABC):
         buckets: Into how many parts keys are divided by their hash.
         files: Where it writes.
         share: Of its time, how much the task takes at most.
-        said: The columns of what it says of a group.
+        result_schema: Schema of the result for a group.
     """
 
     scan: ArchiveScan
@@ -45,17 +45,17 @@ class BlockTask(ABC):
     buckets: int
     files: TaskFiles
     share: float = 1.0
-    said: ClassVar[pa.Schema]
+    result_schema: ClassVar[pa.Schema]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the groups that it is given by number; says what `group` says of each."""
         throttle = Throttle(self.share)
 
-        def done(number: int) -> Mapping[str, Any]:
+        def result_of(number: int) -> Mapping[str, Any]:
             return self.group(*self.groups[number], throttle)
 
         with self.files.at_work(), pooled_memory():
-            yield from self.files.pieces(batches, self.said, done)
+            yield from self.files.pieces(batches, self.result_schema, result_of)
 
     @abstractmethod
     def group(self, first: int, end: int, throttle: Throttle) -> Mapping[str, Any]:

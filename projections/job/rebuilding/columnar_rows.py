@@ -92,8 +92,8 @@ class ColumnarDecoder:
         self._key = [plan.schema.by_name[name] for name in plan.schema.key]
         self._inspection = plan.inspection() if plan.expectations else None
         named = frozenset() if self._inspection is None else self._inspection.named
-        asked = tuple(column for column in plan.schema.columns if column.name in named)
-        self._inspected = replace(plan, schema=TableSchema(plan.schema.table, asked, ()))
+        inspected = tuple(column for column in plan.schema.columns if column.name in named)
+        self._inspected = replace(plan, schema=TableSchema(plan.schema.table, inspected, ()))
 
     @classmethod
     def of(
@@ -111,8 +111,8 @@ class ColumnarDecoder:
             return None
         if topic.endswith(str(ARCHIVED_EVENTS)):
             return None  # the commit of such a record is not when its event came to be
-        found = cls(plan, topic)
-        return found if found._whole else None
+        decoder = cls(plan, topic)
+        return decoder if decoder._whole else None
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table, Flags]:
         """Decodes records; rows that do not meet an expectation count as not exact.
@@ -123,7 +123,7 @@ class ColumnarDecoder:
         Returns:
             Rows, deletes, and which of the records they were made from.
         """
-        done = np.zeros(batch.num_rows, np.bool_)
+        decoded = np.zeros(batch.num_rows, np.bool_)
         usable = flags(
             pc.and_(
                 batch.column("raw_value").is_null(),
@@ -148,13 +148,13 @@ class ColumnarDecoder:
                 continue
             table = pa.Table.from_arrays(arrays, schema=schema)
             made.append(table if exact.all() else table.filter(pa.array(exact)))
-            done[np.flatnonzero(chosen)[exact]] = True
+            decoded[np.flatnonzero(chosen)[exact]] = True
         if self._inspection is not None and len(made[0]):
-            asked = map(self._inspection.met, decoded_rows(self._inspected, made[0]))
-            met = np.fromiter(asked, np.bool_, len(made[0]))
-            done[np.flatnonzero(done & upserts)[~met]] = False
+            verdicts = map(self._inspection.met, decoded_rows(self._inspected, made[0]))
+            met = np.fromiter(verdicts, np.bool_, len(made[0]))
+            decoded[np.flatnonzero(decoded & upserts)[~met]] = False
             made[0] = made[0].filter(pa.array(met))
-        return made[0], made[1], done
+        return made[0], made[1], decoded
 
     def _rows(self, batch: pa.RecordBatch) -> tuple[list[pa.Array] | None, Flags | None]:
         """Returns the table's columns, and which rows are exact; None if no row is known to be."""

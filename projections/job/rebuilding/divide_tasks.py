@@ -89,17 +89,17 @@ class DivideRecords(BlockTask):
 
     plan: ViewPlan
     topics: tuple[str, ...]
-    said: ClassVar = DIVIDED
+    result_schema: ClassVar = DIVIDED
     reads: ClassVar[tuple[str, ...]] = ("headers",)
 
     def group(self, first: int, end: int, throttle: Throttle) -> dict[str, Any]:
         """Divides the records of some blocks."""
-        left, filtered, truncated, waiting = list[int](), 0, 0, list[pa.Table]()
+        undivided, filtered, truncated, waiting = list[int](), 0, 0, list[pa.Table]()
         facts = [facts_of([self.plan], topic) for topic in self.topics]
         with self.files.writing(PART) as (name, file):
             into = Buckets(file, self.buckets)
             for topic, own, rows in self._records(first, end):
-                made, passed = self.divided(topic, facts[topic], own, rows, left)
+                made, passed = self.divided(topic, facts[topic], own, rows, undivided)
                 waiting.append(made)
                 filtered += passed
                 truncated = max(truncated, self._truncated(own))
@@ -109,7 +109,7 @@ class DivideRecords(BlockTask):
                 throttle.step()
             if waiting:
                 into.write(pa.concat_tables(waiting))
-        return {"file": name, "filtered": filtered, "truncated": truncated, "left": left}
+        return {"file": name, "filtered": filtered, "truncated": truncated, "left": undivided}
 
     def _records(self, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch, Integers]]:
         """The records of blocks that count: their topic, and their numbers in the archive."""
@@ -130,7 +130,7 @@ class DivideRecords(BlockTask):
         facts: Facts | None,
         batch: pa.RecordBatch,
         rows: Integers,
-        left: list[int],
+        undivided: list[int],
     ) -> tuple[pa.Table, int]:
         """Divides records.
 
@@ -139,14 +139,14 @@ class DivideRecords(BlockTask):
             facts: For a table of events, which of its records count.
             batch: The records.
             rows: Their numbers.
-            left: Takes the numbers of those that are left to the replay by themselves.
+            undivided: Takes the numbers of those that are left to the replay by themselves.
 
         Returns:
             Records with their keys and the keys that are left, and how many say nothing.
         """
         keyed, truncates, tombstones, named = classified(batch)
         loose = ~tombstones & (truncates | ~named)
-        left += rows[loose].tolist()
+        undivided += rows[loose].tolist()
         usual = flags(batch.column("raw_value").is_null())
         older = keyed & usual & (versions_of(batch) < self.plan.left_to_read)
         if self.plan.inserted_at:  # they may say when a row was inserted
@@ -179,40 +179,40 @@ class DivideRecords(BlockTask):
         """The keys that are left for one of these records."""
         if not batch.num_rows:
             return set()
-        after, kept = plain(batch.column("after")), keeps(batch)
+        after, partial = plain(batch.column("after")), keeps(batch)
         texts = plain(batch.column("key"))
         schema = self.plan.schema
         strange = ~flags(pc.match_substring_regex(texts, key_pattern(schema)))
         for place in np.flatnonzero(strange).tolist():
             strange[place] = not key_in_form(schema, texts[place].as_py().encode())
-        found: set[str] = set()
-        for place in np.flatnonzero(kept | ~readable | strange).tolist():
+        keys_left: set[str] = set()
+        for place in np.flatnonzero(partial | ~readable | strange).tolist():
             text = texts[place].as_py()
-            found.add(text)
-            found |= self._other_forms(text, after[place].as_py())
-        moved = batch.filter(pa.array(kept))
+            keys_left.add(text)
+            keys_left |= self._other_forms(text, after[place].as_py())
+        moved = batch.filter(pa.array(partial))
         if moved.num_rows:
-            former = old_keys(moved.column("headers"), texts.filter(pa.array(kept)))
-            for keys in former.values():
-                found |= keys
-                for key in keys:
-                    found |= self._other_forms(key, None)
-        return found
+            former = old_keys(moved.column("headers"), texts.filter(pa.array(partial)))
+            for former_keys in former.values():
+                keys_left |= former_keys
+                for key in former_keys:
+                    keys_left |= self._other_forms(key, None)
+        return keys_left
 
     def _other_forms(self, key: str, row: str | None) -> set[str]:
         """The forms under which records of the same row, or ones that wait with it, may come."""
-        found, schema = set(), self.plan.schema
+        forms, schema = set(), self.plan.schema
         by_name = schema.by_name
         if (same := canonical(key.encode())) is not None:
-            found.add(same.decode())
+            forms.add(same.decode())
         for text in filter(None, (key, row)):
             try:
                 fields = orjson.loads(text)
                 planned = {name: rewritten(by_name[name], fields[name]) for name in schema.key}
             except (orjson.JSONDecodeError, KeyError, TypeError):
                 continue
-            found.add(orjson.dumps(planned).decode())
-        return found
+            forms.add(orjson.dumps(planned).decode())
+        return forms
 
 
 def parted(topic: int, batch: pa.RecordBatch, rows: Integers) -> pa.Table:
@@ -224,24 +224,24 @@ def parted(topic: int, batch: pa.RecordBatch, rows: Integers) -> pa.Table:
 
 def keeps(batch: pa.RecordBatch) -> Flags:
     """Returns which records may omit unchanged values."""
-    after, found = plain(batch.column("after")), np.zeros(batch.num_rows, np.bool_)
+    after, partial = plain(batch.column("after")), np.zeros(batch.num_rows, np.bool_)
     for mark in UNCHANGED_MARKS:
-        found |= flags(pc.match_substring(after, mark.decode()))
-    return found
+        partial |= flags(pc.match_substring(after, mark.decode()))
+    return partial
 
 
 def _of_no_view(facts: Facts, batch: pa.RecordBatch) -> Flags:
     """Which records of a table of events say nothing to its views; see `TopicReducer`."""
     op = batch.column("op")
-    found = flags(pc.equal(op, "u"))
+    unneeded = flags(pc.equal(op, "u"))
     if not facts.deletes:
-        found |= flags(pc.equal(op, "d"))
-    asked = np.flatnonzero(~found & ~flags(pc.equal(op, "d")))
-    texts = plain(batch.column("after")).take(pa.array(asked)).fill_null("null")
-    for place, row in zip(asked.tolist(), _parsed(texts.to_pylist()), strict=True):
+        unneeded |= flags(pc.equal(op, "d"))
+    undecided = np.flatnonzero(~unneeded & ~flags(pc.equal(op, "d")))
+    texts = plain(batch.column("after")).take(pa.array(undecided)).fill_null("null")
+    for place, row in zip(undecided.tolist(), _parsed(texts.to_pylist()), strict=True):
         kind = row.get("type") if isinstance(row, dict) else None
-        found[place] = kind is not None and kind not in facts.types
-    return found
+        unneeded[place] = kind is not None and kind not in facts.types
+    return unneeded
 
 
 def _parsed(texts: list[str]) -> list[Any]:

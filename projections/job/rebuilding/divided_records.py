@@ -40,29 +40,29 @@ class DividedRecords:
     truncated: int
 
     def portions(
-        self, bucket: int, held: BlockedKeys | None, left: list[int]
+        self, bucket: int, held: BlockedKeys | None, undivided: list[int]
     ) -> Iterator[pa.RecordBatch]:
         """Yields all records of some keys of a part, in the order of their topics.
 
         Args:
             bucket: The part.
             held: What of the view waits already: its keys are left.
-            left: Takes the numbers of the records of keys that are left to the replay.
+            undivided: Takes the numbers of the records of keys that are left to the replay.
         """
-        of_key, keys = self._keys(bucket, held, left)
+        of_key, keys = self._keys(bucket, held, undivided)
         for portion in range(int(of_key.max(initial=-1)) + 1):
             yield self._records(bucket, keys.filter(pa.array(of_key == portion)))
 
     def _keys(
-        self, bucket: int, held: BlockedKeys | None, left: list[int]
+        self, bucket: int, held: BlockedKeys | None, undivided: list[int]
     ) -> tuple[Integers, pa.Array]:
         """Divides keys into portions; returns the portion of each, and the keys."""
-        found = pa.concat_tables(
+        records = pa.concat_tables(
             [pa.Table.from_batches([b]) for b in self._batches(bucket, (ROW, "key"))]
             or [pa.table({ROW: pa.array([], pa.int64()), "key": pa.array([], pa.string())})]
         )
-        rows = integers(found[ROW].combine_chunks())
-        coded = found["key"].combine_chunks().dictionary_encode()
+        rows = integers(records[ROW].combine_chunks())
+        coded = records["key"].combine_chunks().dictionary_encode()
         codes, keys = integers(coded.indices), coded.dictionary
         is_record = rows != LEFT_KEY
         counts = np.bincount(codes[is_record], minlength=len(keys))
@@ -71,7 +71,7 @@ class DividedRecords:
         if held is not None:
             waits = pa.array(sorted({*held.keys, *held.given_up}), pa.string())
             leaves |= flags(pc.is_in(keys, value_set=waits))
-        left += rows[is_record & leaves[codes]].tolist()
+        undivided += rows[is_record & leaves[codes]].tolist()
         counts[leaves] = 0
         portions = np.maximum(np.cumsum(counts) - 1, 0) // PORTION_ROWS
         portions[leaves] = -1

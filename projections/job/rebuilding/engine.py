@@ -116,9 +116,9 @@ class SparkEngine:
         on_progress: OnProgress,
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
-        what = BulkFold(scan, topic, left_to_read, taken, self._share)
+        work = BulkFold(scan, topic, left_to_read, taken, self._share)
         with self._folding() as folder:
-            return folded_rows(read_entries(self.entries(what, folder, on_progress)))
+            return folded_rows(read_entries(self.entries(work, folder, on_progress)))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
         self,
@@ -130,15 +130,15 @@ class SparkEngine:
         on_progress: OnProgress,
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
-        what = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+        work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
         with self._folding() as folder:
-            return row_numbers(read_entries(self.entries(what, folder, on_progress)))
+            return row_numbers(read_entries(self.entries(work, folder, on_progress)))
 
-    def entries(self, what: BulkFold, folder: Path, on_progress: OnProgress) -> list[Path]:
+    def entries(self, work: BulkFold, folder: Path, on_progress: OnProgress) -> list[Path]:
         """Folds a topic to files of entries; see `BulkEngine.fold`.
 
         Args:
-            what: The topic, and which records of it.
+            work: The topic, and which records of it.
             folder: A folder for them, which the executors share; they are in another below it.
             on_progress: Receives the number of further rows read, except for a look-up of keys.
 
@@ -146,36 +146,36 @@ class SparkEngine:
             RebuildSpaceError: A disk is full.
             SinkUnavailableError: Spark cannot do it.
         """
-        scan, groups = what.scan, grouped(what.scan)
+        scan, groups = work.scan, grouped(work.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
         with _named_errors("its topic cannot be folded", folder):
             folded, files = TaskFiles.made(folder), TaskFiles.made(folder)
             blocks = FoldBlocks(
                 scan=scan,
-                taken=what.taken,
+                taken=work.taken,
                 groups=groups,
                 buckets=parts,
                 files=folded,
-                share=what.share,
-                topic=what.topic,
-                left_to_read=what.left_to_read,
+                share=work.share,
+                topic=work.topic,
+                left_to_read=work.left_to_read,
             )
 
-            def work() -> list[str]:
-                numbers = self._numbers(len(groups), what.share)
+            def run() -> list[str]:
+                numbers = self._numbers(len(groups), work.share)
                 made = _names(numbers.mapInArrow(blocks.run, FOLDED_DDL))
-                keys = FoldKeys(files, folded, tuple(made), what.named)
-                return _names(self._numbers(parts, what.share).mapInArrow(keys.run, FOLDED_DDL))
+                keys = FoldKeys(files, folded, tuple(made), work.named)
+                return _names(self._numbers(parts, work.share).mapInArrow(keys.run, FOLDED_DDL))
 
-            rows = scan.rows if what.named is None else 0
+            rows = scan.rows if work.named is None else 0
             try:
-                found = self._watched(work, lambda: folded.done(len(groups)), on_progress, rows)
+                names = self._watched(run, lambda: folded.done(len(groups)), on_progress, rows)
             except BaseException:
                 files.remove()
                 raise
             finally:
                 folded.remove()
-        return [files.folder / name for name in found]
+        return [files.folder / name for name in names]
 
     def fill(
         self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, on_progress: OnProgress
@@ -196,10 +196,10 @@ class SparkEngine:
         def results(tasks: KeyedTasks) -> pa.Table:
             def run() -> pa.Table:
                 numbers = self._numbers(tasks.pieces, work.share)
-                return numbers.mapInArrow(tasks.run, tasks.says).toArrow()
+                return numbers.mapInArrow(tasks.run, tasks.result_ddl).toArrow()
 
-            so_far = partial(tasks.files.done, tasks.pieces)
-            return self._watched(run, so_far, on_progress, tasks.records)
+            share_done = partial(tasks.files.done, tasks.pieces)
+            return self._watched(run, share_done, on_progress, tasks.records)
 
         with self._filling(plan, on_progress) as folder:
             fill = KeyedFill(scan, plan, work, grouped(scan), folder, addresses)
@@ -218,7 +218,7 @@ class SparkEngine:
             return
         states = DeltaTable(str(self._root / plan.name))
         marks = marks_of(states)
-        noted = {
+        progress = {
             VERSION_MARK: max(marks.version, part.version),
             AT_MARK: max(marks.at_us, part.at_us),
             COMMIT_MARK: part.number,
@@ -226,7 +226,7 @@ class SparkEngine:
         of_changes = {COMMIT_MARK: part.number}
         for name, file, numbers in (
             (f"{plan.name}.changes", "changes_file", of_changes),
-            (plan.name, "states_file", noted),
+            (plan.name, "states_file", progress),
         ):
             self._commit(name, part.files[file], work.mark, part.number, numbers)
 
@@ -234,8 +234,11 @@ class SparkEngine:
     def _filling(self, plan: ViewPlan, on_progress: OnProgress) -> Iterator[Path]:
         """Gives the folder of the tasks that fill a version, with its tables locked."""
         folder = self._root / f".{plan.name}{FILLING}"
-        what = f"view {plan.name}: its version cannot be filled"
-        with _named_errors(what, folder), WriterLock(self._root / f".{plan.name}.lock", wait=True):
+        message = f"view {plan.name}: its version cannot be filled"
+        with (
+            _named_errors(message, folder),
+            WriterLock(self._root / f".{plan.name}.lock", wait=True),
+        ):
             while not TaskFence.close_all(folder, POLL_S):  # tasks of one that was killed
                 on_progress(0)
             on_progress(0)  # raises if it was stopped: nothing is begun then
@@ -255,15 +258,18 @@ class SparkEngine:
         """Has tasks put rows aside, and commits them; deletes first, as every writer does."""
         cuts = _cut(scan, part.rows)
         task = FillRows(scan, plan, part.topic, part.rows, cuts, files, part.held, part.share)
-        said = self._results(task.run, FILLED_DDL, part, cuts, files, on_progress)
+        results = self._results(task.run, FILLED_DDL, part, cuts, files, on_progress)
         on_progress(0)  # raises if the request was withdrawn: nothing is written then
         deletes, rows = (
-            [files.folder / name for name in said.filter(pc.greater(said[of], 0))[file].to_pylist()]
+            [
+                files.folder / name
+                for name in results.filter(pc.greater(results[of], 0))[file].to_pylist()
+            ]
             for file, of in (("deletes_file", "deleted"), ("rows_file", "upserted"))
         )
         self._commit(f"{plan.name}.deleted", deletes, part.mark, part.number)
         self._commit(plan.name, rows, part.mark, part.number)
-        return _filled(said)
+        return _filled(results)
 
     def _store_filled(
         self,
@@ -288,7 +294,7 @@ class SparkEngine:
     def _results(  # noqa: PLR0913, PLR0917  # the parts of a job
         self,
         run: Any,
-        says: str,
+        result_ddl: str,
         part: BulkPart,
         cuts: Sequence[int],
         files: TaskFiles,
@@ -298,7 +304,7 @@ class SparkEngine:
         pieces = len(cuts) - 1
 
         def work() -> pa.Table:
-            return self._numbers(pieces, part.share).mapInArrow(run, says).toArrow()
+            return self._numbers(pieces, part.share).mapInArrow(run, result_ddl).toArrow()
 
         return self._watched(work, lambda: files.done(pieces), on_progress, len(part.rows))
 
@@ -319,7 +325,7 @@ class SparkEngine:
         paths: Sequence[Path],
         mark: str,
         number: int,
-        noted: Mapping[str, int] | None = None,
+        transactions: Mapping[str, int] | None = None,
     ) -> None:
         """Appends what tasks have put aside in one commit, unless that was done before."""
         if not paths:
@@ -327,7 +333,7 @@ class SparkEngine:
         table = DeltaTable(str(self._root / name))
         if (table.transaction_version(mark) or 0) >= number:
             return
-        numbers = {mark: number, **(noted or {})}
+        numbers = {mark: number, **(transactions or {})}
         write_deltalake(
             table,
             _put_aside(paths),
@@ -346,7 +352,7 @@ class SparkEngine:
     def _watched(
         self,
         work: Callable[[], _T],
-        so_far: Callable[[], float],
+        share_done: Callable[[], float],
         on_progress: OnProgress,
         rows: int,
     ) -> _T:
@@ -354,21 +360,21 @@ class SparkEngine:
 
         Args:
             work: The work.
-            so_far: Tells which part of it is done.
+            share_done: Tells which part of it is done.
             on_progress: Receives the number of further finished rows.
             rows: How many the work has.
         """
-        told = 0
+        reported = 0
 
-        def look() -> None:
-            nonlocal told
-            now = int(rows * so_far())
-            on_progress(max(0, now - told))
-            told = max(told, now)
+        def report() -> None:
+            nonlocal reported
+            now = int(rows * share_done())
+            on_progress(max(0, now - reported))
+            reported = max(reported, now)
 
-        found = self._runs.watched(work, look)
-        on_progress(rows - told)
-        return found
+        result = self._runs.watched(work, report)
+        on_progress(rows - reported)
+        return result
 
 
 def remove_abandoned(root: Path) -> None:
@@ -385,7 +391,7 @@ def remove_abandoned(root: Path) -> None:
 
 
 @contextmanager
-def _named_errors(what: str, folder: Path) -> Iterator[None]:
+def _named_errors(message: str, folder: Path) -> Iterator[None]:
     """Names what Spark, its tasks and Delta say, without the text of any of them.
 
     Raises:
@@ -401,23 +407,23 @@ def _named_errors(what: str, folder: Path) -> Iterator[None]:
         if fault is None and disk_full(error):
             raise space_error(folder) from None
         if fault is None:
-            raise SinkUnavailableError(what, detail=type(error).__name__) from None
+            raise SinkUnavailableError(message, detail=type(error).__name__) from None
         kind = _FAULTS.get(fault.code)
         if kind is not None:
             raise kind(fault.message, detail=fault.detail, hint=fault.hint) from None
-        said = ": ".join(filter(None, (fault.message, fault.detail)))
-        raise SinkUnavailableError(what, detail=said, hint=fault.hint) from None
+        detail = ": ".join(filter(None, (fault.message, fault.detail)))
+        raise SinkUnavailableError(message, detail=detail, hint=fault.hint) from None
 
 
-def _filled(said: pa.Table) -> Filled:
-    left = np.sort(np.asarray(pc.list_flatten(said["left"]).to_numpy(), np.int64))
-    upserted, deleted = (pc.sum(said[name]).as_py() or 0 for name in ("upserted", "deleted"))
-    return Filled(upserted, deleted, left)
+def _filled(results: pa.Table) -> Filled:
+    unwritten = np.sort(np.asarray(pc.list_flatten(results["left"]).to_numpy(), np.int64))
+    upserted, deleted = (pc.sum(results[name]).as_py() or 0 for name in ("upserted", "deleted"))
+    return Filled(upserted, deleted, unwritten)
 
 
 def _names(files: DataFrame) -> list[str]:
-    found: list[str] = files.toArrow()["file"].drop_null().to_pylist()
-    return found
+    names: list[str] = files.toArrow()["file"].drop_null().to_pylist()
+    return names
 
 
 def _put_aside(paths: Sequence[Path]) -> pa.RecordBatchReader:

@@ -72,22 +72,22 @@ class FillRows:
 
     def _piece(self, number: int) -> dict[str, Any]:
         rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
-        throttle, left = Throttle(self.share), list[int]()
+        throttle, unwritten = Throttle(self.share), list[int]()
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         counts = [0, 0]
         decoder = PlainRowDecoder(self.plan, self.topic, self.held)
         with ExitStack() as stack:
             made = [stack.enter_context(self.files.writing(schema)) for schema in schemas]
-            done = 0
-            for _, found in self.scan.chosen(READ, rows):
-                own = rows[done : done + found.num_rows]
-                done += found.num_rows
-                for part in decoder.parts(found, own, left):
+            first = 0
+            for _, batch in self.scan.chosen(READ, rows):
+                own = rows[first : first + batch.num_rows]
+                first += batch.num_rows
+                for part in decoder.parts(batch, own, unwritten):
                     for of, table in enumerate(part):
                         made[of][1].write_table(table)
                         counts[of] += table.num_rows
                     throttle.step()
         names = [name for name, _ in made]
         return dict(
-            zip(FILLED.names, [names[0], counts[0], names[1], counts[1], left], strict=True)
+            zip(FILLED.names, [names[0], counts[0], names[1], counts[1], unwritten], strict=True)
         )

@@ -44,7 +44,7 @@ class FoldBlocks(BlockTask):
 
     topic: str
     left_to_read: int
-    said: ClassVar = FOLDED
+    result_schema: ClassVar = FOLDED
 
     def group(self, first: int, end: int, throttle: Throttle) -> dict[str, str]:
         """Folds some blocks."""
@@ -141,8 +141,8 @@ def _changes(batch: pa.RecordBatch) -> KeyedRecords:
         batch.column(name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         for name in ("version", "offset", "row")
     )
-    kept = batch.column("kept").to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
-    return KeyedRecords(batch.column("key").cast(pa.large_string()), version, offset, row, kept)
+    partial = batch.column("kept").to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
+    return KeyedRecords(batch.column("key").cast(pa.large_string()), version, offset, row, partial)
 
 
 def _made(kind: int, *, rows: int, **columns: pa.Array) -> pa.Table:

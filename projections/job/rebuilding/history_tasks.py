@@ -96,14 +96,14 @@ class FillHistories:
             yield from self.files.pieces(batches, HISTORIES, self._bucket)
 
     def _bucket(self, number: int) -> dict[str, Any]:
-        throttle, left = Throttle(self.share), list[int]()
+        throttle, unwritten = Throttle(self.share), list[int]()
         form, held = HistoryForm(self.plan), self.held.get(self.plan.name)
         upserted = deleted = version = at_us = 0
         with ExitStack() as stack:
             schemas = form.changes_schema, form.states_schema
             made = [stack.enter_context(self.files.writing(schema)) for schema in schemas]
-            for records in self.divided.portions(self.first + number, held, left):
-                changes, numbers = self._changes(form, records, left, throttle)
+            for records in self.divided.portions(self.first + number, held, unwritten):
+                changes, numbers = self._changes(form, records, unwritten, throttle)
                 if not len(changes):
                     continue
                 made[0][1].write_table(changes)
@@ -115,27 +115,27 @@ class FillHistories:
                 throttle.step()
         names = [name for name, _ in made]
         counts = [upserted, deleted, version, at_us]
-        return dict(zip(HISTORIES.names, [*names, *counts, left], strict=True))
+        return dict(zip(HISTORIES.names, [*names, *counts, unwritten], strict=True))
 
     def _changes(
-        self, form: HistoryForm, records: pa.RecordBatch, left: list[int], throttle: Throttle
+        self, form: HistoryForm, records: pa.RecordBatch, unwritten: list[int], throttle: Throttle
     ) -> tuple[pa.Table, Integers]:
         """Decodes the changes of keys; returns them in order, with their keys as numbers."""
         coded = records.column("key").dictionary_encode()
         codes = integers(coded.indices)
-        parts, places = [form.changes_schema.empty_table()], [np.empty(0, np.int64)]
+        parts, numbers = [form.changes_schema.empty_table()], [np.empty(0, np.int64)]
         failed = list[int]()
         for topic, start, piece in self._pieces(records):
             own = np.arange(start, start + piece.num_rows)
             for table, of in self._decoded(form, topic, piece, own, failed):
                 parts.append(table)
-                places.append(of)
+                numbers.append(of)
             throttle.step()
-        table, place = pa.concat_tables(parts), np.concatenate(places)
+        table, place = pa.concat_tables(parts), np.concatenate(numbers)
         fails = np.zeros(len(coded.dictionary), np.bool_)
         fails[codes[failed]] = True
         if failed:
-            left += integers(records.column(ROW))[fails[codes]].tolist()
+            unwritten += integers(records.column(ROW))[fails[codes]].tolist()
             whole = ~fails[codes[place]]
             table, place = table.filter(pa.array(whole)), place[whole]
         order = np.argsort(place, kind="stable")  # as in the topic
@@ -161,7 +161,7 @@ class FillHistories:
         form: HistoryForm,
         topic: str,
         piece: pa.RecordBatch,
-        places: Integers,
+        record_numbers: Integers,
         failed: list[int],
     ) -> Iterator[tuple[pa.Table, Integers]]:
         """Decodes records by columns where that is exact, and all others by the reducer."""
@@ -175,8 +175,11 @@ class FillHistories:
                 upserts = upserts.filter(pa.array(timed))
                 exact[np.flatnonzero(exact & ~gone)[~timed]] = False  # the reducer says why
             for chosen, table in ((exact & ~gone, upserts), (gone, deletes)):
-                yield self._table(form, piece.filter(pa.array(chosen)), table), places[chosen]
-        rest, own = piece.filter(pa.array(~exact)), places[~exact]
+                yield (
+                    self._table(form, piece.filter(pa.array(chosen)), table),
+                    record_numbers[chosen],
+                )
+        rest, own = piece.filter(pa.array(~exact)), record_numbers[~exact]
         reader = PlainChanges(self.plan, topic, self.held, planned_keys=True)
         for start in range(0, rest.num_rows, _REDUCED_ROWS):
             few = rest.slice(start, _REDUCED_ROWS)
@@ -212,9 +215,9 @@ class FillHistories:
         Raises:
             UnholdableValueError: A value has no exact form in a table, or a row has no time.
         """
-        places = form.places([change.key for change in changes])
+        keys = form.places([change.key for change in changes])
         made = []
-        for change, place in zip(changes, places, strict=True):
+        for change, place in zip(changes, keys, strict=True):
             at_us = change.committed_at_us or change.read_at_us
             incoming = IncomingChange(change, place, None, at_us, None).timed(form)
             made.append((place, incoming.made(change.version, change.row)))
@@ -228,8 +231,8 @@ def _states(form: HistoryForm, changes: pa.Table, keys: Integers) -> pa.Table:
     # a row's own time may place it before others, so they are taken one by one, as in live delivery
     states: list[tuple[Place, HistoryState]] = []
     for _, own in groupby(zip(keys.tolist(), form.changes(changes), strict=True), itemgetter(0)):
-        places, found = zip(*(change for _, change in own), strict=True)
-        states += [(places[0], state) for state in history(found, form.rule)]
+        keys_of_changes, own_changes = zip(*(change for _, change in own), strict=True)
+        states += [(keys_of_changes[0], state) for state in history(own_changes, form.rule)]
     return form.states_table(states)
 
 

@@ -54,14 +54,14 @@ class KeyedTasks:
 
     Attributes:
         run: Does pieces by number, in a task.
-        says: The columns of what it returns.
+        result_ddl: Columns of the result, as Spark DDL.
         pieces: How many there are.
         files: Where their results are noted.
         records: How many records count as done with them.
     """
 
     run: Callable[..., Any]
-    says: str
+    result_ddl: str
     pieces: int
     files: TaskFiles
     records: int
@@ -139,20 +139,20 @@ class KeyedFill:
             topics=work.topics,
         )
         half = work.records // 2
-        said = results(KeyedTasks(divide.run, DIVIDED_DDL, len(self._groups), files, half))
-        truncated = pc.max(said["truncated"]).as_py() or 0
-        names = tuple(said["file"].to_pylist())
+        divisions = results(KeyedTasks(divide.run, DIVIDED_DDL, len(self._groups), files, half))
+        truncated = pc.max(divisions["truncated"]).as_py() or 0
+        names = tuple(divisions["file"].to_pylist())
         divided = DividedRecords(files, names, self._buckets, truncated)
-        left, counts = [_numbers(said)], _counts(said)
+        unwritten, counts = [_numbers(divisions)], _counts(divisions)
         for first in range(0, self._buckets, self._per_part):
             end = min(first + self._per_part, self._buckets)
             rest = work.records - half
             records = rest * end // self._buckets - rest * first // self._buckets
             made = self._part(results, commit, divided, range(first, end), records)
-            left.append(_numbers(made))
+            unwritten.append(_numbers(made))
             counts += _counts(made)
         upserted, deleted, filtered = (counts[name] for name in _COUNTED)
-        return Filled(upserted, deleted, np.sort(np.concatenate(left)), filtered)
+        return Filled(upserted, deleted, np.sort(np.concatenate(unwritten)), filtered)
 
     def _part(
         self,
@@ -165,30 +165,30 @@ class KeyedFill:
         """Makes and commits the keys of some buckets; returns what the tasks say."""
         files, number = self._files(), buckets.start // self._per_part + 1
         try:
-            run, says = self._tasks(divided, buckets.start, number, files)
-            said = results(KeyedTasks(run, says, len(buckets), files, records))
-            commit(KeyedPart(number, _files(said, files.folder), **_marks(said)))
+            run, result_ddl = self._tasks(divided, buckets.start, number, files)
+            table = results(KeyedTasks(run, result_ddl, len(buckets), files, records))
+            commit(KeyedPart(number, _files(table, files.folder), **_marks(table)))
         finally:
             if self._addresses is None:
                 files.remove()  # else the fence there tells when no task writes any more
-        return said
+        return table
 
     def _tasks(
         self, divided: DividedRecords, first: int, number: int, files: TaskFiles
     ) -> tuple[Callable[..., Any], str]:
         """The tasks of a part, and the columns of what they return."""
         plan, work = self._plan, self._work
-        given = files, work.held, work.share
+        common = files, work.held, work.share
         if plan.history is not None:
-            histories = FillHistories(plan, work.topics, divided, first, number, *given)
+            histories = FillHistories(plan, work.topics, divided, first, number, *common)
             return histories.run, HISTORIES_DDL
         newest: FillNewest | DeliverNewest
-        of_keys = plan, work.topics, divided, first, work.digest, *given
+        of_keys = plan, work.topics, divided, first, work.digest, *common
         if self._addresses is None:
             newest = FillNewest(*of_keys)
         else:
             newest = DeliverNewest(*of_keys, self._addresses)
-        return newest.run, newest.says
+        return newest.run, newest.result_ddl
 
     def _files(self) -> TaskFiles:
         files = TaskFiles.made(self._folder)
@@ -196,30 +196,30 @@ class KeyedFill:
         return files
 
 
-def _files(said: pa.Table, folder: Path) -> dict[str, list[Path]]:
+def _files(results: pa.Table, folder: Path) -> dict[str, list[Path]]:
     """Returns the files of rows that tasks name, without empty ones."""
-    both = pc.add(said["upserted"], said["deleted"])
-    counts = {"rows_file": said["upserted"], "deletes_file": said["deleted"]}
+    both = pc.add(results["upserted"], results["deleted"])
+    counts = {"rows_file": results["upserted"], "deletes_file": results["deleted"]}
     return {
         name: [
             folder / file
-            for file in said.filter(pc.greater(counts.get(name, both), 0))[name].to_pylist()
+            for file in results.filter(pc.greater(counts.get(name, both), 0))[name].to_pylist()
         ]
-        for name in said.column_names
+        for name in results.column_names
         if name.endswith("_file")
     }
 
 
-def _counts(said: pa.Table) -> Counter[str]:
-    names = [name for name in _COUNTED if name in said.column_names]
-    return Counter({name: pc.sum(said[name]).as_py() or 0 for name in names})
+def _counts(results: pa.Table) -> Counter[str]:
+    names = [name for name in _COUNTED if name in results.column_names]
+    return Counter({name: pc.sum(results[name]).as_py() or 0 for name in names})
 
 
-def _marks(said: pa.Table) -> dict[str, int]:
+def _marks(results: pa.Table) -> dict[str, int]:
     """Returns how far the changes of a history go."""
-    names = [name for name in ("version", "at_us") if name in said.column_names]
-    return {name: pc.max(said[name]).as_py() or 0 for name in names}
+    names = [name for name in ("version", "at_us") if name in results.column_names]
+    return {name: pc.max(results[name]).as_py() or 0 for name in names}
 
 
-def _numbers(said: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.asarray(pc.list_flatten(said["left"]).to_numpy(), np.int64)
+def _numbers(results: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(pc.list_flatten(results["left"]).to_numpy(), np.int64)

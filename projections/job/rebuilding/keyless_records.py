@@ -42,7 +42,7 @@ class DivideKeyless(DivideRecords):
         facts: Facts | None,  # noqa: ARG002  # a table of events has a key
         batch: pa.RecordBatch,
         rows: Integers,
-        left: list[int],
+        undivided: list[int],
     ) -> tuple[pa.Table, int]:
         """Divides records; see `DivideRecords.divided`."""
         keyed, truncates, tombstones, named = classified(batch)
@@ -51,7 +51,7 @@ class DivideKeyless(DivideRecords):
         odd = ~readable | ~flags(pc.is_in(batch.column("op"), value_set=_ADDS)) | keeps(batch)
         alone = truncates | flags(batch.column("raw_key").is_valid()) | (odd & ~named)
         alone &= ~passed
-        left += rows[alone].tolist()
+        undivided += rows[alone].tolist()
         wanted = ~passed & ~alone
         chosen = batch.filter(pa.array(wanted))
         keys = plain(chosen.column("key"))
@@ -63,15 +63,15 @@ class DivideKeyless(DivideRecords):
 
 def _left_keys(keys: pa.Array, named: Flags, odd: Flags) -> set[str]:
     """Returns the keys that are left for one of these records, in each form that they may have."""
-    found = set[str]()
+    keys_left = set[str]()
     for text, is_odd in zip(keys.filter(named).to_pylist(), odd[named].tolist(), strict=True):
         same = canonical(text.encode())
         usual = None if same is None else same.decode()
         if is_odd or usual != text:
-            found.add(text)
+            keys_left.add(text)
             if usual is not None:
-                found.add(usual)
-    return found
+                keys_left.add(usual)
+    return keys_left
 
 
 def without_row_ids(records: pa.RecordBatch) -> pa.RecordBatch:

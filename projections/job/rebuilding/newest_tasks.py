@@ -60,11 +60,11 @@ class Outcome:
     """What a task does not write.
 
     Attributes:
-        left: Numbers of the records of keys that are left to the replay.
+        unwritten: Numbers of the records of keys that are left to the replay.
         filtered: How many other records say nothing to the view but when a row was inserted.
     """
 
-    left: list[int] = field(default_factory=list)
+    unwritten: list[int] = field(default_factory=list)
     filtered: int = 0
 
 
@@ -91,7 +91,7 @@ class NewestTask(ABC):
     files: TaskFiles
     held: Mapping[str, BlockedKeys]
     share: float
-    says: ClassVar[str]
+    result_ddl: ClassVar[str]
 
     @abstractmethod
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,7 +126,7 @@ class NewestTask(ABC):
             outcome: Takes what is left to the replay.
         """
         throttle, held = Throttle(self.share), self.held.get(self.plan.name)
-        for records in self.divided.portions(self.first + number, held, outcome.left):
+        for records in self.divided.portions(self.first + number, held, outcome.unwritten):
             codes = integers(records.column("key").dictionary_encode().indices)
             newest, failed = self._newest(records, codes)
             plain = without_row_ids(records) if self.plan.append_only else records
@@ -136,12 +136,12 @@ class NewestTask(ABC):
                 own = newest[of_topic == place]
                 take = taker(topic, amended)
                 for start in range(0, len(own), _TAKEN_AT_ONCE):
-                    places = own[start : start + _TAKEN_AT_ONCE]
-                    for found in take(plain.take(pa.array(places)), places, failed):
-                        yield found
+                    numbers = own[start : start + _TAKEN_AT_ONCE]
+                    for taken in take(plain.take(pa.array(numbers)), numbers, failed):
+                        yield taken
                         throttle.step()
             fails = np.isin(codes, codes[failed])
-            outcome.left += integers(records.column(ROW))[fails].tolist()
+            outcome.unwritten += integers(records.column(ROW))[fails].tolist()
             outcome.filtered += int((~fails & self._older(records)).sum())
 
     def _newest(self, records: pa.RecordBatch, codes: Integers) -> tuple[Integers, list[int]]:
@@ -161,7 +161,7 @@ class NewestTask(ABC):
 class FillNewest(NewestTask):
     """Puts rows and deletes aside for the commit."""
 
-    says: ClassVar = NEWEST_DDL
+    result_ddl: ClassVar = NEWEST_DDL
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the tasks named by number; see `NewestTask`."""
@@ -179,7 +179,7 @@ class FillNewest(NewestTask):
                     made[of][1].write_table(table)
                     counts[of] += table.num_rows
         names = [name for name, _ in made]
-        values = [names[0], counts[0], names[1], counts[1], outcome.left, outcome.filtered]
+        values = [names[0], counts[0], names[1], counts[1], outcome.unwritten, outcome.filtered]
         return dict(zip(NEWEST.names, values, strict=True))
 
     def _decoder(self, topic: str, amended: Amended | None) -> Take[tuple[pa.Table, pa.Table]]:
@@ -195,7 +195,7 @@ class DeliverNewest(NewestTask):
     """
 
     addresses: StoreAddresses
-    says: ClassVar = DELIVERED_DDL
+    result_ddl: ClassVar = DELIVERED_DDL
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Does the tasks named by number; see `NewestTask`."""
@@ -206,7 +206,7 @@ class DeliverNewest(NewestTask):
     def _bucket(self, store: TaskDelivery, number: int) -> dict[str, Any]:
         outcome = Outcome()
         applied = sum(self.made(number, partial(self._taker, store), outcome), Applied())
-        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": outcome.left}
+        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": outcome.unwritten}
 
     def _taker(self, store: TaskDelivery, topic: str, amended: Amended | None) -> Take[Applied]:
         return partial(store.taken, PlainChanges(self.plan, topic, self.held, amended=amended))

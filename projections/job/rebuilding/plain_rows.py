@@ -92,28 +92,28 @@ class PlainRowDecoder:
         self._reader = PlainChanges(plan, topic, held, not plan.append_only, amended)
 
     def parts(
-        self, found: pa.RecordBatch, rows: Integers, left: list[int]
+        self, records: pa.RecordBatch, rows: Integers, unwritten: list[int]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Decodes records by columns where that is exact, and all others by the reducer.
 
         Args:
-            found: Records.
+            records: Records.
             rows: Their numbers.
-            left: Takes the numbers of those that come to something else.
+            unwritten: Receives the numbers of records with another result.
 
         Yields:
             Rows and deletes.
         """
         if self._columnar is not None:
-            upserts, deletes, exact = self._columnar.decode(found)
+            upserts, deletes, exact = self._columnar.decode(records)
             yield upserts, deletes
             if exact.all():
                 return
-            found, rows = found.filter(pa.array(~exact)), rows[~exact]
-        for start in range(0, found.num_rows, TAKEN_AT_ONCE):
-            piece = found.slice(start, TAKEN_AT_ONCE)
+            records, rows = records.filter(pa.array(~exact)), rows[~exact]
+        for start in range(0, records.num_rows, TAKEN_AT_ONCE):
+            piece = records.slice(start, TAKEN_AT_ONCE)
             own = rows[start : start + piece.num_rows]
-            for made, _ in self._reader.taken(piece, own, left, self.tables):
+            for made, _ in self._reader.taken(piece, own, unwritten, self.tables):
                 yield made
 
     def tables(self, changes: list[RowChange]) -> tuple[pa.Table, pa.Table]:
@@ -152,7 +152,7 @@ class PlainChanges:
         self,
         piece: pa.RecordBatch,
         rows: Integers,
-        left: list[int],
+        unwritten: list[int],
         made_of: Callable[[list[RowChange]], T],
     ) -> Iterator[tuple[T, Integers]]:
         """Decodes records together; where that does not give a change for each, in halves.
@@ -160,16 +160,16 @@ class PlainChanges:
         Args:
             piece: Records.
             rows: Their numbers.
-            left: Takes the numbers of those that come to something else.
+            unwritten: Receives the numbers of records with another result.
             made_of: Makes of changes what is wanted; a `ProjectionError` of it is a record's own.
 
         Yields:
             The changes, and their records.
         """
-        found = self._changes(piece)
-        if found is not None:
-            met = self._met(found)
-            chosen = [change for change, holds in zip(found, met.tolist(), strict=True) if holds]
+        changes = self._changes(piece)
+        if changes is not None:
+            met = self._met(changes)
+            chosen = [change for change, holds in zip(changes, met.tolist(), strict=True) if holds]
             if self.amended is not None:
                 chosen = self.amended(chosen, rows[met])
             try:
@@ -177,16 +177,16 @@ class PlainChanges:
             except ProjectionError:
                 pass  # the replay raises the same error, and names the record
             else:
-                left += rows[~met].tolist()
+                unwritten += rows[~met].tolist()
                 if made is not None:
                     yield made, rows[met]
                 return
         if len(rows) == 1:
-            left += rows.tolist()
+            unwritten += rows.tolist()
             return
         middle = len(rows) // 2
-        yield from self.taken(piece.slice(0, middle), rows[:middle], left, made_of)
-        yield from self.taken(piece.slice(middle), rows[middle:], left, made_of)
+        yield from self.taken(piece.slice(0, middle), rows[:middle], unwritten, made_of)
+        yield from self.taken(piece.slice(middle), rows[middle:], unwritten, made_of)
 
     def _changes(self, piece: pa.RecordBatch) -> list[RowChange] | None:
         """The changes that records come to, in their order; None if any comes to something else."""
@@ -196,9 +196,9 @@ class PlainChanges:
         schema = self.plan.schema
         if self.planned_keys and not all(key_in_form(schema, record[0]) for record in made):
             return None
-        given = _Given()
+        collector = _Collector()
         plan = replace(self.plan, expectations=())  # see `_met`
-        delivery = TaskApplier([plan], lambda: given, self.held, changes_per_write=1 << 62)
+        delivery = TaskApplier([plan], lambda: collector, self.held, changes_per_write=1 << 62)
         try:
             delivery.take(self.topic, made)
             delivery.finish()
@@ -206,10 +206,10 @@ class PlainChanges:
             return None  # the replay comes to the same error, and says what it is
         if delivery.waiting or delivery.truncated:
             return None
-        versions = [change.version for change in given.changes]
-        if versions != versions_of(piece).tolist() or any(c.kept for c in given.changes):
+        versions = [change.version for change in collector.changes]
+        if versions != versions_of(piece).tolist() or any(c.kept for c in collector.changes):
             return None
-        return given.changes
+        return collector.changes
 
     def _met(self, changes: list[RowChange]) -> NDArray[np.bool_]:
         """Which changes have rows that meet every expectation, or none."""
@@ -219,7 +219,7 @@ class PlainChanges:
         return np.array([change.row is None or met(change.row) for change in changes], np.bool_)
 
 
-class _Given:
+class _Collector:
     """A store that takes changes, and knows of none before."""
 
     def __init__(self) -> None:

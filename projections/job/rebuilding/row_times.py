@@ -68,9 +68,9 @@ def newest_of(codes: Integers, versions: Integers) -> Integers:
 def _with_inserts(records: pa.RecordBatch, codes: Integers, truncated: int) -> Amended:
     """Adds the newest insert or delete of each key; those before a truncate are of other rows."""
     versions = versions_of(records)
-    tells = flags(pc.is_in(records.column("op"), value_set=BEGINS)) & (versions >= truncated)
-    told = np.flatnonzero(tells)
-    newest = told[newest_of(codes[told], versions[told])]
+    begins = flags(pc.is_in(records.column("op"), value_set=BEGINS)) & (versions >= truncated)
+    numbers = np.flatnonzero(begins)
+    newest = numbers[newest_of(codes[numbers], versions[numbers])]
     at_us = _microseconds(records, "committed_at")[newest]
     inserts = flags(pc.equal(records.column("op"), "c"))[newest]
     begun, begun_at_us = np.zeros((2, codes.max(initial=-1) + 1), np.int64)
@@ -94,18 +94,18 @@ def _with_earliest(topics: Sequence[str], records: pa.RecordBatch, codes: Intege
 def _earliest(codes: Integers, times_us: Integers) -> Integers:
     """Returns the earliest time of each key that is known; 0 if none is."""
     unknown = np.iinfo(np.int64).max
-    found = np.full(codes.max(initial=-1) + 1, unknown, np.int64)
-    np.minimum.at(found, codes, np.where(times_us > 0, times_us, unknown))
-    return np.where(found == unknown, 0, found)
+    earliest = np.full(codes.max(initial=-1) + 1, unknown, np.int64)
+    np.minimum.at(earliest, codes, np.where(times_us > 0, times_us, unknown))
+    return np.where(earliest == unknown, 0, earliest)
 
 
 def _replaced(
     names: tuple[str, str],
     values: tuple[Integers, Integers],
     changes: Sequence[RowChange],
-    places: Integers,
+    numbers: Integers,
 ) -> list[RowChange]:
-    own = zip(*(each[places].tolist() for each in values), strict=True)
+    own = zip(*(each[numbers].tolist() for each in values), strict=True)
     return [
         structs.replace(change, **dict(zip(names, each, strict=True)))
         for change, each in zip(changes, own, strict=True)

@@ -73,16 +73,16 @@ class FillStore:
 
     def _piece(self, store: TaskDelivery, number: int) -> dict[str, Any]:
         rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
-        throttle, left, applied = Throttle(self.share), list[int](), Applied()
+        throttle, unwritten, applied = Throttle(self.share), list[int](), Applied()
         reader = PlainChanges(self.plan, self.topic, self.held)
-        done = 0
-        for _, found in self.scan.chosen(READ, rows):
-            own = rows[done : done + found.num_rows]
-            done += found.num_rows
-            for each in store.taken(reader, found, own, left):
+        first = 0
+        for _, batch in self.scan.chosen(READ, rows):
+            own = rows[first : first + batch.num_rows]
+            first += batch.num_rows
+            for each in store.taken(reader, batch, own, unwritten):
                 applied += each
                 throttle.step()
-        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": left}
+        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": unwritten}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,33 +100,34 @@ class TaskDelivery:
     fence: TaskFence
 
     def taken(
-        self, reader: PlainChanges, found: pa.RecordBatch, rows: Integers, left: list[int]
+        self, reader: PlainChanges, records: pa.RecordBatch, rows: Integers, unwritten: list[int]
     ) -> Iterator[Applied]:
         """Delivers records to the store.
 
         Args:
             reader: Decodes them.
-            found: The records.
+            records: The records.
             rows: Their numbers.
-            left: Takes the numbers of those that come to something else, or that the store refuses.
+            unwritten: Receives the numbers of records with another result, or that the store
+                refuses.
         """
-        for start in range(0, found.num_rows, TAKEN_AT_ONCE):
-            piece = found.slice(start, TAKEN_AT_ONCE)
+        for start in range(0, records.num_rows, TAKEN_AT_ONCE):
+            piece = records.slice(start, TAKEN_AT_ONCE)
             own = rows[start : start + piece.num_rows]
-            for changes, numbers in reader.taken(piece, own, left, lambda changes: changes):
+            for changes, numbers in reader.taken(piece, own, unwritten, lambda changes: changes):
                 self.fence.check()
-                yield self._delivered(changes, numbers, left)
+                yield self._delivered(changes, numbers, unwritten)
 
-    def _delivered(self, changes: list[RowChange], rows: Integers, left: list[int]) -> Applied:
-        found = self.sink.apply(self.plan, changes)
-        if found.refused:
-            refused = {id(each.change) for each in found.refused}
-            left += [
+    def _delivered(self, changes: list[RowChange], rows: Integers, unwritten: list[int]) -> Applied:
+        applied = self.sink.apply(self.plan, changes)
+        if applied.refused:
+            refused = {id(each.change) for each in applied.refused}
+            unwritten += [
                 row
                 for change, row in zip(changes, rows.tolist(), strict=True)
                 if id(change) in refused
             ]
-        return found
+        return applied
 
 
 @contextmanager

@@ -29,7 +29,7 @@ _FOLDER: Final = Path(sys.prefix) / "share" / "headwater"
 _TRAINING_S: Final = 600
 
 
-def found(java_home: Path | None = None) -> Path | None:
+def existing(java_home: Path | None = None) -> Path | None:
     """Returns the archive for a Java, if one was made.
 
     Args:
@@ -44,7 +44,7 @@ def found(java_home: Path | None = None) -> Path | None:
 
 def option(java_home: Path | None = None) -> str:
     """Java's option that has the driver use its archive; empty where none was made."""
-    archive = found(java_home)
+    archive = existing(java_home)
     return "" if archive is None else f'"-XX:SharedArchiveFile={archive}"'  # it may have spaces
 
 

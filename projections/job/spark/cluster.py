@@ -156,14 +156,14 @@ def await_executors(session: SparkSession) -> None:
     """
     for _ in looks(EXECUTORS_WAIT_S, _POLL_S):
         try:
-            found = executors(session)
+            count = executors(session)
         except Py4JError as error:
             raise ClusterError(
                 "the cluster has sent the job away",
                 detail=type(error).__name__,
                 hint="headwater logs projections",
             ) from None
-        if found > 0:
+        if count > 0:
             return
     raise no_executors(EXECUTORS_WAIT_S)
 
@@ -200,11 +200,11 @@ class ExecutorWatch:
             NoExecutorsError: There has been none for too long.
         """
         try:
-            found = executors(self._session)
+            count = executors(self._session)
         except (Py4JError, OSError):
             return  # the driver is ending; others say why
         now = time.monotonic()
-        if found > 0:
+        if count > 0:
             self._had_at = now
         elif now - self._had_at > EXECUTORS_WAIT_S:
             raise no_executors(EXECUTORS_WAIT_S)

@@ -217,19 +217,19 @@ def _started(builder: SparkSession.Builder, config: JobConfig) -> SparkSession:
 
 def settings(config: JobConfig) -> dict[str, str]:
     """Returns Spark's settings for a job; the project's take precedence."""
-    found = {
+    conf = {
         "spark.driver.memory": f"{config.driver_memory_mib}m",
         "spark.jars": ",".join(map(str, config.jars)),
         "spark.sql.warehouse.dir": str(config.home / "data" / "spark"),
     }
     if config.code:
-        found["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, config.code))
+        conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, config.code))
     if config.local or cluster.near(config.master):
-        found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+        conf |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     folder = f'"-Djava.io.tmpdir={_scratch().path}"'
     options = (JAVA_OPTIONS, folder, class_archive.option(config.java_home))
-    found |= _CONF | {"spark.driver.extraJavaOptions": " ".join(filter(None, options))}
-    return found | dict(config.conf)
+    conf |= _CONF | {"spark.driver.extraJavaOptions": " ".join(filter(None, options))}
+    return conf | dict(config.conf)
 
 
 @cache
@@ -247,10 +247,10 @@ def session_of_batches(session: SparkSession) -> SparkSession:
     than the rows. Queries over whole tables are up to three times as fast with it, so they stay in
     the given session.
     """
-    found = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001
+    cloned = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())  # noqa: SLF001
     for name, value in _OF_FEW_ROWS.items():
-        found.conf.set(name, value)
-    return found
+        cloned.conf.set(name, value)
+    return cloned
 
 
 def hold(session: SparkSession, driver_token: DriverToken) -> Any:

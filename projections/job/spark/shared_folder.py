@@ -49,10 +49,10 @@ class SharedFolder:
             FolderNotSharedError: It is not there, or is that of another driver of the source.
         """
         try:
-            found = self._path.read_text("ascii")
+            mark = self._path.read_text("ascii")
         except (OSError, UnicodeDecodeError):
-            found = ""
-        if found != self.mark:
+            mark = ""
+        if mark != self.mark:
             raise not_shared(self.root, "the driver's mark is not seen")
 
     def reply(self) -> str:

@@ -92,11 +92,11 @@ class TaskFiles:
         """
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                said = self._noted(number)
-                if said is None:
-                    said = pa.RecordBatch.from_pylist([dict(do(number))], schema)
-                    self._note(number, said)
-                yield said
+                result = self._stored_result(number)
+                if result is None:
+                    result = pa.RecordBatch.from_pylist([dict(do(number))], schema)
+                    self._store_result(number, result)
+                yield result
 
     @contextmanager
     def writing(self, schema: pa.Schema) -> Iterator[tuple[str, pa.RecordBatchFileWriter]]:
@@ -110,8 +110,8 @@ class TaskFiles:
 
     def done(self, pieces: int) -> float:
         """Returns which part of so many pieces is done."""
-        found = sum(1 for _ in self.folder.glob(f"*{_DONE}"))
-        return min(1.0, found / pieces) if pieces else 0.0
+        finished = sum(1 for _ in self.folder.glob(f"*{_DONE}"))
+        return min(1.0, finished / pieces) if pieces else 0.0
 
     def remove(self) -> None:
         """Removes them all, as far as they can be."""
@@ -121,19 +121,19 @@ class TaskFiles:
         if not self.folder.is_dir():
             raise not_shared(self.folder, f"it is not there, on {socket.gethostname()}")
 
-    def _noted(self, number: int) -> pa.RecordBatch | None:
+    def _stored_result(self, number: int) -> pa.RecordBatch | None:
         try:
             with pa.ipc.open_file(str(self.folder / f"{number}{_DONE}")) as file:
                 return file.get_batch(0)
         except FileNotFoundError:
             return None
 
-    def _note(self, number: int, said: pa.RecordBatch) -> None:
+    def _store_result(self, number: int, result: pa.RecordBatch) -> None:
         with (
             self._drafted(self.folder / f"{number}{_DONE}") as draft,
-            pa.ipc.new_file(str(draft), said.schema) as file,
+            pa.ipc.new_file(str(draft), result.schema) as file,
         ):
-            file.write_batch(said)
+            file.write_batch(result)
 
     @contextmanager
     def _drafted(self, path: Path) -> Iterator[Path]:

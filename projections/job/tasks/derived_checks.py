@@ -98,7 +98,7 @@ class DerivedChecksTask(BackgroundTask):
     def _compared(self, view: DerivedView) -> CheckAnswer:
         tables = self._spec.config.addresses.tables
         published = Published(tables, self._spec.config.source)
-        latest, places = published.latest(), published.current()
+        latest, physical_names = published.latest(), published.current()
         if latest is None:
             return CheckAnswer(compared=True)
         # of its own, by Delta's own reader: what is verified was made from what the other one reads
@@ -106,5 +106,7 @@ class DerivedChecksTask(BackgroundTask):
             tables, view, TableVersions(self._session, tables, files_max=0)
         )
         others = published_views(tables, self._spec.cross_reads.read)
-        report = derived_report(maintainer, latest, places, self._spec.config.source, others)
+        report = derived_report(
+            maintainer, latest, physical_names, self._spec.config.source, others
+        )
         return CheckAnswer(compared=True, report=report)

@@ -150,15 +150,17 @@ class DerivedStoreTask(BackgroundTask):
     def work(self) -> None:
         """Delivers each published version."""
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
-        done, wait_s = 0, _TICK_S
+        delivered, wait_s = 0, _TICK_S
         while not self.rested(wait_s):
             version = self._published.latest()
-            if version is None or (version.number == done and time.monotonic() < self._look_at):
+            if version is None or (
+                version.number == delivered and time.monotonic() < self._look_at
+            ):
                 continue
-            done, wait_s = 0, _PAUSE_S
+            delivered, wait_s = 0, _PAUSE_S
             with suppress(WriterFencedError), self._spec.writing():  # which ends the job
                 if self._follow_in_turn(version):
-                    done, wait_s = version.number, _TICK_S
+                    delivered, wait_s = version.number, _TICK_S
 
     def meet(self, views: Iterable[DerivedView]) -> None:
         """Follows these views from now on."""
@@ -176,7 +178,7 @@ class DerivedStoreTask(BackgroundTask):
                 self._failed(view.name, error)
             return False
 
-    def told(self, view: str) -> dict[str, Any] | None:
+    def state_of(self, view: str) -> dict[str, Any] | None:
         """Returns a view's state in the store; None if it does not belong there."""
         if all(each.name != view for each in self._views):
             return None
@@ -213,14 +215,14 @@ class DerivedStoreTask(BackgroundTask):
             self._come(at, table)
             return True
         tables = self._spec.config.addresses.tables
-        found = DeltaTable(str(tables / view.name), version=table.version)
-        plan = derived_plan(view, self._spec.config.source, pa.schema(found.schema().to_arrow()))
+        stored = DeltaTable(str(tables / view.name), version=table.version)
+        plan = derived_plan(view, self._spec.config.source, pa.schema(stored.schema().to_arrow()))
         active = self._published.current().get(plan.view, plan.view) == plan.name
         plan = replace(plan, active=active)
         form, had = form_of(plan), self._had.get(view.name)
         place = self._place(plan, form)
         wanted = DeliveredState(
-            str(found.metadata().id), table.version, version.epoch, version.lsn, form, place
+            str(stored.metadata().id), table.version, version.epoch, version.lsn, form, place
         )
         after = None if renewal is not None else _after(had, wanted)
         if had is not None and had.place != place:

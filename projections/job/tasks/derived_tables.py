@@ -108,7 +108,7 @@ class DerivedTablesTask(BackgroundTask):
             if any(store in view.to for view in (*spec.derived, *spec.declared_derived))
         }
         self._watch = DerivedChecksTask(session, spec, _POOL, lambda: self.views)
-        self._said = b""
+        self._explained = b""
 
     def run(self) -> None:
         """Follows the boundaries until stopped."""
@@ -169,13 +169,15 @@ class DerivedTablesTask(BackgroundTask):
 
     def reached(self) -> dict[tuple[str, Store], Lsn]:
         """Returns the position of each view in each store."""
-        kept = {view.name for view in self.views}
-        made = {view: table.applied_through for view, table in self._made.items() if view in kept}
+        maintained = {view.name for view in self.views}
+        made = {
+            view: table.applied_through for view, table in self._made.items() if view in maintained
+        }
         return {(view, Store.TABLE): lsn for view, lsn in made.items()} | {
             (view, store): lsn
             for store, follower in self._followers.items()
             for view, lsn in dict(follower.reached).items()
-            if view in kept
+            if view in maintained
         }
 
     def derived(
@@ -195,32 +197,32 @@ class DerivedTablesTask(BackgroundTask):
         self._renewed.clear()
         before = self._published.latest()
         views = {} if before is None else before.views
-        places = {**self._published.current(), **others.places}
+        physical_names = {**self._published.current(), **others.places}
         names = {view.name for view in self.views}
         # the version also has the former tables of derived views
         known = {each: at for each, at in version.views.items() if each not in names}
         known |= others.tables
-        kept: dict[str, Future[TableVersion | None]] = {}
+        futures: dict[str, Future[TableVersion | None]] = {}
         identities = self._identities()
         for maintainer in self.maintainers:
             maintainer.identities = identities
             # its inputs are in the pool already, so they will complete
-            read = (places.get(name, name) for name in maintainer.view.inputs)
-            inputs = {place: kept[place] for place in read if place in kept}
+            read = (physical_names.get(name, name) for name in maintainer.view.inputs)
+            inputs = {place: futures[place] for place in read if place in futures}
             own = views.get(maintainer.view.name)
-            kept[maintainer.view.name] = self._pool.submit(
+            futures[maintainer.view.name] = self._pool.submit(
                 self._maintained,
                 maintainer,
                 version,
                 {**known},
                 inputs,
                 own,
-                places,
+                physical_names,
                 others.sources,
             )
-        wait(kept.values())
-        found = {name: future.result() for name, future in kept.items()}
-        return {name: table for name, table in found.items() if table is not None}
+        wait(futures.values())
+        results = {name: future.result() for name, future in futures.items()}
+        return {name: table for name, table in results.items() if table is not None}
 
     def _identities(self) -> dict[str, tuple[str, ...]]:
         """Returns the key columns of each table that has one row per key, by physical name."""
@@ -244,18 +246,18 @@ class DerivedTablesTask(BackgroundTask):
     def _meet(self, connection: Connection) -> None:
         """Updates the maintained views to the present versions."""
         spec = self._spec
-        kept = versions_derived.kept(
+        maintained = versions_derived.kept(
             connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
-        self._joining = {each.view.name: each.view for each in kept if each.joining}
-        if [each.view for each in kept] == self.views:
+        self._joining = {each.view.name: each.view for each in maintained if each.joining}
+        if [each.view for each in maintained] == self.views:
             return
         known = {maintainer.view.name: maintainer for maintainer in self.maintainers}
         self.maintainers = [
             before
             if (before := known.get(each.view.name)) and before.view == each.view
             else self._maintainer(each.view)
-            for each in kept
+            for each in maintained
         ]
         for name in known.keys() - {view.name for view in self.views}:
             self.faults.pop(name, None)
@@ -299,7 +301,7 @@ class DerivedTablesTask(BackgroundTask):
         known: dict[str, TableVersion],
         inputs: Mapping[str, Future[TableVersion | None]],
         own: TableVersion | None,
-        places: Mapping[str, str],
+        physical_names: Mapping[str, str],
         others: Mapping[str, str],
     ) -> TableVersion | None:
         """Computes a view at a boundary; it stays at its last one if it cannot be maintained."""
@@ -313,7 +315,9 @@ class DerivedTablesTask(BackgroundTask):
         try:
             self._require_declared(maintainer.view)
             whole = renewal is not None
-            made = maintainer.maintain(version, known, own, places, whole=whole, others=others)
+            made = maintainer.maintain(
+                version, known, own, physical_names, whole=whole, others=others
+            )
             self.faults.pop(name, None)
             if renewal is not None and made is not None:
                 self._renewed.append(renewal)
@@ -351,7 +355,7 @@ class DerivedTablesTask(BackgroundTask):
 
     def _publish_explanations(self) -> None:
         """Writes how each view is maintained, for `headwater view explain` and `status`."""
-        said = {
+        explanations = {
             maintainer.view.name: {
                 "seconds": round(self.seconds.get(maintainer.view.name, 0.0), 3),
                 "error": asdict(fault)
@@ -361,19 +365,19 @@ class DerivedTablesTask(BackgroundTask):
                 "failed": dict(maintainer.failed),
                 "reached": self._vectors(maintainer.view.name),
                 "stores": {
-                    str(store): found
+                    str(store): state
                     for store, follower in self._followers.items()
-                    if (found := follower.told(maintainer.view.name)) is not None
+                    if (state := follower.state_of(maintainer.view.name)) is not None
                 },
             }
             for maintainer in self.maintainers
         }
-        text = orjson.dumps(said)
-        if text == self._said:
+        text = orjson.dumps(explanations)
+        if text == self._explained:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._file, text, durable=False)
-        self._said = text
+        self._explained = text
 
     def _vectors(self, view: str) -> dict[str, dict[str, tuple[int, int]]]:
         """Returns the boundaries of a view in other sources, by store."""

@@ -127,16 +127,16 @@ class HandoverTask(BackgroundTask):
                 self._tables.give_up()
 
     def _take_over(self) -> None:
-        found = self._tables.met()
-        if found is None:
+        spec = self._tables.met()
+        if spec is None:
             return  # the generation ends
         known = {plan.name for plan in self._spec.plans}
-        coming = {place: ends for place, ends in found.joining.items() if place not in known}
-        found = handover.checked(replace(found, joining=coming))
-        for plan in found.plans:
-            if plan.name not in found.joining:
+        coming = {place: ends for place, ends in spec.joining.items() if place not in known}
+        spec = handover.checked(replace(spec, joining=coming))
+        for plan in spec.plans:
+            if plan.name not in spec.joining:
                 continue
-            ends = found.joining[plan.name]
+            ends = spec.joining[plan.name]
             if not self._fits(plan) or not all(self._bring(plan, s, ends) for s in sorted(plan.to)):
                 self._tables.give_up()
                 return
@@ -178,7 +178,7 @@ class HandoverTask(BackgroundTask):
                     beside += 1
                     if begins and (version.has(begins) or beside > _BESIDE):
                         version.take(begins, query.guard.held())
-                        self._tell(plan, store, version)
+                        self._log_adopted(plan, store, version)
                         backfill.joined(spec.config, store, plan.name)
                         query.guard.changed()
                         query.active_plans.add(spec.plans_in(store))
@@ -189,7 +189,7 @@ class HandoverTask(BackgroundTask):
         return False
 
     @staticmethod
-    def _tell(plan: ViewPlan, store: Store, version: _HandoverVersion) -> None:
+    def _log_adopted(plan: ViewPlan, store: Store, version: _HandoverVersion) -> None:
         _log.info(
             "a version is where a store is",
             version=plan.name,
@@ -254,15 +254,15 @@ class _HandoverVersion:
         """Returns the next offsets to replay up to, and whether they are the ends of the topics."""
         bounds = extent.bounds(self._spec.config.bootstrap, self._topics)
         ends = self._whole = {place: end for place, (_, end) in bounds.items()}
-        found = {p: min(end, self._ends.get(p, 0) + RECORDS_MAX) for p, end in ends.items()}
-        return found, found == ends
+        through = {p: min(end, self._ends.get(p, 0) + RECORDS_MAX) for p, end in ends.items()}
+        return through, through == ends
 
     @property
     def progress(self) -> HandoverOffsets:
         """Its progress towards the last known ends of its topics."""
         lacking = self._lacking(self._whole)
-        left = sum(end - self._ends.get(place, 0) for place, end in lacking.items())
-        return HandoverOffsets(sum(self._ends.values()), left)
+        missing = sum(end - self._ends.get(place, 0) for place, end in lacking.items())
+        return HandoverOffsets(sum(self._ends.values()), missing)
 
     def has(self, ends: Offsets) -> bool:
         """Returns whether it has all records of its topics below these offsets."""
@@ -280,13 +280,13 @@ class _HandoverVersion:
             return
         began = time.monotonic()
         begin = {place: self._ends.get(place, 0) for place in lacking}
-        places: dict[str, list[int]] = defaultdict(list)
+        assigned: dict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(lacking):
-            places[topic].append(partition)
+            assigned[topic].append(partition)
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", str(self._store))
         records = (
             of_topics(self._session.read.format("kafka"), self._spec.config)
-            .option("assign", orjson.dumps(places).decode())
+            .option("assign", orjson.dumps(assigned).decode())
             .option("startingOffsets", _as_spark_reads(begin))
             .option("endingOffsets", _as_spark_reads(lacking))
             .load()
@@ -306,7 +306,7 @@ class _HandoverVersion:
 
 
 def _as_spark_reads(offsets: Offsets) -> str:
-    found: dict[str, dict[str, int]] = defaultdict(dict)
+    by_topic: dict[str, dict[str, int]] = defaultdict(dict)
     for (topic, partition), offset in sorted(offsets.items()):
-        found[topic][str(partition)] = offset
-    return orjson.dumps(found).decode()
+        by_topic[topic][str(partition)] = offset
+    return orjson.dumps(by_topic).decode()

@@ -76,7 +76,7 @@ class MaintenanceTask(BackgroundTask):
         super().__init__("caretaker")
         self._epoch = epoch
         self._built: set[str] = set()
-        self._shown = False
+        self._pointers_restored = False
         self._unmoved: str | None = None
         self._spec = spec
         self._guards = guards
@@ -97,8 +97,8 @@ class MaintenanceTask(BackgroundTask):
                     self._tend(connection)
             except (CdcError, ProjectionError, psycopg.Error) as error:
                 code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
-                what = getattr(error, "message", type(error).__name__)
-                _log.warning("views are not tended", code=code, what=what)
+                message = getattr(error, "message", type(error).__name__)
+                _log.warning("views are not tended", code=code, what=message)
                 self.rested(_PAUSE_S)
 
     def meet(self, spec: JobSpec) -> None:
@@ -147,9 +147,10 @@ class MaintenanceTask(BackgroundTask):
         handover.settle(connection, self._spec)
         try:
             cutover.resume(connection, self._spec.config)
-            if not self._shown:  # a lost store has lost the pointers to the active versions
+            # a store that lost its data has also lost the pointers to the active versions
+            if not self._pointers_restored:
                 cutover.assert_shown(connection, self._spec.config)
-                self._shown = True
+                self._pointers_restored = True
             self._unmoved = None
         except (SinkError, StableTableError, VersionError) as error:
             # the rest of the maintenance continues, and this is retried
@@ -183,10 +184,10 @@ class MaintenanceTask(BackgroundTask):
 
     def _sweep(self, connection: Connection) -> None:
         whole = reads.whole_reads(connection, self._spec.config.source)
-        done = sweeps.swept_versions(connection)
+        swept = sweeps.swept_versions(connection)
         for store, guard in self._guards.items():
             for plan in self._spec.plans_in(store):
-                sweep = sweeps.pending(plan, store, whole, done)
+                sweep = sweeps.pending(plan, store, whole, swept)
                 if sweep is None:
                     continue
                 committed = self._committed(store)
@@ -219,22 +220,22 @@ class MaintenanceTask(BackgroundTask):
             with self._guards[Store.CACHE].writing():
                 self._epoch.look()
             whole = reads.whole_reads(connection, self._spec.config.source)
-            done = sweeps.swept_versions(connection)
+            swept = sweeps.swept_versions(connection)
             for plan in self._spec.plans_in(Store.CACHE):
-                if plan.name not in self._built and self._whole(plan, whole, done):
+                if plan.name not in self._built and self._whole(plan, whole, swept):
                     self._epoch.built(plan)
                     self._built.add(plan.name)
         except SinkError as error:  # the other stores need not wait for it
             _log.warning("the cache cannot be checked", code=error.code, what=error.message)
 
     def _whole(
-        self, plan: ViewPlan, whole: Mapping[str, WholeRead], done: Mapping[tuple[str, Store], int]
+        self, plan: ViewPlan, whole: Mapping[str, WholeRead], swept: Mapping[tuple[str, Store], int]
     ) -> bool:
         awaited = self._spec.awaited.get((plan.name, Store.CACHE), {})
         if any(topic not in whole or whole[topic].id < n for topic, n in awaited.items()):
             return False
         below = sweeps.due(plan, whole)
-        return below is not None and sweeps.pending(plan, Store.CACHE, whole, done) is None
+        return below is not None and sweeps.pending(plan, Store.CACHE, whole, swept) is None
 
     def _sink(self, store: Store) -> Sink:
         if store not in self._sinks:
@@ -243,7 +244,7 @@ class MaintenanceTask(BackgroundTask):
 
 
 def _by_view(cases: Sequence[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = defaultdict(list)
+    by_view: dict[str, list[Any]] = defaultdict(list)
     for case in cases:
-        found[case.view].append(case)
-    return found
+        by_view[case.view].append(case)
+    return by_view

@@ -74,8 +74,8 @@ class _SnapshotSample(NamedTuple):
 
     def read_lsn(self, plan: ViewPlan) -> int:
         """Position of the newest snapshot of a view's tables, in bytes."""
-        found = (self.whole[topic] for topic in plan.topics if topic in self.whole)
-        return max((r.read_lsn.value for r in found if r.epoch == self.epoch), default=0)
+        snapshots = (self.whole[topic] for topic in plan.topics if topic in self.whole)
+        return max((r.read_lsn.value for r in snapshots if r.epoch == self.epoch), default=0)
 
 
 class PositionsTask(BackgroundTask):
@@ -96,14 +96,14 @@ class PositionsTask(BackgroundTask):
         spec: JobSpec,
         tables: TableWatch,
         committed: Callable[[Store], Offsets | None],
-        kept: Callable[[Store], tuple[ViewPlan, ...]],
+        active_plans: Callable[[Store], tuple[ViewPlan, ...]],
         derived: Callable[[], Mapping[tuple[str, Store], Lsn]] | None = None,
     ) -> None:
         super().__init__("publisher")
         self._spec = spec
         self._tables = tables
         self._committed = committed
-        self._kept = kept
+        self._active_plans = active_plans
         self._delivered = derived
         self._topics = spec.topics_in(Store.TABLE).union(*(plan.topics for plan in spec.plans))
         # one for each view: a table that cannot be read blocks only its own views
@@ -124,7 +124,7 @@ class PositionsTask(BackgroundTask):
         self._reached: Lsn | None = None
         self._whole: dict[str, int] = {}  # since which position, in bytes
         self._epoch = 0
-        self._told = 0
+        self._reported = 0
         self._readers: dict[tuple[str, Store], Lsn] | None = None
 
     def work(self) -> None:
@@ -176,7 +176,7 @@ class PositionsTask(BackgroundTask):
         }
         self._sample_group(seen, position, ends)
         committed = {store: self._committed(store) for store in self._stores}
-        found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        positions_reached: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
         by_topic: dict[str, Offsets] = defaultdict(dict)
         for place, end in ends.items():
             by_topic[place[0]][place] = end
@@ -188,13 +188,13 @@ class PositionsTask(BackgroundTask):
             finished = committed[store]
             reached = frontier.advance(finished) if finished else None
             if reached is not None:
-                found[reached].append((view, store))
+                positions_reached[reached].append((view, store))
         if self._delivered is not None:
             gone = registry.dropped(connection, self._spec.config.source)
             for place, reached in self._delivered().items():
                 if place[0] not in gone:
-                    found[reached].append(place)
-        for reached, views in (*found.items(), *self._of_tables().items()):
+                    positions_reached[reached].append(place)
+        for reached, views in (*positions_reached.items(), *self._of_tables().items()):
             with self._spec.writing():
                 positions.publish(connection, self._spec.config.source, views, reached)
         self._publish_readers(connection)
@@ -222,11 +222,11 @@ class PositionsTask(BackgroundTask):
         source's log, which is read afterwards.
         """
         for store in self._stores:
-            for plan in self._kept(store):
+            for plan in self._active_plans(store):
                 if (plan.name, store) not in self._frontiers:
                     self._frontiers[plan.name, store] = Frontier(frozenset(plan.topics))
                     self._plans[plan.name] = plan
-        coming = [p for p in self._kept(Store.TABLE) if p.name not in self._tables_since]
+        coming = [p for p in self._active_plans(Store.TABLE) if p.name not in self._tables_since]
         if coming:
             end = history.position(connection).value
             self._tables_since |= {plan.name: end for plan in coming}
@@ -251,7 +251,7 @@ class PositionsTask(BackgroundTask):
                 self._group.sample(None, ends)
                 self._whole.clear()
             self._group.sample(position, ends)
-            for plan in self._kept(Store.TABLE):
+            for plan in self._active_plans(Store.TABLE):
                 if plan.name not in self._tables_since:
                     continue  # it comes just now
                 late = seen.late(plan, Store.TABLE) or seen.swept_later(plan, Store.TABLE)
@@ -265,18 +265,18 @@ class PositionsTask(BackgroundTask):
 
     def _of_tables(self) -> dict[Lsn, list[tuple[str, Store]]]:
         """Returns the positions of the tables that were published last."""
-        found: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
+        positions_reached: dict[Lsn, list[tuple[str, Store]]] = defaultdict(list)
         latest = self._published.latest()
-        if latest is None or latest.number == self._told:
-            return found
-        self._told = latest.number
+        if latest is None or latest.number == self._reported:
+            return positions_reached
+        self._reported = latest.number
         for view, table in latest.views.items():
             if view in self._plans:
-                found[table.applied_through].append((view, Store.TABLE))
-        return found
+                positions_reached[table.applied_through].append((view, Store.TABLE))
+        return positions_reached
 
     def _waiting(self, connection: psycopg.Connection[Any], store: Store) -> frozenset[str]:
         if not self._spec.views:
             return frozenset()
-        views = [plan.name for plan in self._kept(store)]
+        views = [plan.name for plan in self._active_plans(store)]
         return view_schemas.waiting_topics(connection, self._spec.config.source, store, views)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from projections.versions.bulk_requests import BulkTopicsFill
 
 _TICK_S: Final = 0.25
-_TOLD_EVERY_S: Final = 0.5
+_REPORT_EVERY_S: Final = 0.5
 _SLOTS_EVERY_S: Final = 5.0
 _ENDED_THE_JOB: Final = f"the job has ended {ATTEMPTS_MAX} times while it was at it"
 _log = structlog.get_logger(__name__)
@@ -136,7 +136,7 @@ class _Work:
         self._server = server
         self._attempts = requests.progress(place, id_).attempts
         self._rows = 0
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def done(self) -> BulkAnswer:
         """Does the work; returns the result."""
@@ -182,15 +182,15 @@ class _Work:
             ReplayStoppedError: The work must end.
         """
         self._rows += rows
-        if rows and time.monotonic() - self._told_at < _TOLD_EVERY_S:
+        if rows and time.monotonic() - self._reported_at < _REPORT_EVERY_S:
             return
         if self._server.stopping or not self._requests.counts(self._place, self._id):
             raise ReplayStoppedError("a rebuild's part was stopped", hint="it is begun again")
-        if time.monotonic() - self._told_at >= _TOLD_EVERY_S:
+        if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
             self._note(self._attempts + 1)
 
     def _note(self, attempts: int) -> None:
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._requests.note(self._place, BulkProgress(self._id, attempts, self._rows))
 
 

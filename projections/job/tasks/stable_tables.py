@@ -37,7 +37,9 @@ class StableTablesTask(BackgroundTask):
         self._tables = tables
         self._published = Published(tables, source)
         self._stable: dict[str, StableTable] = {}
-        self._done: dict[str, tuple[str, int]] = {}  # by view: the place, and its table's version
+        self._updated: dict[
+            str, tuple[str, int]
+        ] = {}  # by view: the place, and its table's version
         self._seen: object = None
         self._again_at = 0.0
 
@@ -51,24 +53,24 @@ class StableTablesTask(BackgroundTask):
 
     def round(self) -> None:
         """Updates every stable table that is behind its published version."""
-        latest, places = self._published.latest(), self._published.current()
+        latest, physical_names = self._published.latest(), self._published.current()
         if latest is None:
             return
         due = bool(self.failing) and time.monotonic() >= self._again_at
-        if (latest.number, places) == self._seen and not due:
+        if (latest.number, physical_names) == self._seen and not due:
             return
-        for view, (place, table) in latest.by_view(places).items():
+        for view, (place, table) in latest.by_view(physical_names).items():
             if self._stopped.is_set():
                 return
-            if self._done.get(view) != (place, table.version):
+            if self._updated.get(view) != (place, table.version):
                 self._update(view)
-        self._seen = latest.number, places
+        self._seen = latest.number, physical_names
         self._again_at = time.monotonic() + _AGAIN_S
 
     def _update(self, view: str) -> None:
         stable = self._stable.setdefault(view, StableTable(self._tables, view))
         try:
-            shown = stable.follow(self._published)
+            content = stable.follow(self._published)
         except (ProjectionError, DeltaError, OSError) as error:
             why = error.code if isinstance(error, ProjectionError) else type(error).__name__
             if self.failing.get(view) != why:
@@ -76,5 +78,5 @@ class StableTablesTask(BackgroundTask):
             self.failing[view] = why
             return
         self.failing.pop(view, None)
-        if shown is not None:
-            self._done[view] = shown.place, shown.version
+        if content is not None:
+            self._updated[view] = content.place, content.version

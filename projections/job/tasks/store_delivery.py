@@ -14,7 +14,7 @@ from projections.changes.quarantine import refused_rows
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.refused_rows import DeliveredRows
 from projections.errors import QuarantineDownError
-from projections.job.batch_writer import crossing, kept_sink
+from projections.job.batch_writer import crossing, process_sink
 from projections.planning.job_spec import writing
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class StoreDelivery:
             pass
         try:
             with writing(self.driver_token):
-                delivered = self.delivery.deliver(kept_sink(self.store, self.addresses))
+                delivered = self.delivery.deliver(process_sink(self.store, self.addresses))
                 self._settle(delivered)
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None

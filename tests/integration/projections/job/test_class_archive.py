@@ -49,13 +49,13 @@ def test_an_archive_of_another_java_and_one_that_was_cut_short_are_no_archive(
     from projections.job.spark import class_archive
 
     home = java.find_java().home
-    mine = class_archive.found(home)
+    mine = class_archive.existing(home)
     assert mine is not None, "run make setup"
     other = tmp_path / "java"
     (other / "bin").mkdir(parents=True)
     (other / "bin" / "java").write_bytes(b"")
-    assert class_archive.found(other) is None
-    assert class_archive.found(tmp_path / "nothing") is None
+    assert class_archive.existing(other) is None
+    assert class_archive.existing(tmp_path / "nothing") is None
 
     monkeypatch.setattr(class_archive, "_FOLDER", tmp_path)
     assert "" == class_archive.option(home)
