@@ -115,10 +115,10 @@ class ViewJob:
         if not self.spec.views:
             return self.spec
         with psycopg.connect(self.spec.config.source_dsn, autocommit=True) as connection:
-            kept = registry.kept(connection, self.spec.config.source, self.spec.views)
+            kept = registry.maintained(connection, self.spec.config.source, self.spec.views)
             views = [version.view for version in kept]
             found = bind(connection, self.spec.config.source, views, hiding=self.spec.config.hiding)
-            derived = versions_derived.places(
+            derived = versions_derived.maintained_views(
                 connection,
                 self.spec.config.source,
                 self.spec.declared_derived,

@@ -27,7 +27,7 @@ from headwater.platform.doctor import (
 from headwater.platform.platform import Platform
 from headwater.platform.specs import capture_spec
 from headwater.project.project import EXAMPLE, open_project
-from headwater.project.spelling import shown
+from headwater.project.spelling import printable
 from headwater.runtime import Endpoints
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _usual(check: Check) -> bool:
 
 def _show(check: Check) -> None:
     out = stdout()
-    line = f"{shown(check.name):<22} {shown(check.message)}"
+    line = f"{printable(check.name):<22} {printable(check.message)}"
     out.print(f"{_MARKS[check.state]} {escape(line)}", soft_wrap=True)
     if check.state is not CheckState.OK:
         if check.detail:

@@ -13,7 +13,7 @@ from headwater.cli.output import counted, duration, print_json, print_rows, stde
 from headwater.errors import UsageError
 from headwater.project import scaffold
 from headwater.project.settings import DEFAULT_FILE
-from headwater.project.spelling import shown, view_names
+from headwater.project.spelling import printable, view_names
 from headwater.project.survey import EXCLUDED, NOT_ASKED, Wanted
 from headwater.project.views_text import views_text
 
@@ -205,12 +205,12 @@ def _show_left_out(reason: str, choices: Sequence[Choice], *, everything: bool) 
     tables = _named(choices, everything=everything)
     colour = "dim" if reason in {EXCLUDED, NOT_ASKED} else "yellow"
     stderr.print(
-        f"[{colour}]not mirrored[/] {escape(tables)}: {escape(shown(reason))}",
+        f"[{colour}]not mirrored[/] {escape(tables)}: {escape(printable(reason))}",
         soft_wrap=True,
     )
     repairs = list(dict.fromkeys(choice.repair for choice in choices if choice.repair))
     for repair in repairs if everything else repairs[:1]:
-        stderr.print(f"  [dim]repair[/] {escape(shown(repair))}", soft_wrap=True)
+        stderr.print(f"  [dim]repair[/] {escape(printable(repair))}", soft_wrap=True)
     if len(repairs) > 1 and not everything:
         rest = f"and {len(repairs) - 1} more statements, one for each table; --dry-run shows them"
         stderr.print(f"         {rest}")
@@ -219,7 +219,7 @@ def _show_left_out(reason: str, choices: Sequence[Choice], *, everything: bool) 
 def _named(choices: Sequence[Choice], *, everything: bool) -> str:
     named = choices if everything else choices[:_NAMED_MAX]
     more = len(choices) - len(named)
-    tables = ", ".join(shown(str(choice.table)) for choice in named)
+    tables = ", ".join(printable(str(choice.table)) for choice in named)
     return f"{tables} and {more} more" if more else tables
 
 
@@ -241,12 +241,12 @@ def _load_s(survey: DatabaseSurvey) -> float:
 
 
 def _warn(text: str) -> None:
-    stderr.print(f"[yellow]warning[/] {escape(shown(text))}", soft_wrap=True)
+    stderr.print(f"[yellow]warning[/] {escape(printable(text))}", soft_wrap=True)
 
 
 def _row(choice: Choice) -> dict[str, object]:
     return {
-        "table": shown(str(choice.table)),
+        "table": printable(str(choice.table)),
         "rows": choice.rows,
         "size": _size(choice.size_bytes),
         "mirrored to": ", ".join(choice.to),

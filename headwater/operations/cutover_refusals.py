@@ -27,13 +27,13 @@ def left_behind(target: ViewVersion, still: Mapping[str, str]) -> VersionDiffers
     view = target.view
     return VersionDiffersError(
         f"views derived from {view} do not fit version {target.number} of it, and would pause",
-        detail=_said(still),
+        detail=_reasons(still),
         hint=f"correct their queries, then headwater view rebuild and cutover them before {view};"
         " --accept-differences shows it all the same",
     )
 
 
-def _said(still: Mapping[str, str]) -> str:
+def _reasons(still: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" for name, why in still.items())
 
 
@@ -47,25 +47,25 @@ def differs(
         compared: How it differs from the active version.
         still: By view, why it would be paused.
     """
-    view, found = target.view, compared.unexplained
+    view, difference = target.view, compared.unexplained
     if compared.incomparable is not None:
         return VersionDiffersError(
             f"version {target.number} of view {view} cannot be compared with what readers see",
-            detail="; ".join(filter(None, (compared.incomparable, _said(still)))),
+            detail="; ".join(filter(None, (compared.incomparable, _reasons(still)))),
             hint=f"headwater view cutover {view} --accept-differences shows it all the same",
         )
     counts = {
-        "only in the new one": found.appeared,
-        "only in the present one": found.gone,
-        "with other values": found.changed,
+        "only in the new one": difference.appeared,
+        "only in the present one": difference.gone,
+        "with other values": difference.changed,
     }
-    said = [f"{count} rows {what}" for what, count in counts.items() if count]
-    said += [f"column {name} is new" for name in found.columns_added]
-    said += [f"column {name} is gone" for name in found.columns_gone]
-    said += [f"{column}: {rows} rows" for column, rows in found.by_column.most_common()]
-    said += [_said(still)] if still else []
+    differences = [f"{count} rows {kind}" for kind, count in counts.items() if count]
+    differences += [f"column {name} is new" for name in difference.columns_added]
+    differences += [f"column {name} is gone" for name in difference.columns_gone]
+    differences += [f"{column}: {rows} rows" for column, rows in difference.by_column.most_common()]
+    differences += [_reasons(still)] if still else []
     return VersionDiffersError(
         f"version {target.number} of view {view} differs in what its definition does not explain",
-        detail="; ".join(said),
+        detail="; ".join(differences),
         hint=f"headwater view compare {view} shows examples; --accept-differences accepts them",
     )

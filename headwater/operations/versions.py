@@ -318,7 +318,7 @@ class Versions:
             then = _succession(
                 connection, spec, versions_cutover.before(connection, spec.config, name)
             )
-            target = _patiently(lambda: versions_cutover.back(connection, spec.config, name))
+            target = _patiently(lambda: versions_cutover.roll_back(connection, spec.config, name))
         # to ask Spark takes seconds, which readers who are to be moved back do not have to wait
         return Switched(name, target.number, stand_still=_stand_still(spec.config, then))
 

@@ -112,7 +112,7 @@ class Impact:
     def _effects(self, migrated: Mapping[TableName, MigratedTable] | None = None) -> list[Effect]:
         with session.connect(self.dsn) as connection:
             source = self.project.source.name
-            kept = registry.kept(connection, source, self._views)
+            kept = registry.maintained(connection, source, self._views)
             shown = [each.view for each in kept if each.active]
             found = impact.predict(connection, source, shown, migrated, hiding=self.hiding)
         return [*_of_tables(found), *self._of_others(found, to_come=migrated is not None)]

@@ -79,7 +79,7 @@ class KeptViews:
         Those are the declared ones, with every version of theirs that the job keeps.
         """
         with self._site.connect() as connection:
-            return registry.bind_kept(
+            return registry.bind_maintained(
                 connection, self._site.source, self._declared(), hiding=self._site.hiding
             )
 
@@ -93,7 +93,9 @@ class KeptViews:
         if not declared:  # then nobody has to be asked
             return ()
         with self._site.connect() as connection:
-            return versions_derived.places(connection, self._site.source, declared, self._functions)
+            return versions_derived.maintained_views(
+                connection, self._site.source, declared, self._functions
+            )
 
     def derived_shown(self) -> dict[str, DerivedView]:
         """Those of them that readers see, by the names of their views."""
@@ -156,7 +158,7 @@ class KeptViews:
         with self._site.connect() as connection:
             source = self._site.source
             # the version that readers see is the last
-            *others, shown = registry.kept(connection, source, [view])
+            *others, shown = registry.maintained(connection, source, [view])
             for each in others:
                 with suppress(ViewPausedError):  # it goes on already
                     binding.resume(connection, source, each.view, hiding=self._site.hiding)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cdc.postgres import address, session
 from headwater.errors import UsageError
 from headwater.project.settings import dotenv
-from headwater.project.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, shown
+from headwater.project.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, printable
 from headwater.project.survey import EXCLUDED, NOT_ASKED, DatabaseSurvey, Wanted, survey
 from headwater.project.views_text import views_text
 
@@ -94,7 +94,7 @@ def drafted(folder: Path, dsn: str, source: str, wanted: Wanted | None = None) -
     if not found.mirrored:
         reasons = [f"{reason}: {len(choices)}" for reason, choices in found.by_reason()]
         raise UsageError(
-            "no table of the database can be mirrored", detail="; ".join(map(shown, reasons))
+            "no table of the database can be mirrored", detail="; ".join(map(printable, reasons))
         )
     return Draft(folder, kept, found)
 
@@ -135,7 +135,7 @@ def remarks(found: DatabaseSurvey) -> list[str]:
         for choice in found.left_out
         if choice.reason not in {EXCLUDED, NOT_ASKED}
     ]
-    return [shown(line) for line in lines]
+    return [printable(line) for line in lines]
 
 
 def _files(folder: Path) -> tuple[Path, Path, Path]:

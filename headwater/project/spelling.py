@@ -107,8 +107,8 @@ def literal(text: str) -> str:
     return f'"{"".join(map(_printed, text))}"'
 
 
-def shown(text: str) -> str:
-    """Returns a text as it may stand in a comment or a message: on one line."""
+def printable(text: str) -> str:
+    """Returns a text for a comment or a message: on one line, with hidden characters escaped."""
     return "".join(char if char.isprintable() else _printed(char) for char in text)
 
 

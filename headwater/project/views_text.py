@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
-from headwater.project.spelling import literal, reference, shown, variable, view_names
+from headwater.project.spelling import literal, printable, reference, variable, view_names
 from projections.definition.views import Store
 
 if TYPE_CHECKING:
@@ -159,18 +159,18 @@ def _groups(tables: Sequence[TableName]) -> Iterable[tuple[str, list[TableName]]
             if len(alike) < _GROUP_MIN:
                 others += alike
             else:
-                yield shown(f"{schema}: {word}"), alike
+                yield printable(f"{schema}: {word}"), alike
         if others:
-            yield shown(f"{schema}: others"), others
+            yield printable(f"{schema}: others"), others
 
 
 def _noted(survey: DatabaseSurvey) -> list[str]:
     lines: list[str] = []
     for note, choices in survey.by_note():
         if len(choices) == 1:
-            lines.append(f"# {shown(f'{choices[0].table} {note}')}")
+            lines.append(f"# {printable(f'{choices[0].table} {note}')}")
         else:
-            lines += [f"# {len(choices)} tables {shown(note)}:", *_names(choices)]
+            lines += [f"# {len(choices)} tables {printable(note)}:", *_names(choices)]
     return [*lines, ""] if lines else []
 
 
@@ -179,12 +179,12 @@ def _left_out(survey: DatabaseSurvey) -> list[str]:
         return []
     lines = ["# Not mirrored:"]
     for reason, choices in survey.by_reason():
-        lines += [f"#   {line}" for line in wrap(f"{shown(reason)}:", _COMMENT_MAX)]
+        lines += [f"#   {line}" for line in wrap(f"{printable(reason)}:", _COMMENT_MAX)]
         lines += _names(choices)
     return lines
 
 
 def _names(choices: Sequence[Choice]) -> list[str]:
-    named = [shown(str(choice.table)) for choice in choices[:_NAMED_MAX]]
+    named = [printable(str(choice.table)) for choice in choices[:_NAMED_MAX]]
     more = [f"and {len(choices) - len(named)} more"] if len(choices) > len(named) else []
     return [f"#     {name}" for name in [*named, *more]]

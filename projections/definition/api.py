@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Watched = MirrorView | EventsView | DerivedView
 
 
-class ViewWords:
+class ViewNamespace:
     """Declares views; called itself, it is the decorator `derived.declare.function`."""
 
     mirror = staticmethod(declared.mirror)
@@ -54,7 +54,7 @@ class ViewWords:
         return declare.function(*words, **options)
 
 
-view: Final = ViewWords()
+view: Final = ViewNamespace()
 
 
 def alert(  # noqa: PLR0913  # each is a word of its own

@@ -104,7 +104,7 @@ class TableWatch:
         # a change between the two is bound but not in the mark, so the next look detects it
         versions = registry.mark(connection, spec.config.source, self._views)
         derived = self._derived(connection)
-        bound = registry.bind_kept(
+        bound = registry.bind_maintained(
             connection,
             spec.config.source,
             spec.views,
@@ -129,7 +129,7 @@ class TableWatch:
         """Returns the derived views; the job determines them again at each boundary."""
         spec = self._spec
         reads = self._reads(connection)
-        derived = versions_derived.places(
+        derived = versions_derived.maintained_views(
             connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
         derived = derived or spec.derived

@@ -92,7 +92,7 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
         _complete(connection, config, target, here, asked.away)
 
 
-def back(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
+def roll_back(connection: Connection, config: JobConfig, view: str) -> ViewVersion:
     """Moves readers of a view back to the previously active version; returns it.
 
     If a cutover is unfinished, it is undone; an unfinished rollback is completed.
@@ -166,7 +166,7 @@ def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
     )
 
 
-def assert_shown(connection: Connection, config: JobConfig) -> None:
+def restore_pointers(connection: Connection, config: JobConfig) -> None:
     """Restores the pointer to the active version in stores that lost it.
 
     Raises:

@@ -157,7 +157,7 @@ def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[Derive
     Views that the job of another source maintains are included as declared.
     """
     places = registry.current_places(connection, spec.config.source)
-    known = versions_derived.places(
+    known = versions_derived.maintained_views(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
     )
     reached, followers = {view}, []

@@ -46,7 +46,7 @@ class MaintainedDerivedView:
     joining: bool = False
 
 
-def kept(
+def maintained(
     connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
 ) -> list[MaintainedDerivedView]:
     """Returns the versions that the job maintains of each declared view, inputs first.
@@ -64,33 +64,33 @@ def kept(
     by_view: dict[str, list[ViewVersion]] = {}
     for version in registry.read(connection, source):
         by_view.setdefault(version.view, []).append(version)
-    maintained: dict[str, list[MaintainedDerivedView]] = {}
+    by_name: dict[str, list[MaintainedDerivedView]] = {}
     for view in declared:
         if view.name not in by_view:
-            maintained[view.name] = [MaintainedDerivedView(view)]
+            by_name[view.name] = [MaintainedDerivedView(view)]
             continue
         versions = [each for each in by_view[view.name] if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
-        each_kept = (_kept(connection, version, view, functions) for version in versions)
-        maintained[view.name] = [each for each in each_kept if each is not None]
-    views = {name: [each.view for each in versions] for name, versions in maintained.items()}
+        defined = (_maintained(connection, version, view, functions) for version in versions)
+        by_name[view.name] = [each for each in defined if each is not None]
+    views = {name: [each.view for each in versions] for name, versions in by_name.items()}
     try:
         names = in_order(views)
     except RebuildRefusedError:  # adopted in place: the views of the cycle are paused
         names = list(views)
-    return [each for name in names for each in maintained[name]]
+    return [each for name in names for each in by_name[name]]
 
 
-def places(
+def maintained_views(
     connection: Connection, source: str, declared: Sequence[DerivedView], functions: Path
 ) -> tuple[DerivedView, ...]:
-    """Returns the views of `kept`, under their physical names."""
+    """Returns the views of `maintained`, under their physical names."""
     if not declared:
         return ()
-    return tuple(each.view for each in kept(connection, source, declared, functions))
+    return tuple(each.view for each in maintained(connection, source, declared, functions))
 
 
-def _kept(
+def _maintained(
     connection: Connection, version: ViewVersion, view: DerivedView, functions: Path
 ) -> MaintainedDerivedView | None:
     joining = version.state is VersionState.JOINING

@@ -46,7 +46,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
     Raises:
         RebuildRefusedError: The view would read itself through other maintained versions.
     """
-    known = versions_derived.kept(
+    known = versions_derived.maintained(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
     )
     by_view: dict[str, list[DerivedView]] = {}

@@ -205,7 +205,9 @@ class MaintainedView:
     joining: Offsets | None = None
 
 
-def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[MaintainedView]:
+def maintained(
+    connection: Connection, source: str, declared: Iterable[View]
+) -> list[MaintainedView]:
     """Returns the versions that the job maintains of each declared view, by physical name.
 
     Inactive versions precede the active one. If a batch writes them one after the other, a reader
@@ -215,17 +217,17 @@ def kept(connection: Connection, source: str, declared: Iterable[View]) -> list[
     by_view: dict[str, list[ViewVersion]] = {}
     for version in read(connection, source):
         by_view.setdefault(version.view, []).append(version)
-    maintained: list[MaintainedView] = []
+    views: list[MaintainedView] = []
     for view in declared:
         if view.name not in by_view:
-            maintained.append(MaintainedView(view))
+            views.append(MaintainedView(view))
         versions = [each for each in by_view.get(view.name, ()) if each.state in KEPT]
         versions.sort(key=lambda each: each.state is VersionState.CURRENT)
-        maintained += [_kept(connection, version, view) for version in versions]
-    return maintained
+        views += [_maintained(connection, version, view) for version in versions]
+    return views
 
 
-def _kept(connection: Connection, version: ViewVersion, view: View) -> MaintainedView:
+def _maintained(connection: Connection, version: ViewVersion, view: View) -> MaintainedView:
     made_for = cast("View", version.declared([view]))
     if version.state is VersionState.CURRENT:
         follows = changed(connection, version, view).kind is not DefinitionChangeKind.REBUILD
@@ -235,7 +237,7 @@ def _kept(connection: Connection, version: ViewVersion, view: View) -> Maintaine
     return MaintainedView(made_for, active=False, joining=ends)
 
 
-def bind_kept(
+def bind_maintained(
     connection: Connection,
     source: str,
     declared: Iterable[View],
@@ -255,7 +257,7 @@ def bind_kept(
     Raises:
         PlanError: A version does not fit its table, and never did.
     """
-    views = {each.view.name: each for each in kept(connection, source, declared)}
+    views = {each.view.name: each for each in maintained(connection, source, declared)}
     bound = bind(
         connection, source, [each.view for each in views.values()], decides=decides, hiding=hiding
     )
@@ -356,12 +358,12 @@ class VersionsMark:
     definitions: Mapping[str, str] = field(default_factory=dict)
     joining: frozenset[str] = frozenset()
 
-    def among(self, kept: Collection[str]) -> dict[str, str]:
-        """Returns the definitions, without joining versions that are not in `kept`."""
+    def among(self, names: Collection[str]) -> dict[str, str]:
+        """Returns the definitions, without joining versions that are not in `names`."""
         return {
             place: definition
             for place, definition in self.definitions.items()
-            if place in kept or place not in self.joining
+            if place in names or place not in self.joining
         }
 
 

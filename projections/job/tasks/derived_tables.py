@@ -246,7 +246,7 @@ class DerivedTablesTask(BackgroundTask):
     def _meet(self, connection: Connection) -> None:
         """Updates the maintained views to the present versions."""
         spec = self._spec
-        maintained = versions_derived.kept(
+        maintained = versions_derived.maintained(
             connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
         self._joining = {each.view.name: each.view for each in maintained if each.joining}

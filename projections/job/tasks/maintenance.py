@@ -149,7 +149,7 @@ class MaintenanceTask(BackgroundTask):
             cutover.resume(connection, self._spec.config)
             # a store that lost its data has also lost the pointers to the active versions
             if not self._pointers_restored:
-                cutover.assert_shown(connection, self._spec.config)
+                cutover.restore_pointers(connection, self._spec.config)
                 self._pointers_restored = True
             self._unmoved = None
         except (SinkError, StableTableError, VersionError) as error:

@@ -104,7 +104,9 @@ class Project:
         """What a job does when it begins: it decides, and notes definitions and positions."""
         platform = self.platform()
         platform.views.register()
-        kept = registry.kept(self.source, self.name, platform.project.declarations.views.values())
+        kept = registry.maintained(
+            self.source, self.name, platform.project.declarations.views.values()
+        )
         binding.bind(self.source, self.name, [each.view for each in kept], decides=True)
         spec = platform.views.job_spec()
         views: tuple[ViewPlan | DerivedView, ...] = (*spec.plans, *spec.derived)

@@ -216,7 +216,7 @@ def equal(job: ViewJob, tmp_path: Path, measures: str = FIRST) -> None:
     """Each view equals its query at what it reads, in every version that the job keeps."""
     derived = tuple(declared(tmp_path, job.spec.config.source, measures).derived.values())
     with connected(job.spec.config) as connection:
-        kept = versions_derived.places(
+        kept = versions_derived.maintained_views(
             connection, job.spec.config.source, derived, job.spec.config.functions
         )
     reports = verify_derived(replace(job.bound(), derived=kept))

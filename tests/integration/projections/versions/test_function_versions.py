@@ -88,7 +88,7 @@ def test_a_view_goes_on_by_the_function_that_was_noted(
     second = declared(tmp_path, 2)
     for view in (second, declared(tmp_path, 3), second):
         assert {"least": "its function"} == noted(source, view, folder)
-        (kept,) = versions_derived.kept(source, "shop", [view], folder)
+        (kept,) = versions_derived.maintained(source, "shop", [view], folder)
         assert isinstance(kept.view.function, StoredFunction)
         assert digest(first) == kept.view.function.digest
         assert first.fingerprint == kept.view.fingerprint
@@ -96,12 +96,16 @@ def test_a_view_goes_on_by_the_function_that_was_noted(
 
     with function_store.noting(source, "shop", folder, [second]):
         registry.add(source, "shop", second, VersionState.HELD)
-    kept_by = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [second], folder)}
+    kept_by = {
+        k.view.name: k.view for k in versions_derived.maintained(source, "shop", [second], folder)
+    }
     assert second.function is kept_by["least.v2"].function
     assert {f"{digest(first)}.py", f"{digest(second)}.py"} == files(folder)
     # changed back: the held one is the one that is found in its file then
     assert {} == noted(source, declared(tmp_path, 1), folder)
-    again = {k.view.name: k.view for k in versions_derived.kept(source, "shop", [first], folder)}
+    again = {
+        k.view.name: k.view for k in versions_derived.maintained(source, "shop", [first], folder)
+    }
     assert first.function is again["least"].function
     assert isinstance(again["least.v2"].function, StoredFunction)
 
@@ -131,7 +135,7 @@ def test_what_an_earlier_release_has_noted_is_noted_anew_where_its_module_is_the
 
     assert [view.text, view.text, "0" * 64] == texts(source)
     assert {f"{digest(view)}.py"} == files(folder)
-    kept = versions_derived.kept(source, "shop", [view], folder)
+    kept = versions_derived.maintained(source, "shop", [view], folder)
     assert all(each.view.function is view.function for each in kept)
 
 
@@ -163,7 +167,7 @@ def test_a_function_that_cannot_be_kept_is_followed_in_place(
 
     assert {} == noted(source, second, folder)
     assert not folder.exists()
-    (kept,) = versions_derived.kept(source, "shop", [second], folder)
+    (kept,) = versions_derived.maintained(source, "shop", [second], folder)
     assert second.function is kept.view.function
     # and one that can be from now on is
     third = declared(tmp_path, 2)

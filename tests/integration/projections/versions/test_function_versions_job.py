@@ -251,7 +251,7 @@ def compared(
 def back(connection: Any, job: ViewJob, view: str) -> None:
     def done() -> bool:
         try:
-            cutover.back(connection, job.spec.config, view)
+            cutover.roll_back(connection, job.spec.config, view)
         except VersionBehindError:
             return False
         return True
@@ -263,7 +263,7 @@ def kept_by(job: ViewJob) -> dict[str, str]:
     """What tells the function of each version of the view."""
     spec = job.spec
     with connected(spec.config) as connection:
-        kept = versions_derived.places(
+        kept = versions_derived.maintained_views(
             connection, spec.config.source, spec.declared_derived, spec.config.functions
         )
     return {each.name: each.text for each in kept if each.function is not None}

@@ -154,21 +154,23 @@ def moved(places: Places, view: str, number: int) -> None:
 def test_readers_are_taken_back_to_the_version_that_they_saw_last(places: Places) -> None:
     view = places.view("orders", 3)
     moved(places, view, 2)
-    assert 1 == cutover.back(places.connection, places.spec.config, view).number  # 2 was rejected
+    assert (
+        1 == cutover.roll_back(places.connection, places.spec.config, view).number
+    )  # 2 was rejected
     moved(places, view, 3)
     assert {1: "former", 2: "former", 3: "current"} == places.states(view)
 
-    assert 1 == cutover.back(places.connection, places.spec.config, view).number
+    assert 1 == cutover.roll_back(places.connection, places.spec.config, view).number
 
     assert everywhere(1) == places.shown(view)
     assert {1: "current", 2: "former", 3: "former"} == places.states(view)
-    assert 3 == cutover.back(places.connection, places.spec.config, view).number
+    assert 3 == cutover.roll_back(places.connection, places.spec.config, view).number
 
 
 def test_nobody_is_taken_back_to_a_version_before_one_that_was_dropped(places: Places) -> None:
     view = places.view("orders", 3)
     with pytest.raises(VersionUnknownError, match="no version that readers saw before"):
-        cutover.back(places.connection, places.spec.config, view)
+        cutover.roll_back(places.connection, places.spec.config, view)
     moved(places, view, 2)
     places.connection.execute(  # between two switches somebody looks at what they have done
         "UPDATE headwater.view_versions SET changed_at = changed_at - interval '1 minute'"
@@ -179,7 +181,7 @@ def test_nobody_is_taken_back_to_a_version_before_one_that_was_dropped(places: P
     )
 
     with pytest.raises(VersionUnknownError, match="was dropped") as refused:
-        cutover.back(places.connection, places.spec.config, view)
+        cutover.roll_back(places.connection, places.spec.config, view)
 
     assert refused.value.hint is not None
     assert f"cutover {view} 1" in refused.value.hint
@@ -269,7 +271,7 @@ def test_a_way_back_is_gone_in_the_stores_that_answer_and_later_in_the_others(
 
     for _ in range(2):  # whoever is told that it is not done yet may say it again
         with pytest.raises(SwitchUnfinishedError, match="not see version 1 everywhere yet"):
-            cutover.back(places.connection, away.config, view)
+            cutover.roll_back(places.connection, away.config, view)
 
         assert everywhere(1) == places.shown(view)
         assert ["orders"] == places.moving()
@@ -284,11 +286,11 @@ def test_a_way_back_that_was_begun_is_gone_to_its_end_and_not_back_again(places:
     moved(places, view, 2)
     places.block(places.version(view, 1))
     with pytest.raises(SwitchUnfinishedError):
-        cutover.back(places.connection, places.spec.config, view)
+        cutover.roll_back(places.connection, places.spec.config, view)
     assert ["orders"] == places.moving()
     places.block(places.version(view, 1), blocked=False)
 
-    assert 1 == cutover.back(places.connection, places.spec.config, view).number
+    assert 1 == cutover.roll_back(places.connection, places.spec.config, view).number
 
     assert everywhere(1) == places.shown(view)
     assert {1: "current", 2: "former"} == places.states(view)
@@ -338,7 +340,7 @@ def test_what_a_store_has_forgotten_is_shown_again_also_while_another_view_is_mo
         places.connection, places.spec.config.source, places.version(other, 2).place
     )
 
-    cutover.assert_shown(places.connection, places.spec.config)
+    cutover.restore_pointers(places.connection, places.spec.config)
 
     assert everywhere(2) == places.shown(view)
     assert everywhere(1) == places.shown(other)
