@@ -91,7 +91,7 @@ class Guard:
 
     def _lost(self, rest: ConnectRest, loss: Loss) -> Loss:
         if self._said != loss.code:
-            _log.error("changes are missing", code=loss.code, what=loss.message, seen=loss.detail)
+            _log.error("changes are missing", code=loss.code, reason=loss.message, seen=loss.detail)
             self._said = loss.code
         state = rest.state(self._spec.connector)
         if state is not None and state.connector.state not in _HALTED:

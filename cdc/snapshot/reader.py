@@ -318,7 +318,7 @@ class _Reader:
             return
         reads.fail(self._connection, read.id, failure.text(error), final=not error.retriable)
         _log.warning(
-            "table is not read", table=str(read.table), code=error.code, what=error.message
+            "table is not read", table=str(read.table), code=error.code, reason=error.message
         )
         reading.failed()
         if not error.retriable:

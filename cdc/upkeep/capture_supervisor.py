@@ -124,7 +124,7 @@ class CaptureSupervisor:
         if found != self._drift:
             for difference in found:
                 if difference not in self._drift:
-                    _log.warning("capture is not as it was applied", what=str(difference))
+                    _log.warning("capture is not as it was applied", difference=str(difference))
             if not found:
                 _log.info("capture is as it was applied again")
         self._drift = found

@@ -127,7 +127,7 @@ class _Job:
             self._epoch.close()
             _end(session)
         if self._error is not None:
-            _log.error("job gave up", code=self._error.code, what=self._error.message)
+            _log.error("job gave up", code=self._error.code, reason=self._error.message)
             return 1
         return 130 if self._signal == signal.SIGINT else 0
 

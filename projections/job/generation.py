@@ -178,7 +178,7 @@ class Generation:
                 quarantine_table.retry_reshaped(connection, self.spec.config.source, views)
         except ProjectionError as error:
             _log.warning(
-                "quarantined records are not retried yet", code=error.code, what=error.message
+                "quarantined records are not retried yet", code=error.code, reason=error.message
             )
 
     def _add(self, name: str, start: Callable[[], Any]) -> None:
@@ -240,7 +240,7 @@ class Generation:
             with quarantine_table.connect(self.spec.config.ledger) as connection:
                 self._maintenance.retry(connection, store)
         except (CdcError, ProjectionError) as error:
-            _log.warning("nothing is retried yet", code=error.code, what=error.message)
+            _log.warning("nothing is retried yet", code=error.code, reason=error.message)
 
     def _committed(self, store: Store) -> Offsets | None:
         supervised = self.queries.get(store)

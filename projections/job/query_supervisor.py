@@ -137,7 +137,7 @@ class SupervisedQuery:
             "query failed",
             query=self.name,
             code=fault.code,
-            what=fault.message,
+            reason=fault.message,
             failures=self._failures,
             again_in_s=wait_s,
         )

@@ -79,7 +79,7 @@ def recovered(spec: JobSpec, epoch: CacheEpoch) -> JobSpec:
             _rid(spec)
     except SinkError as error:
         epoch.lost.clear()  # the next look finds the same
-        _log.warning("the cache cannot be checked yet", code=error.code, what=error.message)
+        _log.warning("the cache cannot be checked yet", code=error.code, reason=error.message)
     return spec
 
 
@@ -112,7 +112,7 @@ def prepared(spec: JobSpec) -> JobSpec:
         halted = _without(spec, refused)
         identity.keep(halted, Store.SEARCH)
     except SinkError as error:
-        _log.warning("search cannot be checked yet", code=error.code, what=error.message)
+        _log.warning("search cannot be checked yet", code=error.code, reason=error.message)
         return spec
     return halted
 
@@ -123,14 +123,14 @@ def _refused(spec: JobSpec, plans: tuple[ViewPlan, ...]) -> dict[str, Fault]:
         for plan, error in zip(plans, side_by_side(partial(_tried, sink), plans), strict=True):
             if isinstance(error, IndexLostError):
                 backfill.leave_out(spec, Store.SEARCH, [plan.name])
-                _log.warning("a view is read again", view=plan.name, why=error.message)
+                _log.warning("a view is read again", view=plan.name, reason=error.message)
             elif error is not None:
                 faults[plan.name] = Fault.of(error)
                 _log.warning(
                     "a view is paused in search",
                     view=plan.name,
                     code=error.code,
-                    what=error.message,
+                    reason=error.message,
                 )
     return faults
 

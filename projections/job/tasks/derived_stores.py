@@ -411,7 +411,7 @@ class DerivedStoreTask(BackgroundTask):
                 view=view,
                 store=str(self._store),
                 code=fault.code,
-                what=fault.message,
+                reason=fault.message,
             )
         self.faults[view] = fault
 

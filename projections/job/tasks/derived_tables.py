@@ -396,7 +396,7 @@ class DerivedTablesTask(BackgroundTask):
         fault = query_fault(view, error)
         if self.faults.get(view) != fault:
             _log.warning(
-                "a view cannot be maintained", view=view, code=fault.code, what=fault.message
+                "a view cannot be maintained", view=view, code=fault.code, reason=fault.message
             )
         self.faults[view] = fault
 

@@ -98,7 +98,7 @@ class MaintenanceTask(BackgroundTask):
             except (CdcError, ProjectionError, psycopg.Error) as error:
                 code = getattr(error, "code", None) or getattr(error, "sqlstate", None)
                 message = getattr(error, "message", type(error).__name__)
-                _log.warning("views are not tended", code=code, what=message)
+                _log.warning("views are not tended", code=code, reason=message)
                 self.rested(_PAUSE_S)
 
     def meet(self, spec: JobSpec) -> None:
@@ -155,7 +155,7 @@ class MaintenanceTask(BackgroundTask):
         except (SinkError, StableTableError, VersionError) as error:
             # the rest of the maintenance continues, and this is retried
             if self._unmoved != error.message:
-                _log.warning("readers are not moved yet", code=error.code, what=error.message)
+                _log.warning("readers are not moved yet", code=error.code, reason=error.message)
             self._unmoved = error.message
 
     def _verdicts(
@@ -226,7 +226,7 @@ class MaintenanceTask(BackgroundTask):
                     self._epoch.built(plan)
                     self._built.add(plan.name)
         except SinkError as error:  # the other stores need not wait for it
-            _log.warning("the cache cannot be checked", code=error.code, what=error.message)
+            _log.warning("the cache cannot be checked", code=error.code, reason=error.message)
 
     def _whole(
         self, plan: ViewPlan, whole: Mapping[str, WholeRead], swept: Mapping[tuple[str, Store], int]

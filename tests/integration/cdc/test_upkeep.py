@@ -156,7 +156,7 @@ def test_drift_is_told_by_name_and_only_apply_repairs_it(notes: Captured) -> Non
         (Part.TOPIC, topic, "file.delete.delay.ms"): ("0", None),
     } == found
     assert len(status.drift) == len(found)
-    assert [str(drift) for drift in status.drift] == [log["what"] for log in logs]
+    assert [str(drift) for drift in status.drift] == [log["difference"] for log in logs]
     assert not status.healthy
     assert password not in str(status)
     assert f"changed connector {spec.connector}" in repaired
