@@ -119,7 +119,7 @@ def forget_lost(spec: JobSpec, store: Store) -> None:
     """
     if read(_file(spec.config, store)) is None or not (lost := identity.lost(spec, store)):
         return
-    _log.warning("views have lost their place", store=store, views=sorted(lost))
+    _log.warning("views were lost by a store", store=store, views=sorted(lost))
     forget(spec, store, lost)
     identity.forget(spec.config, store, lost)  # last: after a crash before it, they are found again
 

@@ -155,7 +155,7 @@ class _Run:
 
         def look() -> None:
             _check(self._source.plan, self._stopped)
-            if lost.poll(0):  # the server says something: that it ends the session, as a rule
+            if lost.poll(0):  # the server sent a message: usually that it ends the session
                 holder.execute("SELECT 1")
 
         for attempt in range(1, _ATTEMPTS + 1):

@@ -55,7 +55,7 @@ def lost(
     if not facts:
         return None
     return RecordsLostError(
-        f"query {query} wants records that are gone",
+        f"query {query} needs records that are gone",
         detail="; ".join(facts),
         hint=_HINT,
     )

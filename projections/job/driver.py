@@ -210,7 +210,7 @@ class _Job:
                 raise TopicsMissingError(
                     "topics of the views do not exist",
                     detail=f"{len(wanted)} topics wanted, after {TOPICS_WAIT_S:.0f} s",
-                    hint="the connector makes them; headwater source status says how it is",
+                    hint="the connector creates them: headwater source status shows its state",
                 )
             self._stop.wait(_TICK_S)
 

@@ -126,7 +126,7 @@ class QueryProgress:
         return bool(self.recent) and self.recent[-1].batch_id != self.phases_of
 
     def time_spent(self, last: StreamingQueryProgress) -> None:
-        """Adds the phases of a batch and what is left; Spark reports both some time after it."""
+        """Adds the phases of a batch and its backlog, which Spark reports some time after it."""
         if last.batchId >= self.recent[-1].batch_id:
             self.phases_of = self.recent[-1].batch_id
             self.phases_ms = dict(last.durationMs)
@@ -173,7 +173,7 @@ class JobStatus:
 
     @staticmethod
     def error_in(path: Path) -> Fault | None:
-        """Returns why the last job failed, as a file says; None if it did not."""
+        """Returns why the last job failed, from its status file; None if it did not."""
         try:
             error = orjson.loads(path.read_bytes())["error"]
             return Fault(**error) if error else None

@@ -65,7 +65,7 @@ class DerivedReplay:
     Args:
         session: The Spark session.
         root: Folder of the tables, in which the views get theirs.
-        places: Folder in `root` of each table that is no derived view's, by view.
+        physical_names: Folder in `root` of each table that is no derived view's, by view.
         epoch: Incarnation of the source, of the boundary.
         lsn: The boundary, in bytes.
     """

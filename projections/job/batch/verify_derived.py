@@ -63,7 +63,7 @@ def verify_derived(
     session = session_beside(spec.config)
     tables = spec.config.addresses.tables
     others = published_views(tables, spec.cross_reads.read)
-    # by Delta's own reader alone: what is verified was made from what the other one reads
+    # only by Delta's own reader, which is independent of the one that computed the views
     versions = TableVersions(session, tables, files_max=0)
 
     def verified(view: DerivedView) -> ViewReport | None:
@@ -92,7 +92,7 @@ def derived_report(
     Args:
         maintainer: The view's maintainer.
         latest: The published version.
-        physical_names: Where views are read; see `Published.current`.
+        physical_names: The active version of each view; see `Published.current`.
         source: Name of the source.
         others: Its inputs from other sources.
 

@@ -1,7 +1,7 @@
 """Block tasks: the first tasks of a rebuild, which read blocks and write files for the second ones.
 
-Both go by the hash of keys: each file of a first task has batches for every part of the hashes, and
-a second task takes all batches of its own part.
+Keys are divided by their hash: each file of a first task has a batch for every bucket of hashes,
+and a second task reads all batches of its bucket.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class BlockTask(ABC):
 
     Attributes:
         scan: The archive.
-        taken: Which records are taken.
+        taken: The filter of records.
         groups: Numbers of the first block of each task, and of the one after its last.
-        buckets: Into how many parts keys are divided by their hash.
+        buckets: Number of parts into which keys are divided by their hash.
         files: Where it writes.
-        share: Of its time, how much the task takes at most.
+        share: Greatest share of its time that the task takes.
         result_schema: Schema of the result for a group.
     """
 
@@ -48,7 +48,7 @@ class BlockTask(ABC):
     result_schema: ClassVar[pa.Schema]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the groups that it is given by number; says what `group` says of each."""
+        """Processes the groups with these numbers; yields the result of `group` for each."""
         throttle = Throttle(self.share)
 
         def result_of(number: int) -> Mapping[str, Any]:
@@ -59,12 +59,12 @@ class BlockTask(ABC):
 
     @abstractmethod
     def group(self, first: int, end: int, throttle: Throttle) -> Mapping[str, Any]:
-        """Does one group of blocks.
+        """Processes one group of blocks.
 
         Args:
             first: Number of its first block.
             end: Number of the one after its last.
-            throttle: Asked now and then, to rest.
+            throttle: Called at intervals, to pause the task.
         """
 
 
@@ -73,7 +73,7 @@ class Buckets:
 
     Args:
         file: The file.
-        buckets: Into how many parts they are divided.
+        buckets: Number of parts into which they are divided.
     """
 
     def __init__(self, file: pa.RecordBatchFileWriter, buckets: int) -> None:

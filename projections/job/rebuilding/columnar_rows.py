@@ -1,10 +1,9 @@
 """Columnar decoding: records decoded a column at a time, where that is exact.
 
-The rows of many records are parsed at once. Then the text of each row is written again from its
-values, and compared with the record: where both are the same bytes, the row has exactly the table's
-columns, in the one form that has one meaning. Every other record is left to
-`projections.changes.reducer`, which says the same of those that are decoded here and takes four
-times as long.
+The rows of many records are parsed together. The text of each row is then written again from its
+values, and compared with the record: if the bytes are equal, the row has exactly the table's
+columns, in their canonical form. Every other record is left to `projections.changes.reducer`,
+which decodes any record, with the same result, in four times as long.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class ColumnarDecoder:
     def of(
         cls, plan: ViewPlan, topic: str, held: Mapping[str, BlockedKeys] | None = None
     ) -> ColumnarDecoder | None:
-        """Returns the decoder of a view; None where every record needs the reducer.
+        """Returns the decoder of a view; None if every record needs the reducer.
 
         Args:
             plan: The view.
@@ -110,7 +109,7 @@ class ColumnarDecoder:
         if own is not None and (own.keys or own.given_up):
             return None
         if topic.endswith(str(ARCHIVED_EVENTS)):
-            return None  # the commit of such a record is not when its event came to be
+            return None  # such a record has the time of its archiving, not that of its event
         decoder = cls(plan, topic)
         return decoder if decoder._whole else None
 
@@ -121,7 +120,7 @@ class ColumnarDecoder:
             batch: Records, in any order.
 
         Returns:
-            Rows, deletes, and which of the records they were made from.
+            Rows, deletes, and which of the records were decoded.
         """
         decoded = np.zeros(batch.num_rows, np.bool_)
         usable = flags(

@@ -1,11 +1,11 @@
 """Records divided by key, so that one task can take all records of some keys.
 
 The tasks read the records of blocks and write them to files of the shared folder, by the hash of
-their keys. They also write the keys that are left to the replay, with all their records, because
-the changes of the key do not decide its rows by themselves: one of its records keeps values, cannot
-be read or is of an unusual form; a row came from it with kept values; another form of it names the
-same row; or it is an event that was deleted for good. Truncates and records without a key are left
-as well.
+their keys. They also write the keys whose records are all left to the replay. Those are keys whose
+own changes do not determine their rows: a record of the key omits unchanged values, cannot be read
+or has an unusual form; a row with unchanged values moved from the key to another; the key can be
+written in another form; or it is an event that was deleted for good. Truncates and records without
+a key are left to the replay, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DIVIDED_ROWS: Final = 200_000
 
 ROW: Final = "row"
 BEGINS: Final = pa.array(["c", "d"])
-"""What says when a row was inserted, or that it was not there."""
+"""Operations that show when a row was inserted, or that it did not exist."""
 
 LEFT_KEY: Final = -1
 """Number of an entry that is no record, and names a key that is left."""
@@ -112,7 +112,7 @@ class DivideRecords(BlockTask):
         return {"file": name, "filtered": filtered, "truncated": truncated, "left": undivided}
 
     def _records(self, begin: int, end: int) -> Iterator[tuple[int, pa.RecordBatch, Integers]]:
-        """The records of blocks that count: their topic, and their numbers in the archive."""
+        """Yields the records of blocks that count, with their topic and numbers in the archive."""
         numbers = {topic: number for number, topic in enumerate(self.topics)}
         for block in self.scan.blocks[begin:end]:
             extra = [] if self.scan.only_tombstones(block) else ["source"]
@@ -139,22 +139,22 @@ class DivideRecords(BlockTask):
             facts: For a table of events, which of its records count.
             batch: The records.
             rows: Their numbers.
-            undivided: Takes the numbers of those that are left to the replay by themselves.
+            undivided: Receives the numbers of single records that are left to the replay.
 
         Returns:
-            Records with their keys and the keys that are left, and how many say nothing.
+            Records with their keys and the keys that are left, and the number of unneeded records.
         """
         keyed, truncates, tombstones, named = classified(batch)
         loose = ~tombstones & (truncates | ~named)
         undivided += rows[loose].tolist()
         usual = flags(batch.column("raw_value").is_null())
         older = keyed & usual & (versions_of(batch) < self.plan.left_to_read)
-        if self.plan.inserted_at:  # they may say when a row was inserted
+        if self.plan.inserted_at:  # they may show when a row was inserted
             older &= ~flags(pc.is_in(batch.column("op"), value_set=BEGINS))
         alone = keyed & usual
         if facts is not None:
             older |= alone & _of_no_view(facts, batch)
-            alone &= flags(pc.not_equal(batch.column("op"), "d"))  # which event, `before` says
+            alone &= flags(pc.not_equal(batch.column("op"), "d"))  # `before` names the event
         passed = tombstones | (older & ~loose)
         wanted = ~passed & ~loose
         chosen = batch.filter(pa.array(wanted))
@@ -176,7 +176,7 @@ class DivideRecords(BlockTask):
         return pa.table(blank, PART)
 
     def _left_keys(self, batch: pa.RecordBatch, readable: Flags) -> set[str]:
-        """The keys that are left for one of these records."""
+        """Returns the keys that are left because of these records."""
         if not batch.num_rows:
             return set()
         after, partial = plain(batch.column("after")), keeps(batch)
@@ -200,7 +200,7 @@ class DivideRecords(BlockTask):
         return keys_left
 
     def _other_forms(self, key: str, row: str | None) -> set[str]:
-        """The forms under which records of the same row, or ones that wait with it, may come."""
+        """Returns the forms of a key in records of its row, or in records that it blocks."""
         forms, schema = set(), self.plan.schema
         by_name = schema.by_name
         if (same := canonical(key.encode())) is not None:
@@ -231,7 +231,7 @@ def keeps(batch: pa.RecordBatch) -> Flags:
 
 
 def _of_no_view(facts: Facts, batch: pa.RecordBatch) -> Flags:
-    """Which records of a table of events say nothing to its views; see `TopicReducer`."""
+    """Returns which records of a table of events no view needs; see `TopicReducer`."""
     op = batch.column("op")
     unneeded = flags(pc.equal(op, "u"))
     if not facts.deletes:

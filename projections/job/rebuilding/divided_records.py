@@ -1,4 +1,4 @@
-"""DividedRecords: what `divide_tasks` has written, read by the keys of one part at a time."""
+"""DividedRecords: reads the files of `divide_tasks`, one bucket of keys at a time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class DividedRecords:
     """The records of a view's topics, divided by the hash of their keys.
 
     Attributes:
-        files: Where `DivideRecords` has written its files.
-        names: How those are called.
-        buckets: Into how many parts keys are divided.
+        files: Folder of the files of `DivideRecords`.
+        names: Names of these files.
+        buckets: Number of parts into which keys are divided.
         truncated: Version of the newest truncate among them; 0 if there is none.
     """
 
@@ -46,8 +46,8 @@ class DividedRecords:
 
         Args:
             bucket: The part.
-            held: What of the view waits already: its keys are left.
-            undivided: Takes the numbers of the records of keys that are left to the replay.
+            held: Quarantined keys of the view, which are left to the replay.
+            undivided: Receives the numbers of the records of keys that are left to the replay.
         """
         of_key, keys = self._keys(bucket, held, undivided)
         for portion in range(int(of_key.max(initial=-1)) + 1):

@@ -82,7 +82,7 @@ class SparkEngine:
     Args:
         session: The session.
         root: Folder of the tables.
-        share: Of their time, how much the tasks of a fold take at most.
+        share: Greatest share of their time that the tasks of a fold take.
         rows_min: See `BulkEngine`.
         addresses: Where the other stores are; None if there are none.
     """
@@ -104,7 +104,7 @@ class SparkEngine:
         self.rows_min = rows_min
 
     def ready(self, plan: ViewPlan) -> bool:
-        """Tells whether the tables of a view are as they were made; see `BulkEngine`."""
+        """Returns whether the tables of a view exist and are still empty; see `BulkEngine`."""
         return Store.TABLE not in plan.to or untouched(self._root, plan)
 
     def fold(
@@ -138,13 +138,13 @@ class SparkEngine:
         """Folds a topic to files of entries; see `BulkEngine.fold`.
 
         Args:
-            work: The topic, and which records of it.
-            folder: A folder for them, which the executors share; they are in another below it.
+            work: The topic, and the filter of its records.
+            folder: A folder that the executors share; the files are in a new folder in it.
             on_progress: Receives the number of further rows read, except for a look-up of keys.
 
         Raises:
             RebuildSpaceError: A disk is full.
-            SinkUnavailableError: Spark cannot do it.
+            SinkUnavailableError: Spark fails.
         """
         scan, groups = work.scan, grouped(work.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
@@ -208,7 +208,7 @@ class SparkEngine:
     def _commit_keys(
         self, plan: ViewPlan, work: BulkTopics, on_progress: OnProgress, part: KeyedPart
     ) -> None:
-        """Commits the rows of some keys; of a history changes, then states, as its sink does."""
+        """Commits the rows of some keys; for a history, first changes, then states."""
         on_progress(0)  # raises if the request was withdrawn: nothing is written then
         if Store.TABLE not in plan.to:
             return
@@ -232,7 +232,7 @@ class SparkEngine:
 
     @contextmanager
     def _filling(self, plan: ViewPlan, on_progress: OnProgress) -> Iterator[Path]:
-        """Gives the folder of the tasks that fill a version, with its tables locked."""
+        """Returns the folder of the tasks that fill a version, with its tables locked."""
         folder = self._root / f".{plan.name}{FILLING}"
         message = f"view {plan.name}: its version cannot be filled"
         with (
@@ -241,7 +241,7 @@ class SparkEngine:
         ):
             while not TaskFence.close_all(folder, POLL_S):  # tasks of one that was killed
                 on_progress(0)
-            on_progress(0)  # raises if it was stopped: nothing is begun then
+            on_progress(0)  # raises if the replay was stopped, before any task begins
             try:
                 yield folder
             finally:
@@ -255,7 +255,7 @@ class SparkEngine:
         files: TaskFiles,
         on_progress: OnProgress,
     ) -> Filled:
-        """Has tasks put rows aside, and commits them; deletes first, as every writer does."""
+        """Has tasks write files of rows, and commits these; deletes first, as every writer does."""
         cuts = _cut(scan, part.rows)
         task = FillRows(scan, plan, part.topic, part.rows, cuts, files, part.held, part.share)
         results = self._results(task.run, FILLED_DDL, part, cuts, files, on_progress)
@@ -300,7 +300,7 @@ class SparkEngine:
         files: TaskFiles,
         on_progress: OnProgress,
     ) -> pa.Table:
-        """Runs tasks to their end, and returns what they say."""
+        """Runs tasks to their end, and returns their results."""
         pieces = len(cuts) - 1
 
         def work() -> pa.Table:
@@ -327,7 +327,7 @@ class SparkEngine:
         number: int,
         transactions: Mapping[str, int] | None = None,
     ) -> None:
-        """Appends what tasks have put aside in one commit, unless that was done before."""
+        """Appends the files that tasks have written, in one commit, unless it exists already."""
         if not paths:
             return
         table = DeltaTable(str(self._root / name))
@@ -356,13 +356,13 @@ class SparkEngine:
         on_progress: OnProgress,
         rows: int,
     ) -> _T:
-        """Does work in Spark, and tells how far it is; what `on_progress` raises cancels it.
+        """Does work in Spark, and reports its progress; an exception of `on_progress` cancels it.
 
         Args:
             work: The work.
-            share_done: Tells which part of it is done.
+            share_done: Returns the finished share of it, 0 to 1.
             on_progress: Receives the number of further finished rows.
-            rows: How many the work has.
+            rows: Number of rows of the work.
         """
         reported = 0
 
@@ -392,7 +392,7 @@ def remove_abandoned(root: Path) -> None:
 
 @contextmanager
 def _named_errors(message: str, folder: Path) -> Iterator[None]:
-    """Names what Spark, its tasks and Delta say, without the text of any of them.
+    """Translates errors of Spark, its tasks and Delta, without their texts.
 
     Raises:
         RebuildSpaceError: A disk is full, here or on an executor.

@@ -1,7 +1,7 @@
 """Fill in tasks: newest records decoded as live delivery decodes them, and stored as rows.
 
-A result of one whole row, or of one delete, is stored for the commit; every other record is named,
-and the replay delivers it itself; see `plain_rows`.
+If a record results in one whole row or one delete, that is stored for the commit. The numbers of
+all other records are returned, and the replay delivers them itself; see `plain_rows`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILLED: Final = pa.schema(
 FILLED_DDL: Final = (
     "rows_file string, upserted bigint, deletes_file string, deleted bigint, left array<bigint>"
 )
-"""What a task says: the files that it has made, how many rows are in each, and what is left."""
+"""A task's result: its files, the number of rows in each, and the numbers of unwritten records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class FillRows:
         topic: The topic.
         rows: Numbers of the records, rising.
         cuts: Where each task begins in them, and where the last one ends.
-        files: Where rows are put aside.
-        held: What of the view waits already.
-        share: Of its time, how much the task takes at most.
+        files: Where files of rows are written.
+        held: Quarantined keys, by view.
+        share: Greatest share of its time that the task takes.
     """
 
     scan: ArchiveScan
@@ -66,7 +66,7 @@ class FillRows:
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the tasks named by number."""
+        """Processes the pieces with these numbers."""
         with self.files.at_work(), pooled_memory():
             yield from self.files.pieces(batches, FILLED, self._piece)
 

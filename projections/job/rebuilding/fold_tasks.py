@@ -1,11 +1,11 @@
 """Fold in tasks: the newest record of each key among some blocks, then among all of its records.
 
 The first task folds the records of its blocks and writes one entry for each key, by the hash of the
-key; the second task folds all entries of some hashes. They go from one to the other in files of the
-folder that both share: through Spark's shuffle they would go into the JVM and out of it twice. Both
-fold with `Fold`, so of equal versions the first record in the topic wins, as in live delivery.
-What a task has at a time are the keys of one group of blocks, or those of one part of all hashes,
-however often one of them has changed.
+key; the second task folds all entries of some hashes. The entries are passed in files of a shared
+folder, because Spark's shuffle would copy them into the JVM and out of it twice. Both tasks use
+`Fold`, so the first record in the topic wins among equal versions, as in live delivery. A task has
+in memory one entry for each key of a group of blocks, or of one bucket of hashes, regardless of how
+often the keys changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOLDED_DDL: Final = "file string"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldBlocks(BlockTask):
-    """Folds blocks of an archive; says how the file of each group is called.
+    """Folds blocks of an archive; returns the name of each group's file.
 
     Attributes:
         topic: The topic.
@@ -59,14 +59,14 @@ class FoldBlocks(BlockTask):
 
 @dataclass(frozen=True, slots=True)
 class FoldKeys:
-    """Folds the entries of the same keys to files; gives a key only where it is asked for.
+    """Folds the entries of the same keys to files; an entry has its key only if that is needed.
 
     Attributes:
         files: Where the files are written.
-        folded: Where `FoldBlocks` has written its own.
-        names: How those are called.
-        named: Keys of which the entries are wanted, and no others; None for all entries, with the
-            keys of those that keep values.
+        folded: Folder of the files of `FoldBlocks`.
+        names: Names of these files.
+        named: Only the entries of these keys are wanted; None for all entries, with the keys of
+            those that omit unchanged values.
     """
 
     files: TaskFiles
@@ -75,7 +75,7 @@ class FoldKeys:
     named: frozenset[str] | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Folds the buckets that it is given by number; says how the file of each is called."""
+        """Folds the buckets with these numbers; yields the name of each one's file."""
         with self.files.at_work(), pooled_memory():
             yield from self.files.pieces(batches, FOLDED, self._bucket)
 
@@ -110,7 +110,7 @@ class FoldKeys:
 
 
 def entries(fold: Fold) -> pa.Table:
-    """Returns what records come to as entries."""
+    """Returns the entries of records."""
     newest = fold.newest()
     parts = [] if newest is None else [_table(newest)]
     unread = sorted(fold.unread_keys)

@@ -3,9 +3,9 @@
 A task takes all records of some keys, as `divide_tasks` has divided them, decodes them as live
 delivery does, and stores the changes and states of these keys for the commit.
 
-A key is left to the replay, with all its records, if the division has said so, if one of its
-records does not come to one whole change or waits in quarantine, or if it has more changes than a
-task holds at a time.
+All records of a key are left to the replay if the division determined that, if one of them does not
+result in one whole change, if the key is quarantined, or if it has more changes than a task holds
+at a time.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class FillHistories:
         divided: Its records.
         first: The part that the first task takes.
         commit: Number of the commit of the changes.
-        files: Where rows are put aside.
-        held: What of the view waits already.
-        share: Of its time, how much the task takes at most.
+        files: Where files of rows are written.
+        held: Quarantined keys, by view.
+        share: Greatest share of its time that the task takes.
     """
 
     plan: ViewPlan
@@ -91,7 +91,7 @@ class FillHistories:
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the tasks named by number."""
+        """Processes the buckets with these numbers."""
         with self.files.at_work(), pooled_memory():
             yield from self.files.pieces(batches, HISTORIES, self._bucket)
 
@@ -164,7 +164,7 @@ class FillHistories:
         record_numbers: Integers,
         failed: list[int],
     ) -> Iterator[tuple[pa.Table, Integers]]:
-        """Decodes records by columns where that is exact, and all others by the reducer."""
+        """Decodes records by columns if that is exact, and all others by the reducer."""
         exact = np.zeros(piece.num_rows, np.bool_)
         columnar = ColumnarDecoder.of(self.plan, topic, self.held)
         if columnar is not None:

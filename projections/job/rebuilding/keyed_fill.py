@@ -1,10 +1,10 @@
 """KeyedFill: a view filled by tasks from all its records, in commits of some keys each.
 
-The records of the topics are divided once. Then the tasks of each part make the rows of its keys,
-and the part is committed; of a history first the changes, then the states, as live delivery writes
-them. Tasks that write to search or the cache commit nothing: each of their writes is guarded. Which
-keys a part has depends on the archive alone, so a fill that begins again after a kill makes the
-same parts, and leaves out the commits that are there.
+The records of the topics are divided once. The tasks of each part then compute the rows of its
+keys, and the part is committed; for a history first the changes, then the states, as in live
+delivery. Tasks that write to search or the cache commit nothing: each of their writes is guarded by
+versions. The keys of a part depend on the archive alone. A fill that begins again after a kill
+therefore has the same parts, and skips the commits that exist.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class KeyedTasks:
     """Tasks to run, one for each piece.
 
     Attributes:
-        run: Does pieces by number, in a task.
+        run: Processes pieces by number, in a task.
         result_ddl: Columns of the result, as Spark DDL.
-        pieces: How many there are.
-        files: Where their results are noted.
-        records: How many records count as done with them.
+        pieces: Number of pieces.
+        files: Where their results are stored.
+        records: Number of records that count as finished with them.
     """
 
     run: Callable[..., Any]
@@ -74,9 +74,8 @@ class KeyedPart:
     Attributes:
         number: Its number, from 1.
         files: Files of rows, by the name of the column in which tasks name them.
-        version: Of a history, the greatest log position of its changes.
-        at_us: Of a history, the greatest time at which one of them was recorded, microseconds since
-            1970, UTC.
+        version: For a history, the greatest version of its changes.
+        at_us: For a history, the greatest record time of its changes, microseconds since 1970, UTC.
     """
 
     number: int
@@ -94,7 +93,7 @@ class KeyedFill:
         work: Its records.
         groups: Numbers of the first block of each first task, and of the one after its last.
         folder: A folder that the executors share.
-        addresses: Where the store is that the tasks deliver to; None if they put rows aside.
+        addresses: Address of the store to which tasks deliver; None if they write files of rows.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  # the parts of a fill
@@ -123,7 +122,7 @@ class KeyedFill:
         """Fills the tables.
 
         Args:
-            results: Runs tasks to their end, and returns what they say.
+            results: Runs tasks to their end, and returns their results.
             commit: Writes a part unless it was written before.
         """
         work, files = self._work, self._files()
@@ -162,7 +161,7 @@ class KeyedFill:
         buckets: range,
         records: int,
     ) -> pa.Table:
-        """Makes and commits the keys of some buckets; returns what the tasks say."""
+        """Computes and commits the keys of some buckets; returns the results of the tasks."""
         files, number = self._files(), buckets.start // self._per_part + 1
         try:
             run, result_ddl = self._tasks(divided, buckets.start, number, files)
@@ -170,13 +169,13 @@ class KeyedFill:
             commit(KeyedPart(number, _files(table, files.folder), **_marks(table)))
         finally:
             if self._addresses is None:
-                files.remove()  # else the fence there tells when no task writes any more
+                files.remove()  # otherwise its fence shows when no task writes any more
         return table
 
     def _tasks(
         self, divided: DividedRecords, first: int, number: int, files: TaskFiles
     ) -> tuple[Callable[..., Any], str]:
-        """The tasks of a part, and the columns of what they return."""
+        """Returns the tasks of a part, and the columns of their results."""
         plan, work = self._plan, self._work
         common = files, work.held, work.share
         if plan.history is not None:
@@ -216,7 +215,7 @@ def _counts(results: pa.Table) -> Counter[str]:
 
 
 def _marks(results: pa.Table) -> dict[str, int]:
-    """Returns how far the changes of a history go."""
+    """Returns the greatest version and record time of a history's changes."""
     names = [name for name in ("version", "at_us") if name in results.column_names]
     return {name: pc.max(results[name]).as_py() or 0 for name in names}
 

@@ -1,12 +1,12 @@
 """Records of tables without a key, divided so that one task can take all copies of a row.
 
-Such a row comes once: its log position and its number in the transaction identify it. A record may
-have a key nevertheless, because the connector takes any unique index for one. Live delivery then
-lets later records of that key wait behind one that cannot be applied, so records with a key are
-divided by it, and all others by the identity of their row.
+Such a row is sent once: its log position and its number in the transaction identify it. A record
+may have a key nevertheless, because the connector uses any unique index as a key. In live delivery,
+a record that cannot be applied then blocks later records of that key. Records with a key are
+therefore divided by it, and all others by the identity of their row.
 
-Left to the replay are truncates, records that do not add a row, and all records of the keys of
-these.
+Truncates, records that do not add a row, and all records of the keys of these are left to the
+replay.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DivideKeyless(DivideRecords):
 
 
 def _left_keys(keys: pa.Array, named: Flags, odd: Flags) -> set[str]:
-    """Returns the keys that are left for one of these records, in each form that they may have."""
+    """Returns the keys that are left because of these records, in each of their forms."""
     keys_left = set[str]()
     for text, is_odd in zip(keys.filter(named).to_pylist(), odd[named].tolist(), strict=True):
         same = canonical(text.encode())
@@ -75,7 +75,7 @@ def _left_keys(keys: pa.Array, named: Flags, odd: Flags) -> set[str]:
 
 
 def without_row_ids(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns records with the keys that they have in their topic; NULL for the others'."""
+    """Returns records with their keys in the topic; NULL if a record has none."""
     keys = records.column("key")
     own = pc.starts_with(keys, "{")  # others that are no objects were left
     return records.set_column(
@@ -84,7 +84,7 @@ def without_row_ids(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def first_copies(records: pa.RecordBatch) -> Integers:
-    """Returns the places of the first record of each row, rising."""
+    """Returns the indices of the first record of each row, rising."""
     versions, orders = versions_of(records), integers(records.column("total_order"))
     order = np.lexsort((np.arange(len(versions)), orders, versions))
     firsts = np.ones(len(order), np.bool_)

@@ -1,10 +1,10 @@
-"""Newest rows in tasks: the rows of some keys, from all records of these.
+"""Newest rows in tasks: the rows of some keys, from all records of these keys.
 
 A row may have records in several topics: those of its table's former names, or of the table of
-events and that of archived ones. Its newest record makes it, as in live delivery; some of its
-times come from other records: see `row_times`. A key is left to
-the replay with all its records if the division has said so, if its newest record does not come to
-one whole row or one delete, or if it waits in quarantine.
+events and that of archived ones. Its newest record determines it, as in live delivery; some of its
+times are from other records, see `row_times`. All records of a key are left to the replay if the
+division determined that, if the newest one does not result in one whole row or one delete, or if
+the key is quarantined.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 if TYPE_CHECKING:
     Take = Callable[[pa.RecordBatch, Integers, list[int]], Iterator[T]]
-    """Takes records and their places, and adds the places of those that are left to a list."""
+    """Converts records, given their indices; adds the indices of unwritten ones to a list."""
 
     Taker = Callable[[str, Amended | None], Take[T]]
 
@@ -57,11 +57,11 @@ _TAKEN_AT_ONCE: Final = 32_768
 
 @dataclass(slots=True)
 class Outcome:
-    """What a task does not write.
+    """The records that a task does not write.
 
     Attributes:
         unwritten: Numbers of the records of keys that are left to the replay.
-        filtered: How many other records say nothing to the view but when a row was inserted.
+        filtered: Number of other records that show the view only when a row was inserted.
     """
 
     unwritten: list[int] = field(default_factory=list)
@@ -70,17 +70,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class NewestTask(ABC):
-    """Takes the newest records of the keys of some hashes.
+    """Processes the newest records of the keys of some buckets.
 
     Attributes:
         plan: The view.
         topics: Its topics.
         divided: Its records.
-        first: The part that the first task takes.
-        code: Digest of the code that makes the rows of events; see `EventForm.code`.
-        files: Where rows are put aside, or what is done is noted.
-        held: What of the view waits already.
-        share: Of its time, how much the task takes at most.
+        first: The bucket of the first task.
+        code: Digest of the code that converts events to rows; see `EventForm.code`.
+        files: Where files of rows, or the results of finished pieces, are written.
+        held: Quarantined keys, by view.
+        share: Greatest share of its time that the task takes.
     """
 
     plan: ViewPlan
@@ -95,7 +95,7 @@ class NewestTask(ABC):
 
     @abstractmethod
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the tasks named by number.
+        """Processes the buckets with these numbers.
 
         Raises:
             FaultError: The classes of the events are others in this process; see `TaskFiles`.
@@ -118,12 +118,12 @@ class NewestTask(ABC):
             )
 
     def made(self, number: int, taker: Taker[T], outcome: Outcome) -> Iterator[T]:
-        """Takes the newest records of the keys of one hash.
+        """Converts the newest records of the keys of one bucket.
 
         Args:
             number: The task.
-            taker: Of a topic, what takes its records.
-            outcome: Takes what is left to the replay.
+            taker: Returns the converter of a topic's records.
+            outcome: Receives the records that are left to the replay.
         """
         throttle, held = Throttle(self.share), self.held.get(self.plan.name)
         for records in self.divided.portions(self.first + number, held, outcome.unwritten):
@@ -145,7 +145,7 @@ class NewestTask(ABC):
             outcome.filtered += int((~fails & self._older(records)).sum())
 
     def _newest(self, records: pa.RecordBatch, codes: Integers) -> tuple[Integers, list[int]]:
-        """Returns the places of the newest records, and those of keys that have none."""
+        """Returns the indices of the newest records, and those of keys without one."""
         if self.plan.append_only:
             return first_copies(records), []
         counts = np.flatnonzero(~self._older(records))
@@ -153,18 +153,18 @@ class NewestTask(ABC):
         return newest, np.flatnonzero(~np.isin(codes, codes[newest])).tolist()
 
     def _older(self, records: pa.RecordBatch) -> Flags:
-        """Which records only say when a row was inserted: a snapshot replaces what they changed."""
+        """Returns which records only show when a row was inserted: a snapshot replaces the rest."""
         return versions_of(records) < self.plan.left_to_read
 
 
 @dataclass(frozen=True, slots=True)
 class FillNewest(NewestTask):
-    """Puts rows and deletes aside for the commit."""
+    """Writes files of rows and deletes for the commit."""
 
     result_ddl: ClassVar = NEWEST_DDL
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the tasks named by number; see `NewestTask`."""
+        """Processes the buckets with these numbers; see `NewestTask`."""
         with self.files.at_work(), pooled_memory():
             self.check_code()
             yield from self.files.pieces(batches, NEWEST, self._bucket)
@@ -191,14 +191,14 @@ class DeliverNewest(NewestTask):
     """Delivers rows and deletes to search or the cache; see `store_tasks`.
 
     Attributes:
-        addresses: Where the store is.
+        addresses: Address of the store.
     """
 
     addresses: StoreAddresses
     result_ddl: ClassVar = DELIVERED_DDL
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the tasks named by number; see `NewestTask`."""
+        """Processes the buckets with these numbers; see `NewestTask`."""
         with self.files.at_work(), delivery(self.plan, self.files, self.addresses) as store:
             self.check_code()
             yield from self.files.pieces(batches, DELIVERED, partial(self._bucket, store))

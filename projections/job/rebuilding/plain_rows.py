@@ -1,12 +1,12 @@
 """Plain rows: decodes records that each give one whole row or one delete.
 
-A record goes through the same delivery as in a batch of the job, into a store that only records
-what it receives. Every record with another result is named, and the replay delivers it itself, from
-all that the archive has of it. So is a record whose row does not meet an expectation: the replay
-counts it, and does what the view says.
+A record goes through the same delivery as in a batch of the job, into a store that only collects
+changes. The numbers of records with another result are returned, and the replay delivers them
+itself, from all their data in the archive. The same applies to a record whose row does not meet an
+expectation: the replay counts it, and acts as the view declares.
 
 Only the parts of a record that form a row are read: the archive has its log position in columns, as
-the reader of envelopes determined it.
+determined when the record was archived.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PlainRowDecoder:
     Args:
         plan: The view.
         topic: The topic.
-        held: What of the view waits already.
+        held: Quarantined keys, by view.
         amended: See `PlainChanges`.
     """
 
@@ -94,7 +94,7 @@ class PlainRowDecoder:
     def parts(
         self, records: pa.RecordBatch, rows: Integers, unwritten: list[int]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Decodes records by columns where that is exact, and all others by the reducer.
+        """Decodes records by columns if that is exact, and all others by the reducer.
 
         Args:
             records: Records.
@@ -136,10 +136,10 @@ class PlainChanges:
     Attributes:
         plan: The view.
         topic: The topic.
-        held: What of the view waits already.
-        planned_keys: Whether only keys are taken that are written in the form of the plan.
-        amended: Adds times that other records tell, given the numbers of the records; None if there
-            are none.
+        held: Quarantined keys, by view.
+        planned_keys: Whether only keys written in the form of the plan are accepted.
+        amended: Adds times from other records, given the numbers of the records; None if the view
+            needs none.
     """
 
     plan: ViewPlan
@@ -155,13 +155,13 @@ class PlainChanges:
         unwritten: list[int],
         made_of: Callable[[list[RowChange]], T],
     ) -> Iterator[tuple[T, Integers]]:
-        """Decodes records together; where that does not give a change for each, in halves.
+        """Decodes records together; if that does not result in a change for each, in halves.
 
         Args:
             piece: Records.
             rows: Their numbers.
             unwritten: Receives the numbers of records with another result.
-            made_of: Makes of changes what is wanted; a `ProjectionError` of it is a record's own.
+            made_of: Converts changes; raises a `ProjectionError` if one of them does not fit.
 
         Yields:
             The changes, and their records.
@@ -189,7 +189,7 @@ class PlainChanges:
         yield from self.taken(piece.slice(middle), rows[middle:], unwritten, made_of)
 
     def _changes(self, piece: pa.RecordBatch) -> list[RowChange] | None:
-        """The changes that records come to, in their order; None if any comes to something else."""
+        """Returns the changes of records, in order; None if a record has another result."""
         if piece.column("raw_value").null_count < piece.num_rows:
             return None  # it is no envelope as the connector writes it
         made = _records(piece)
@@ -203,7 +203,7 @@ class PlainChanges:
             delivery.take(self.topic, made)
             delivery.finish()
         except (CdcError, ProjectionError):
-            return None  # the replay comes to the same error, and says what it is
+            return None  # the replay gets the same error, and reports it
         if delivery.waiting or delivery.truncated:
             return None
         versions = [change.version for change in collector.changes]
@@ -212,7 +212,7 @@ class PlainChanges:
         return collector.changes
 
     def _met(self, changes: list[RowChange]) -> NDArray[np.bool_]:
-        """Which changes have rows that meet every expectation, or none."""
+        """Returns which changes have no row, or one that meets every expectation."""
         if not self.plan.expectations:
             return np.ones(len(changes), np.bool_)
         met = self.plan.inspection().met
@@ -220,7 +220,7 @@ class PlainChanges:
 
 
 class _Collector:
-    """A store that takes changes, and knows of none before."""
+    """A store that collects changes, and has no earlier ones."""
 
     def __init__(self) -> None:
         self.changes: list[RowChange] = []
@@ -237,7 +237,7 @@ class _Collector:
 
 
 def _records(piece: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Records in the form of `Record`, whose values say what a row is made of and no more."""
+    """Returns records in the form of `Record`, with values that have only the parts of a row."""
     columns = [
         piece.column("op"),
         piece.column("lsn"),

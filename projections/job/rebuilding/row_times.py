@@ -1,8 +1,8 @@
-"""Times of rows that other records than their newest ones tell.
+"""Times of rows that are not in their newest records.
 
-The time of a row's first commit is that of its newest insert, as `first_commit` says of live
-delivery. The times of an event are the earliest of its records. Both come from all records of a
-key, so the rows are amended after their newest records were decoded.
+The time of a row's first commit is that of its newest insert, as in live delivery; see
+`first_commit`. The times of an event are the earliest of its records. Both are from all records of
+a key, so they are added to the rows after their newest records were decoded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def amendment(
     codes: Integers,
     truncated: int,
 ) -> Amended | None:
-    """Returns what adds times to the rows of a view; None if their newest records tell them.
+    """Returns a function that adds times to rows; None if their newest records have them.
 
     Args:
         plan: The view.
@@ -52,7 +52,7 @@ def amendment(
 
 
 def newest_of(codes: Integers, versions: Integers) -> Integers:
-    """Returns the places of the newest records of each key, rising; the first of equal ones.
+    """Returns the indices of the newest records of each key, rising; the first of equal ones.
 
     Args:
         codes: Keys of records as numbers, in the order of their topics.

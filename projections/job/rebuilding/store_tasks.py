@@ -1,9 +1,9 @@
 """Fill of search and cache in tasks: newest records delivered to a store as live delivery does it.
 
-Each write is guarded by the version of its row, as every write to these stores is. So a task may be
-repeated, and what it writes twice changes nothing. A record that does not come to one whole row or
-one delete, or that the store refuses, is named: the replay delivers it from all that the archive
-has of its key, and quarantines it if need be.
+Each write is guarded by the version of its row, like every write to these stores. A task may
+therefore be repeated: a second write of a row has no effect. If a record does not result in one
+whole row or one delete, or the store refuses it, its number is returned. The replay then delivers
+it with all records of its key, and quarantines it if necessary.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class FillStore:
         topic: The topic.
         rows: Numbers of the records, rising.
         cuts: Where each task begins in them, and where the last one ends.
-        files: Where tasks note what is done; see `TaskFence`.
-        held: What of the view waits already.
-        addresses: Where the store is.
-        share: Of its time, how much the task takes at most.
+        files: Where tasks store the results of finished pieces; see `TaskFence`.
+        held: Quarantined keys, by view.
+        addresses: Address of the store.
+        share: Greatest share of its time that the task takes.
     """
 
     scan: ArchiveScan
@@ -67,7 +67,7 @@ class FillStore:
     share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does the tasks named by number."""
+        """Processes the pieces with these numbers."""
         with self.files.at_work(), delivery(self.plan, self.files, self.addresses) as store:
             yield from self.files.pieces(batches, DELIVERED, partial(self._piece, store))
 

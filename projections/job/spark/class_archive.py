@@ -4,9 +4,9 @@ A driver loads some twenty thousand classes; to find, parse and verify them is a
 processor time until the first batches are through. Java writes them into one file when a JVM ends
 (`-XX:ArchiveClassesAtExit`, JEP 350), which the next one maps.
 
-An archive is of use with the very Java and the very jars that it was made with, so its name tells
-them and its size, and Java compares the former again: one that does not fit is passed over. It lies
-in the Python environment whose jars it was made from and goes with it.
+An archive can be used only with the Java and the jars that it was made with. Its name therefore
+identifies them, and has its size; Java also compares them, and ignores an archive that does not
+fit. It is stored in the Python environment whose jars it was made from, and is deleted with it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _key(java_home: Path | None) -> str | None:
 
 
 def _whole(path: Path) -> bool:
-    """Whether an archive has the size that its name says: from one cut short, Java crashes."""
+    """Returns whether an archive has the size in its name: a truncated one crashes Java."""
     try:
         return path.stat().st_size == int(path.stem.rpartition("-")[2])
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a job needs from a cluster before it works there: a master, executors, one shared folder.
+"""Checks what a job needs from a cluster: a master, executors, one shared folder.
 
 Spark itself waits for executors without limit and reports that in its log only; here each wait has
 a limit.
@@ -41,7 +41,7 @@ EXECUTORS_WAIT_S: Final = 120.0
 
 TAKEN_WAIT_S: Final = 240.0
 """For a cluster to take the job: Spark copies its jars to YARN first. The supervisor waits longer,
-so that the job still says why it ended."""
+so that the job can still report why it ended."""
 
 _POLL_S: Final = 0.2
 _CONNECT_S: Final = 2.0
@@ -50,7 +50,7 @@ _DETAIL_MAX: Final = 300
 
 
 def await_master(master: str) -> None:
-    """Waits until a standalone master listens; of other clusters Spark itself says enough.
+    """Waits until a standalone master listens; for other clusters, Spark reports enough itself.
 
     Args:
         master: The setting; it may name several, one of which leads.
@@ -85,7 +85,7 @@ def addresses(master: str) -> list[tuple[str, int]]:
 
 
 def near(master: str) -> bool:
-    """Whether a standalone cluster's masters are all on this machine's loopback."""
+    """Returns whether all masters of a standalone cluster are on this machine's loopback."""
     return master.startswith(_STANDALONE) and all(
         host in {"127.0.0.1", "localhost"} for host, _ in addresses(master)
     )
@@ -93,7 +93,7 @@ def near(master: str) -> bool:
 
 @contextmanager
 def refusals(master: str) -> Iterator[None]:
-    """Names what Spark says when a cluster takes no job.
+    """Translates Spark's error if a cluster does not accept the job.
 
     Raises:
         ClusterError: It does not.
@@ -169,7 +169,7 @@ def await_executors(session: SparkSession) -> None:
 
 
 def no_executors(waited_s: float) -> NoExecutorsError:
-    """Says that the job has had no executor for so many seconds."""
+    """Returns the error of a job that has had no executor for so many seconds."""
     return NoExecutorsError(
         "the cluster gives the job no executor",
         detail=f"for {waited_s:.0f} s",
@@ -194,7 +194,7 @@ class ExecutorWatch:
         self._had_at = time.monotonic()
 
     def check(self) -> None:
-        """Looks, now and then.
+        """Checks the executors, at intervals.
 
         Raises:
             NoExecutorsError: There has been none for too long.
@@ -202,7 +202,7 @@ class ExecutorWatch:
         try:
             count = executors(self._session)
         except (Py4JError, OSError):
-            return  # the driver is ending; others say why
+            return  # the driver is ending, and its end is reported elsewhere
         now = time.monotonic()
         if count > 0:
             self._had_at = now
@@ -211,7 +211,7 @@ class ExecutorWatch:
 
 
 def shared(session: SparkSession, root: Path, source: str) -> str:
-    """Checks that every executor there is works in the driver's folder.
+    """Checks that every present executor works in the driver's folder.
 
     Args:
         session: The job's; nothing else runs in it yet, so that each executor gets a task.

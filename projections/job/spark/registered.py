@@ -20,8 +20,7 @@ def registered(config: JobConfig, tables: Mapping[str, tuple[Path, int | None]])
 
     Args:
         config: How Spark is run.
-        tables: Of each view, the folder of its table and which version of it is read; None for the
-            newest.
+        tables: For each view, the folder and version of its table; None for the newest version.
     """
     session = session_beside(config)
     for name, (folder, version) in tables.items():

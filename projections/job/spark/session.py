@@ -1,4 +1,4 @@
-"""The Spark session of the job, set for a small machine and no surprises."""
+"""The Spark session of the job, with settings for a small machine."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # of views made from others, inputs with fewer files are read without Delta's planning
+    # inputs of derived views that have fewer files are read without Delta's planning
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "128",
     # for each file that the usual one writes, Hadoop starts ten processes: readlink, chmod
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,

@@ -1,8 +1,8 @@
-"""SharedFolder: whether this machine's folder is the one that the driver means.
+"""SharedFolder: checks that a folder is the driver's, and not another one with the same path.
 
-A path says nothing: on another machine the same path may be another disk, where a task would begin
-new tables and lose what it writes. So the driver leaves a mark, and who works there looks for it.
-The driver of each source leaves its own: they share the folder, and each start makes a new mark.
+On another machine the same path may be another disk, where a task would create new tables and its
+writes would be lost. The driver therefore writes a mark, and its tasks check it. The driver of each
+source has its own mark in the shared folder, and writes a new one at each start.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class SharedFolder:
         return marked
 
     def check(self) -> None:
-        """Looks for the mark, from whatever machine this runs on.
+        """Checks the mark, on any machine.
 
         Raises:
-            FolderNotSharedError: It is not there, or is that of another driver of the source.
+            FolderNotSharedError: It is missing, or is that of another driver of the source.
         """
         try:
             mark = self._path.read_text("ascii")
@@ -56,7 +56,7 @@ class SharedFolder:
             raise not_shared(self.root, "the driver's mark is not seen")
 
     def reply(self) -> str:
-        """Leaves something for the driver to find; returns its name.
+        """Writes a reply for the driver; returns its name.
 
         Raises:
             FolderNotSharedError: The folder is not the driver's, or cannot be written.
@@ -70,10 +70,10 @@ class SharedFolder:
         return name
 
     def take(self, reply: str) -> None:
-        """Takes a reply away, as the driver.
+        """Removes a reply, as the driver.
 
         Raises:
-            FolderNotSharedError: It is not there.
+            FolderNotSharedError: It is missing.
         """
         try:
             (self.root / reply).unlink()
@@ -86,7 +86,7 @@ class SharedFolder:
 
 
 def not_shared(root: Path, seen: str) -> FolderNotSharedError:
-    """Says that machines of a cluster do not see the same folder."""
+    """Returns the error of machines in a cluster that do not see the same folder."""
     return FolderNotSharedError(
         "an executor does not work in the driver's folder",
         detail=f"{root}: {seen}",

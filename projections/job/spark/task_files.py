@@ -1,9 +1,9 @@
-"""TaskFiles: what tasks of a rebuild leave for each other and for the driver, in a shared folder.
+"""TaskFiles: files of a rebuild's tasks for each other and for the driver, in a shared folder.
 
-Spark runs a task again after a failure, may run it twice at the same time, and gives up an executor
-that still works. So each run of some work has a folder of its own, no file gets its name before it
-is whole, and no file of rows is ever replaced. What a piece came to is noted when it is done:
-another run of the same task returns that, and does not do the piece again.
+Spark runs a task again after a failure, may run it twice at the same time, and may abandon an
+executor that still works. Each run of some work therefore has its own folder, a file gets its name
+only once it is complete, and no file of rows is ever replaced. The result of a finished piece is
+stored: another run of the same task returns that result, and does not process the piece again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TaskFiles:
     """The files of one run of some work.
 
     Attributes:
-        folder: Where they are. Its name is of this run alone: an executor that does not see it has
+        folder: Their folder. Its name is unique to this run: an executor that does not see it has
             another folder at this path.
     """
 
@@ -48,17 +48,17 @@ class TaskFiles:
 
     @classmethod
     def made(cls, parent: Path, name: str | None = None) -> TaskFiles:
-        """Makes a folder, as the driver; with a name that no other has unless one is given."""
+        """Creates a folder, as the driver; with a unique name unless one is given."""
         folder = parent / (name or uuid4().hex)
         folder.mkdir(parents=True)
         return cls(folder)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Makes what is raised in a task one that the driver can read, without a row's values.
+        """Converts errors of a task to one that the driver can read, without a row's values.
 
         Raises:
-            FaultError: For whatever was raised; or this executor does not see the folder.
+            FaultError: An error was raised, or this executor does not see the folder.
         """
         try:
             self._check()
@@ -80,15 +80,15 @@ class TaskFiles:
         schema: pa.Schema,
         do: Callable[[int], Mapping[str, Any]],
     ) -> Iterator[pa.RecordBatch]:
-        """Does the pieces that a task is given by number, unless another run of it has done them.
+        """Processes the pieces with some numbers, unless another run has finished them.
 
         Args:
             batches: The numbers.
-            schema: Of what a piece comes to.
-            do: Does one.
+            schema: Schema of a result.
+            do: Processes a piece; returns its result.
 
         Yields:
-            What each came to.
+            The result of each piece.
         """
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -100,7 +100,7 @@ class TaskFiles:
 
     @contextmanager
     def writing(self, schema: pa.Schema) -> Iterator[tuple[str, pa.RecordBatchFileWriter]]:
-        """Gives the name of a new file and what writes it; it has that name once it is whole."""
+        """Returns the name of a new file and its writer; it gets that name once it is complete."""
         name = f"{uuid4()}.arrow"
         with (
             self._drafted(self.folder / name) as draft,
@@ -109,12 +109,12 @@ class TaskFiles:
             yield name, file
 
     def done(self, pieces: int) -> float:
-        """Returns which part of so many pieces is done."""
+        """Returns the finished share of so many pieces, 0 to 1."""
         finished = sum(1 for _ in self.folder.glob(f"*{_DONE}"))
         return min(1.0, finished / pieces) if pieces else 0.0
 
     def remove(self) -> None:
-        """Removes them all, as far as they can be."""
+        """Removes all files, as far as possible."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check(self) -> None:
@@ -146,15 +146,15 @@ class TaskFiles:
 
 
 def disk_full(error: BaseException) -> bool:
-    """Whether an error says that a disk, or a quota on it, is full."""
+    """Returns whether an error means that a disk, or a quota on it, is full."""
     known = isinstance(error, OSError) and error.errno in _FULL
     return known or any(text in str(error) for text in _FULL_TEXT)
 
 
 def space_error(folder: Path) -> RebuildSpaceError:
-    """Says that a disk is full that holds files of a rebuild, on the machine where this runs."""
+    """Returns the error of a full disk with files of a rebuild, on this machine."""
     return RebuildSpaceError(
-        "a disk is full that holds files of a rebuild",
+        "the disk with files of a rebuild is full",
         detail=f"{folder.parent}, on {socket.gethostname()}",
         hint="free space there, or raise the quota; the same headwater view rebuild then resumes",
     )

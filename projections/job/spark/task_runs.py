@@ -31,7 +31,7 @@ class TaskRuns:
 
     Attributes:
         session: The session.
-        name: What the work is, for Spark's log and for threads.
+        name: Name of the work, for Spark's log and for threads.
         pool: The scheduler pool of its tasks.
     """
 
@@ -48,7 +48,7 @@ class TaskRuns:
 
         Args:
             work: The work; it runs in a thread of its own.
-            look: Called several times a second meanwhile.
+            look: Called several times a second during the work.
         """
         context: Any = self.session.sparkContext
         group = f"{self.name} {uuid4()}"
@@ -72,7 +72,7 @@ class TaskRuns:
 
 
 def slots_of(session: SparkSession) -> int:
-    """How many tasks the executors that there are can run at once, the driver's own included."""
+    """Returns how many tasks the present executors can run at once, the driver's included."""
     # public in Scala only; Spark's default parallelism is two where there is one core
     context = session.sparkContext._jsc.sc()  # noqa: SLF001
     profile = context.resourceProfileManager().defaultResourceProfile()
@@ -80,7 +80,7 @@ def slots_of(session: SparkSession) -> int:
 
 
 def tasks_at_once(session: SparkSession, share: float = 1.0) -> int:
-    """How many tasks of bulk work may run at once: one slot at least is left to live batches."""
+    """Returns how many tasks of bulk work may run at once, leaving a slot to live batches."""
     slots = slots_of(session)
     return max(1, min(slots - 1, round(slots * share)))
 

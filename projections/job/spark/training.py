@@ -1,4 +1,4 @@
-"""What a job does, in small and without a server: its JVM ends having loaded a job's classes.
+"""Does on a small scale what a job does, without a server, so that its JVM loads a job's classes.
 
 Run as a program by `class_archive.make`, with a folder to work in, the archive, the home of Java
 and the jars.

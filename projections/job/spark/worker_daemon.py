@@ -1,12 +1,12 @@
-"""Spark's daemon of Python workers, with what our tasks need loaded before it forks.
+"""Spark's daemon of Python workers, which imports the modules of our tasks before it forks.
 
-Spark forks each worker from a small daemon, and what a task needs is imported in the worker: pandas
-and the clients of the stores take three seconds of processor time and 100 MiB, in each worker
-again. Here the daemon loads them once, and its workers share the pages.
+Spark forks each worker from a small daemon, and each worker imports its own modules: pandas and the
+clients of the stores take three seconds of processor time and 100 MiB in every worker. This daemon
+imports them once, and its workers share the pages.
 
-Spark itself loads nothing before the fork as a library may start threads, which a fork does not
-copy. Of ours OpenBLAS and the jemalloc of Arrow and of deltalake would; the session's settings tell
-them not to, so the daemon has one thread when it forks.
+Spark itself loads nothing before the fork, because a library may start threads, which a fork does
+not copy. OpenBLAS and the jemalloc of Arrow and of deltalake would; the session's settings prevent
+that, so the daemon has one thread when it forks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOADED: Final = (
 
 
 def load() -> None:
-    """Imports what tasks need, with one thread; what is loaded is never looked at again."""
+    """Imports the modules of tasks, with one thread, and excludes them from garbage collection."""
     for module in _LOADED:
         importlib.import_module(module)
     # the collector would write into each page that it looks at, and the worker get its own copy

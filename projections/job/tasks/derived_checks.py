@@ -101,7 +101,7 @@ class DerivedChecksTask(BackgroundTask):
         latest, physical_names = published.latest(), published.current()
         if latest is None:
             return CheckAnswer(compared=True)
-        # of its own, by Delta's own reader: what is verified was made from what the other one reads
+        # a separate one with Delta's own reader, independent of the one that computed the view
         maintainer = DerivedMaintainer(
             tables, view, TableVersions(self._session, tables, files_max=0)
         )

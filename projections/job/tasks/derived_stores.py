@@ -128,7 +128,7 @@ class DerivedStoreTask(BackgroundTask):
         self._file = delivered_file(spec.config, store)
         self._had = delivered(spec.config, store)
         self._renewals = Renewals(spec.config)
-        self._prepared: dict[str, str] = {}  # forms for which this has seen to a place, by view
+        self._prepared: dict[str, str] = {}  # the forms for which the store was prepared, by view
         self._at: dict[str, _StoreState] = {}
         self._quarantine = StoreQuarantine(spec.config.ledger, store)
         self._look_at = 0.0
@@ -226,7 +226,7 @@ class DerivedStoreTask(BackgroundTask):
         )
         after = None if renewal is not None else _after(had, wanted)
         if had is not None and had.place != place:
-            _log.warning("a view has lost its place", view=view.name, store=str(self._store))
+            _log.warning("a view was lost by a store", view=view.name, store=str(self._store))
             self._withdraw([view.name])
         if had is None or after is None or after < wanted.version:
             if after is None and had is not None and had.place == place:
@@ -311,7 +311,7 @@ class DerivedStoreTask(BackgroundTask):
                 if mark is None:
                     self._prepared.pop(plan.name)
                     raise IndexLostError(
-                        f"view {plan.name} has lost its place in {self._store}",
+                        f"view {plan.name} was lost by {self._store}",
                         hint="the job creates and fills it again",
                     )
                 return mark

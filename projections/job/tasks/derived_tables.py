@@ -329,7 +329,7 @@ class DerivedTablesTask(BackgroundTask):
         return made
 
     def _require_declared(self, view: DerivedView) -> None:
-        """Refuses a view with an input that is no longer declared: it would wait for ever.
+        """Refuses a view with an input that is no longer declared: it would wait forever.
 
         Raises:
             ViewQueryError: An input is not declared.
@@ -341,8 +341,8 @@ class DerivedTablesTask(BackgroundTask):
         if gone and spec.declared_derived and spec.views:
             raise ViewQueryError(
                 f"view {view.name} reads {gone[0]}, which is not declared any more",
-                hint=f"headwater view rebuild {view.name.partition('.')[0]} makes it by the query"
-                " that is declared now",
+                hint=f"headwater view rebuild {view.name.partition('.')[0]} computes it by its"
+                " present query",
             )
 
     def _forget(self) -> None:

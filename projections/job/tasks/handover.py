@@ -123,7 +123,7 @@ class HandoverTask(BackgroundTask):
             ) as error:
                 if not self._stopped.is_set():
                     code = getattr(error, "code", type(error).__name__)
-                    _log.warning("a version is left to the next turn", error=code)
+                    _log.warning("a version is not adopted yet", error=code)
                 self._tables.give_up()
 
     def _take_over(self) -> None:
@@ -142,7 +142,7 @@ class HandoverTask(BackgroundTask):
                 return
             self._spec = replace(self._spec, plans=(plan, *self._spec.plans))
             self._adopted(self._spec)
-            _log.info("a version goes on with the others", version=plan.name)
+            _log.info("a version is adopted", version=plan.name)
 
     def _fits(self, plan: ViewPlan) -> bool:
         """Returns whether the running queries read the version's topics."""

@@ -87,7 +87,7 @@ class PositionsTask(BackgroundTask):
         spec: The job.
         tables: Detects that its views have to be bound again.
         committed: Returns the offsets that a store's query has finished; None while it is down.
-        kept: Returns the views of a store's batches; adopted versions join them.
+        active_plans: Returns the views of a store's batches, with adopted versions.
         derived: Returns the positions of derived views in each store.
     """
 
@@ -253,7 +253,7 @@ class PositionsTask(BackgroundTask):
             self._group.sample(position, ends)
             for plan in self._active_plans(Store.TABLE):
                 if plan.name not in self._tables_since:
-                    continue  # it comes just now
+                    continue  # it arrives at this moment
                 late = seen.late(plan, Store.TABLE) or seen.swept_later(plan, Store.TABLE)
                 if late or position is None:
                     self._whole.pop(plan.name, None)

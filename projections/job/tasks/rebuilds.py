@@ -75,7 +75,7 @@ class RebuildServer(BackgroundTask):
                     if self._stopped.is_set():
                         return
                     self._do(place, id_)
-            except OSError as error:  # no room, as a rule: live views need the job all the same
+            except OSError as error:  # usually the disk is full: live views still need the job
                 _log.warning("a rebuild cannot be answered", kind=kind_and_place(error))
                 self._stopped.wait(PAUSE_S)
 

@@ -49,7 +49,7 @@ class StableTablesTask(BackgroundTask):
             try:
                 self.round()
             except (OSError, msgspec.MsgspecError) as error:
-                logger.warning("what is published cannot be read: %s", type(error).__name__)
+                logger.warning("published versions cannot be read: %s", type(error).__name__)
 
     def round(self) -> None:
         """Updates every stable table that is behind its published version."""
@@ -74,7 +74,7 @@ class StableTablesTask(BackgroundTask):
         except (ProjectionError, DeltaError, OSError) as error:
             why = error.code if isinstance(error, ProjectionError) else type(error).__name__
             if self.failing.get(view) != why:
-                logger.warning("view %s keeps what its stable path shows: %s", view, why)
+                logger.warning("stable path of view %s is not updated: %s", view, why)
             self.failing[view] = why
             return
         self.failing.pop(view, None)
