@@ -1,4 +1,4 @@
-"""Room: how much of a store a version of a view uses, and how much is free for another one."""
+"""Capacity: how much of a store a version of a view uses, and how much is free for another one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Small tables: a change is merged in memory, and the table is written whole.
+"""Small tables: changes are merged in memory, and the complete table is overwritten.
 
-A merge by Delta plans joins and rewrites the file that holds a changed row: 20 ms of processor time
-for a table of a hundred rows, and each batch merges every table that it changes. A table that lies
-in little space is read, changed and overwritten in a third of that. The commit is one as before,
-with the same rows in it.
+A merge by Delta plans joins and rewrites the files of changed rows, which takes 20 ms of processor
+time even for a table of a hundred rows; and each batch merges every table that it changes. A small
+table is read, changed and overwritten in a third of that time. The result is the same: one commit
+with the same rows.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def small_rows(
 ) -> pa.Table | None:
     """Returns the rows of a table that can be overwritten; None if Delta has to merge.
 
-    Delta merges a table that is large, one whose changes other views are made from (they would see
-    every row as changed), one whose rows keep their earliest times, and one whose keys have a kind
-    that Python compares in another way.
+    Delta must merge a table that is large, that derived views read by its changes (they would see
+    every row as changed), whose rows keep their earliest times, or whose keys have a kind that
+    Python compares differently.
 
     Args:
         plan: The view.
@@ -69,11 +69,11 @@ def merged(
     Args:
         plan: The view.
         current: The table's rows.
-        rows: Upserts, at most one of a key.
-        gone: Deletes, keys with versions, none of them of a key that is upserted.
+        rows: Upserts, at most one for each key.
+        gone: Deletes, as keys with versions; none has the key of an upsert.
 
     Returns:
-        The rows then, None if nothing changes; and how many of the upserts are among them.
+        The merged rows, None if nothing changes; and the number of upserts among them.
     """
     numbers = {key: number for number, key in enumerate(_keys(plan, current))}
     versions = current[VERSION_COLUMN].to_pylist()

@@ -1,6 +1,6 @@
-"""Copies a source table out: ranges of its blocks, as batches of rows of a view's table.
+"""Copies a source table: ranges of its blocks, as batches of rows of a view's table.
 
-Sessions on one exported snapshot copy ranges side by side, on whatever machines they are.
+Sessions on one exported snapshot copy ranges in parallel, also on several machines.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SourceCopy:
         """Refuses a table that has other columns than the view.
 
         Raises:
-            LoadFailedError: It has.
+            LoadFailedError: The columns differ.
         """
         table = self.plan.schema.table
         described = catalog.describe(connection, [table], self.rules).get(table)
@@ -161,8 +161,8 @@ def divided(relations: Sequence[tuple[str, str, int, bool]], step: int) -> list[
     """Divides tables into pieces of so many blocks; small ones share a piece.
 
     Args:
-        relations: Schema, name and number of blocks of each table, and whether it has blocks at
-            all: a foreign table is a piece of its own.
+        relations: Schema, name and number of blocks of each table, and whether it has blocks: a
+            foreign table has none, and is a piece of its own.
         step: Blocks of a piece.
     """
     pieces: list[Piece] = []
@@ -261,7 +261,7 @@ def _csv_type(column: Column) -> pa.DataType:
 
 
 def _expression(column: Column) -> sql.Composable:
-    """Returns what to copy of a column; COPY itself prints a value as its type does."""
+    """Returns the expression to copy for a column; COPY prints a value as its type does."""
     if column.treatment is not None or column.kind is ColumnKind.BYTES:
         return expression.as_text(column)
     form = _TIME if column.kind is ColumnKind.TIME else "{}"

@@ -48,8 +48,8 @@ class HistoryCheck:
         """Yields, for each part of the keys, those whose states differ.
 
         Yields:
-            By a text of the key, a document that has it, and what differs: columns, or bounds of
-            states. Nothing while the states are being made by other columns than they were.
+            By the text of the key, a document with the key, and the differing columns or bounds of
+            states. Nothing while the states are recomputed because columns changed.
 
         Raises:
             SinkUnavailableError: A table cannot be read, or was replaced meanwhile.

@@ -1,8 +1,8 @@
 """States of many keys at once, from all their changes as Arrow columns.
 
 The rules are those of `projections.stores.delta.history.states`, for histories whose rows count
-from their commit. Every function takes the changes of each key as a whole: nothing is known of a
-key beside them, and nothing has ended all rows at once.
+from their commit. Every function gets all changes of each key. It expects no stored states, and no
+sweeps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def known_changes(keys: Integers, versions: Integers, at_us: Integers) -> Intege
     """Returns the order of changes by key and log position, without repeated copies.
 
     A copy of a change counts only if it was recorded earlier than every copy before it in the
-    topic, as where each is applied by itself.
+    topic, as if the copies were applied one by one.
 
     Args:
         keys: The key of each change as a number; changes are in the order of their topic.
@@ -51,7 +51,7 @@ def known_changes(keys: Integers, versions: Integers, at_us: Integers) -> Intege
         at_us: When they were recorded, microseconds since 1970, UTC.
 
     Returns:
-        Their places. Copies that count follow each other, the earliest recorded one last.
+        Their indices. Copies that count follow each other, the one recorded first is last.
     """
     order = np.lexsort((versions, keys))
     copies = _same(keys[order]) & _same(versions[order])
@@ -111,7 +111,7 @@ def states_of(form: HistoryForm, changes: pa.Table, keys: Integers) -> pa.Table:
 
 
 def _steps(keys: Integers, versions: Integers, at_us: Integers) -> tuple[Integers, Integers]:
-    """Returns the changes that count, and since when; see `states.steps`."""
+    """Returns the changes that count, and the time from which each counts; see `states.steps`."""
     newest = np.flatnonzero(np.append(~(_same(keys) & _same(versions)), True)[: len(keys)])
     keys, since_us = keys[newest], at_us[newest]
     later = _same(keys) & (since_us[:-1] > since_us[1:])
@@ -123,7 +123,7 @@ def _steps(keys: Integers, versions: Integers, at_us: Integers) -> tuple[Integer
 
 
 def _same_rows(form: HistoryForm, changes: pa.Table, one: Integers, other: Integers) -> Flags:
-    """Whether rows are one state, as `Rule.same` has it."""
+    """Returns whether rows form one state, as defined by `Rule.same`."""
     differs, may_differ = np.zeros(len(one), np.bool_), np.zeros(len(one), np.bool_)
     for name in form.rule.tracked:
         column = form.plan.schema.by_name[name]
@@ -147,7 +147,7 @@ def _same_rows(form: HistoryForm, changes: pa.Table, one: Integers, other: Integ
 
 
 def _same(sorted_values: Integers) -> Flags:
-    """Whether each value is that of the next one."""
+    """Returns whether each value equals the next one."""
     same: Flags = sorted_values[1:] == sorted_values[:-1]
     return same
 

@@ -75,7 +75,7 @@ class HistorySink(TableSink):
             states = self._create(plan.name, form.states_schema, [CURRENT])
             changes = self._create(f"{plan.name}.changes", form.changes_schema)
             if loses(states, form.states_schema, plan.older_names):
-                _set(states, {UNMERGED: "true"})  # until it is done, by any process
+                _set(states, {UNMERGED: "true"})  # until a process has recomputed the states
             reshape(states, form.states_schema, plan.older_names)
             reshape(changes, form.changes_schema, plan.older_names)
             if needs_recompute(self._states(form)):

@@ -37,8 +37,8 @@ class HistoryChange(msgspec.Struct, frozen=True, gc=False):
         at_us: Time of its commit, or of the read; microseconds since 1970, UTC.
         row: Values by column; None for a delete.
         sequence_us: The row's own time; None for a delete, or if the commit time counts.
-        inserted: Whether the log says that there was no earlier row (an insert) or that there was
-            one (an update, a delete); None if it does not say.
+        inserted: Whether the log shows that there was no earlier row (an insert) or that there was
+            one (an update, a delete); None if it does not show that.
     """
 
     version: int
@@ -235,7 +235,7 @@ class _Timeline:
         return True
 
     def place(self, change: HistoryChange, at_us: int) -> None:
-        """Adds a change at its place."""
+        """Inserts a change in order."""
         since_us = self._rule.since_us(change, at_us)
         if self._deleted_us is not None:
             since_us = max(since_us, self._deleted_us)
@@ -267,7 +267,7 @@ class _Timeline:
 def _believe(
     states: list[HistoryState], new_states: list[HistoryState], at_us: int, version: int
 ) -> None:
-    """Replaces what was known from some time on by new states."""
+    """Replaces the recorded states by new ones, from a record time on."""
     before = {
         (state.version, state.valid_from_us, state.valid_to_us): state
         for state in states
