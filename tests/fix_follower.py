@@ -147,9 +147,7 @@ def follower(
             schemas = catalog.describe(connection, captured.spec.tables)
         plans = plan_views(wanted, schemas)
         places = kafka_bootstrap, captured.database, captured.spec.slot, tmp_path / "home"
-        made.append(
-            Follower(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans))
-        )
+        made.append(Follower(JobSpec(JobConfig(name, *places, cache_url, search_url, ()), plans)))
         made[-1].start()
         return made[-1]
 
