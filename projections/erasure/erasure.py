@@ -152,10 +152,13 @@ class Erasure:
         """Removes earlier versions; all views must be published in their present state.
 
         Raises:
+            QuarantineDownError: The database does not answer.
             SinkError: A place cannot be read or written.
             StableTableError: A stable path cannot be updated.
         """
         erased = [self._past_of_archive(), *self._past_of_tables()]
+        with quarantine_table.connect(self._spec.config.ledger) as connection:
+            quarantine_table.vacuum(connection)  # rows of derived views were released meanwhile
         search = self._places(Store.SEARCH)
         if search:
             with closing(SearchEngine(self._spec.config.search_url)) as engine:

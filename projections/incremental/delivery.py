@@ -29,9 +29,10 @@ from projections.errors import FeedLostError, SinkUnavailableError
 from projections.incremental.row_form import DerivedForm, derived_plan, key_of, misnamed, row_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from foundation.errors import PlatformError
     from projections.changes.sink import Sink
     from projections.definition.views import DerivedView, Store
     from projections.incremental.row_form import KeyText
@@ -177,14 +178,24 @@ class DerivedDelivery:
             changes = [change for change, error in errors if error is None]
         applied = sink.apply(self.plan, changes) + Applied(refused=apart)
         refused = [
-            RefusedRow(key_text(each.change.key), each.change.version, each.error)
-            for each in applied.refused
+            RefusedRow(key_text(change.key), change.version, error)
+            for change, error in self._still_stored(sink, applied.refused)
         ]
         if self.quarantined:
             keys = {key_text(change.key) for change in changes} & self.quarantined
             delivered.written |= keys - {each.key for each in refused}
         delivered.refused += refused
         delivered.applied += applied
+
+    def _still_stored(
+        self, sink: Sink, refused: Sequence[Refused]
+    ) -> Iterator[tuple[RowChange, PlatformError]]:
+        """Yields the refused changes without the deletes of rows that the store does not have."""
+        deletes = [each.change.key for each in refused if each.change.row is None]
+        stored = dict(zip(deletes, sink.stored(self.plan, deletes), strict=True)) if deletes else {}
+        for each in refused:
+            if each.change.row is not None or stored[each.change.key].documents:
+                yield each.change, each.error
 
     def changes(self) -> Iterator[list[RowChange]]:
         """Yields the changes or rows to write, in parts.

@@ -448,8 +448,18 @@ def erase(
     """
     with translated_errors():
         removed = connection.execute(_ERASE, (source, topic, sorted(keys), through)).rowcount
-        connection.execute(_VACUUM)  # the table's file keeps dead rows until then
+    vacuum(connection)
     return removed
+
+
+def vacuum(connection: Connection) -> None:
+    """Removes dead rows from the table's file.
+
+    Raises:
+        QuarantineDownError: The database does not answer.
+    """
+    with translated_errors():
+        connection.execute(_VACUUM)
 
 
 def halt(address: LedgerAddress, view: str, error: ProjectionError) -> None:

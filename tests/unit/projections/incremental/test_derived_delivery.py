@@ -188,14 +188,19 @@ def test_a_key_that_is_null_has_a_name_of_its_own(tmp_path: Path) -> None:
 
 
 class Choosy(MemorySink):
-    """A store that cannot hold rows with these keys."""
+    """A store that refuses changes of these keys, and deletes only if asked."""
 
-    def __init__(self, *keys: int) -> None:
+    def __init__(self, *keys: int | None) -> None:
         super().__init__()
-        self.unholdable = set(keys)
+        self.unholdable: set[int | None] = set(keys)
+        self.deletes = True
 
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
-        apart = [each for each in changes if each.row and each.key[0] in self.unholdable]
+        apart = [
+            each
+            for each in changes
+            if each.key[0] in self.unholdable and (each.row or not self.deletes)
+        ]
         refused = tuple(Refused(each, UnholdableValueError("too long")) for each in apart)
         return super().apply(plan, [c for c in changes if c not in apart]) + Applied(
             refused=refused
@@ -233,6 +238,21 @@ def test_a_retry_writes_the_present_rows_of_its_keys_and_no_others(tmp_path: Pat
     assert {'{"id":null}', '{"id":3}'} == delivered.written
     assert [None, 4] == sorted((row["id"] for row in stored(sink)), key=bool)
     assert 2 == delivered.applied.upserted + delivered.applied.deleted
+
+
+def test_a_refused_delete_counts_only_if_the_store_has_the_row(tmp_path: Path) -> None:
+    kept, sink = Kept(tmp_path), Choosy(1)
+    kept.write(10, {"id": 1}, {"id": 2}, replaces_all=True)
+    first = DerivedDelivery(tmp_path, PLAN, kept.version, 10, None).deliver(sink)
+    at = kept.version
+    kept.write(11, {"id": 1, "_deleted": True}, {"id": 2, "_deleted": True})
+    sink.unholdable, sink.deletes = {1, 2}, False
+
+    waiting = frozenset(each.key for each in first.refused)
+    second = DerivedDelivery(tmp_path, PLAN, kept.version, 11, at, waiting).deliver(sink)
+
+    assert ['{"id":2}'] == [each.key for each in second.refused]
+    assert {'{"id":1}'} == second.written
 
 
 def test_a_delivery_ends_early_if_too_many_rows_are_refused(tmp_path: Path) -> None:
