@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 WORK = """
 import gc, orjson, os, sys
 from pathlib import Path
+from zipimport import zipimporter
 import pyarrow as pa
 from projections.job.spark.session import start_session
 from projections.planning.job_config import JobConfig
@@ -26,12 +27,14 @@ spark = start_session(config)
 def told(batches):
     daemon = Path(f"/proc/{os.getppid()}")
     yield pa.RecordBatch.from_pydict({
+        "archives": [[place for place, finder in sys.path_importer_cache.items()
+                      if isinstance(finder, zipimporter)]],
         "loaded": ["projections.stores.opensearch.sink" in sys.modules],
         "frozen": [gc.get_freeze_count()],
         "daemon": [(daemon / "cmdline").read_bytes().replace(b"\\0", b" ").decode()],
         "threads": [[(task / "comm").read_text() for task in (daemon / "task").iterdir()]],
     })
-ddl = "loaded boolean, frozen long, daemon string, threads array<string>"
+ddl = "archives array<string>, loaded boolean, frozen long, daemon string, threads array<string>"
 (row,) = spark.range(1, numPartitions=1).mapInArrow(told, ddl).collect()
 print(orjson.dumps(row.asDict()).decode())
 """
@@ -44,6 +47,7 @@ def test_a_worker_is_forked_from_one_thread_that_has_loaded_what_it_needs(tmp_pa
 
     told = orjson.loads(done.stdout.splitlines()[-1])
 
+    assert [] == told["archives"]  # Spark's own code is imported from what is installed
     assert told["loaded"]
     assert told["frozen"] > 10_000
     assert "projections.job.spark.worker_daemon" in told["daemon"]
