@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ PACKAGES = ("foundation", "cdc", "eventstore", "projections", "headwater", "exam
 CODE = re.compile(r"HW-[A-Z]?\d{2}[\dX]")  # X: the family that such codes belong to
 
 
+@cache
 def declared_codes() -> list[tuple[str, str]]:
     """(code, class) of every class body that assigns ``code``."""
     found = []
@@ -28,9 +30,14 @@ def declared_codes() -> list[tuple[str, str]]:
 
 
 def codes_of(node: ast.ClassDef) -> list[str]:
-    assigned = (item for item in node.body if isinstance(item, ast.Assign | ast.AnnAssign))
-    named = (item for item in assigned if re.match(r"code\b", ast.unparse(item)))
-    return [item.value.value for item in named if isinstance(item.value, ast.Constant)]
+    found = []
+    for item in node.body:
+        match item:
+            case ast.Assign([ast.Name("code")], ast.Constant(code)):
+                found.append(code)
+            case ast.AnnAssign(ast.Name("code"), value=ast.Constant(code)):
+                found.append(code)
+    return found
 
 
 def test_every_error_code_means_one_thing():

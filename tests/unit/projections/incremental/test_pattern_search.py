@@ -71,6 +71,7 @@ def test_places_are_those_of_which_all_comparisons_hold(data: st.DataObject) -> 
     assert (fitting[: count + 1] if len(fitting) > count else []) == list(found)
 
 
+@pytest.mark.no_cover  # a million rows would take twice their time
 def test_a_million_rows_of_one_group_cost_a_few_lookups_each() -> None:
     """All of them lie within the time of the first, and none is from another country."""
     rows_of_it = GroupRows(
