@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import py4j
+import py4j  # type: ignore[import-untyped]
 import pyspark
 
 from projections.job.spark.worker_daemon import without_archives
