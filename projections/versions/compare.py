@@ -286,8 +286,7 @@ def _in_tables(config: JobConfig, pair: _Pair) -> VersionDifference:
 class _Passing:
     """Excludes the rows of a version's table that the other version lacks by definition.
 
-    A large table is read several times, one range of keys at a time; excluded rows are counted the
-    first time.
+    A table may be read twice, the second time in part; excluded rows are counted the first time.
     """
 
     def __init__(

@@ -1,15 +1,17 @@
 """TableDifference: compares two versions of one table, or of two tables, row by row.
 
 Files that both versions share have the same rows in both, so only the other files are read: those
-written in between. Rows are matched by key, one part of the keys at a time, so memory is bounded
-regardless of the number of changes.
+written in between. They are read twice at most, however many rows there are: once to hash each row,
+which leaves the keys whose rows may differ (`suspect_keys`), and once more for the rows of these
+keys, which are compared exactly. These rows are matched one part of the keys at a time, so memory
+is bounded regardless of the number of changes.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +20,11 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from projections.common.delta_log import plain
+from projections.common.spill_file import SpillFile
 from projections.definition.columns import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.errors import SinkUnavailableError
+from projections.stores.delta.row_hashes import RowHashes
+from projections.stores.delta.suspect_keys import SuspectKeys, by_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,8 +32,10 @@ if TYPE_CHECKING:
 
     import pyarrow.dataset as ds
 
+    from projections.stores.delta.row_hashes import Hashes
+
 ROWS_AT_ONCE: Final = 500_000
-"""Approximate number of rows of both versions in memory at a time."""
+"""Approximate number of differing rows of both versions in memory at a time."""
 
 _NOT_A_NUMBER: Final = "NaN"
 
@@ -144,15 +151,23 @@ def compare_sides(
         )
         if not columns and not keys:
             return difference
-        parts = 1 + (before.count(shared) + after.count(shared)) // ROWS_AT_ONCE
-        for part in range(parts):
-            comparison = _Comparison(difference, tuple(columns), examples_max)
-            read = list(keys), columns, shared, (part, parts)
-            for key, row in before.rows(*read):
-                comparison.before(key, row)
-            for key, row in after.rows(*read):
-                comparison.after(key, row)
-            comparison.end()
+        read = _Read(tuple(keys), tuple(columns), shared, RowHashes())
+        suspects = SuspectKeys(before.hashes(read), after.hashes(read))
+        if not suspects.rows:
+            return difference
+        parts = 1 + suspects.rows // ROWS_AT_ONCE
+        with ExitStack() as stack:
+            sides = [
+                stack.enter_context(closing(_SuspectRows(side, read, suspects, parts)))
+                for side in (before, after)
+            ]
+            for part in range(parts):
+                comparison = _Comparison(difference, read.columns, examples_max)
+                for key, row in sides[0].part(part):
+                    comparison.before(key, row)
+                for key, row in sides[1].part(part):
+                    comparison.after(key, row)
+                comparison.end()
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkUnavailableError(
             "a version of a table cannot be read",
@@ -218,48 +233,111 @@ class _Version:
         self._table = DeltaTable(str(side.path), version=side.version)
         self.columns = [each.name for each in self._table.schema().fields]
         actions = pa.table(self._table.get_add_actions(flatten=True))
-        rows = actions["num_records"].to_pylist()
-        # by the full name: a file with a deletion vector is not equal to the file without it
-        self._rows = dict(zip(actions["path"].to_pylist(), rows, strict=True))
         self.plain = plain(self._table)
-        self.files = frozenset(self._rows) if self.plain else frozenset[str]()
+        # by the full name: a file with a deletion vector is not equal to the file without it
+        paths: list[str] = actions["path"].to_pylist() if self.plain else []
+        self.files = frozenset(paths)
 
-    def count(self, without: frozenset[str]) -> int:
-        """Estimates the number of rows in other files than the given ones."""
-        return sum(rows or 0 for name, rows in self._rows.items() if name not in without)
+    def hashes(self, read: _Read) -> Iterator[tuple[Hashes, Hashes]]:
+        """Reads all rows; yields hashes of their keys and of the rows, some thousand at a time."""
+        for given in self._batches(read):
+            batch = self._passed(given)
+            keys = read.keys_of(batch)
+            yield keys, read.hashes.of(batch, read.columns, keys) if read.keys else keys
 
-    def rows(
-        self,
-        keys: list[str],
-        columns: list[str],
-        without: frozenset[str],
-        part: tuple[int, int],
-    ) -> Iterator[tuple[Key, Row]]:
-        """Yields rows of one part of the keys, from other files than the given ones."""
-        number, parts = part
-        names = [*keys, *columns]
+    def suspects(
+        self, read: _Read, suspects: SuspectKeys
+    ) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+        """Reads the rows of suspect keys; yields them with the hashes of their keys."""
+        for batch in self._batches(read):
+            rows = batch.filter(pa.array(suspects.among(read.keys_of(batch))))
+            if rows.num_rows:
+                rows = self._passed(rows)
+                yield rows.select(read.names), read.keys_of(rows)
+
+    def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         passing = self._side.passing
-        read = list(dict.fromkeys([*names, *self._side.reads]))
-        for stored in self._batches(read, without):
-            batch = stored if passing is None else passing(stored)
-            taken = [_comparable(batch.column(name)) for name in names]
-            for values in zip(*taken, strict=True):
-                key = values[: len(keys)] if keys else values
-                if parts == 1 or zlib.crc32(repr(key).encode()) % parts == number:
-                    yield key, values[len(keys) :] if keys else ()
+        return batch if passing is None else passing(batch)
 
-    def _batches(self, names: list[str], without: frozenset[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, read: _Read) -> Iterator[pa.RecordBatch]:
+        names = list(dict.fromkeys([*read.names, *self._side.reads]))
         if not self.plain:
             chosen = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
             engine = QueryBuilder().register("rows", self._table)
-            yield from pa.table(
-                engine.execute(f"SELECT {chosen} FROM rows").read_all()  # noqa: S608  # quoted
-            ).to_batches()
+            rows = engine.execute(f"SELECT {chosen} FROM rows")  # noqa: S608  # quoted
+            stored = pa.schema(self._table.schema().to_arrow())
+            schema = pa.schema([stored.field(name) for name in names])
+            for batch in pa.RecordBatchReader.from_stream(rows):
+                yield batch.cast(schema)  # the engine's views of texts cannot be filtered
             return
         dataset: ds.Dataset = self._table.to_pyarrow_dataset()
         for fragment in dataset.get_fragments():
-            if not any(fragment.path.endswith(name) for name in without):
+            if not any(fragment.path.endswith(name) for name in read.without):
                 yield from fragment.to_batches(schema=dataset.schema, columns=names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is read of both versions.
+
+    Attributes:
+        keys: Columns that identify a row; empty if whole rows are compared.
+        columns: The other columns.
+        without: Files that both versions have.
+        hashes: How rows are hashed.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    without: frozenset[str]
+    hashes: RowHashes
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.keys, *self.columns]
+
+    def keys_of(self, batch: pa.RecordBatch) -> Hashes:
+        """Returns the hashes of keys; of whole rows if nothing identifies these."""
+        return self.hashes.of(batch, self.keys or self.columns)
+
+    def rows_of(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, Row]]:
+        taken = [_comparable(batch.column(name)) for name in self.names]
+        for values in zip(*taken, strict=True):
+            many = len(self.keys) or len(values)
+            yield values[:many], values[many:]
+
+
+class _SuspectRows:
+    """The rows of suspect keys in one version, part by part; the owner must close it.
+
+    They are read from the table once: several parts are divided on disk.
+    """
+
+    def __init__(self, side: _Version, read: _Read, suspects: SuspectKeys, parts: int) -> None:
+        self._read = read
+        self._batches = side.suspects(read, suspects)
+        self._parts = parts
+        self._file: SpillFile | None = None
+
+    def part(self, number: int) -> Iterator[tuple[Key, Row]]:
+        """Yields the rows of a part; parts are read in their order."""
+        if self._parts == 1:
+            batches: Iterator[pa.RecordBatch] = (batch for batch, _ in self._batches)
+        else:
+            self._divide()
+            batches = iter(() if self._file is None else self._file.read(number).to_batches())
+        for batch in batches:
+            yield from self._read.rows_of(batch)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _divide(self) -> None:
+        for batch, keys in self._batches:  # empty from the second part on
+            self._file = self._file or SpillFile(batch.schema)
+            for part, rows in by_part(batch, keys, self._parts):
+                self._file.add(part, rows)
 
 
 def _comparable(column: pa.Array) -> list[object]:

@@ -327,10 +327,12 @@ def test_a_view_of_events_and_one_of_a_table_are_not_compared(stored: Stored) ->
     assert "one is a view of a table, the other of events" == found.incomparable
 
 
+@pytest.mark.parametrize("plain", [True, False])
 def test_rows_that_are_set_apart_are_counted_once_however_large_the_table_is(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
     monkeypatch.setattr(table_diff, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(table_diff, "plain", lambda _: plain)
     new = replace(NEW, expectations=PLACED)
     rows = [row(n, "cancelled" if n % 2 else "placed") for n in range(20)]
     stored.write(OLD, changes(rows))
@@ -341,3 +343,8 @@ def test_rows_that_are_set_apart_are_counted_once_however_large_the_table_is(
     assert {"rows that orders.v2 excludes: apply_as_deletes": 10} == found.explained
     assert Store.TABLE is found.store
     assert str(Lsn(101)) == found.at
+
+    stored.write(new, changes([row(n, "lost") for n in range(0, 20, 2)], since=30))
+    changed = stored.compared(OLD, new, ROWS)
+    assert {"status": 10} == dict(changed.unexplained.by_column)
+    assert found.explained == changed.explained
