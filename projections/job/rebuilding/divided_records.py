@@ -1,4 +1,7 @@
-"""DividedRecords: reads the files of `divide_tasks`, one bucket of keys at a time."""
+"""DividedRecords: reads the files of `divide_tasks`, one bucket of keys at a time.
+
+BucketTask: what each task has that fills a view from them.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from projections.archive.survey import flags, integers
 from projections.job.rebuilding.divide_tasks import LEFT_KEY, PART, ROW, TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from projections.archive.fold import Integers
     from projections.changes.task_outcome import BlockedKeys
     from projections.job.spark.task_files import TaskFiles
+    from projections.planning.view_plan import ViewPlan
 
 PORTION_ROWS: Final = 150_000
 """Records that a task holds at a time; a key with more changes is left to the replay."""
@@ -99,3 +103,26 @@ class DividedRecords:
                     batch = file.get_batch(number)
                     if batch.num_rows:
                         yield batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketTask:
+    """A task that processes all records of the keys of some buckets.
+
+    Attributes:
+        plan: The view.
+        topics: Its topics.
+        divided: Its records.
+        first: The bucket of the first task.
+        files: Where files of rows, or the results of finished pieces, are written.
+        held: Quarantined keys, by view.
+        share: Greatest share of its time that the task takes.
+    """
+
+    plan: ViewPlan
+    topics: tuple[str, ...]
+    divided: DividedRecords
+    first: int
+    files: TaskFiles
+    held: Mapping[str, BlockedKeys]
+    share: float

@@ -27,6 +27,7 @@ from projections.common.throttle import Throttle
 from projections.definition.columns import VERSION_COLUMN
 from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.job.rebuilding.divide_tasks import ROW, TOPIC
+from projections.job.rebuilding.divided_records import BucketTask
 from projections.job.rebuilding.plain_rows import PlainChanges
 from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
 from projections.stores.delta.history.batch import IncomingChange
@@ -34,14 +35,10 @@ from projections.stores.delta.history.columnar import known_changes, states_of
 from projections.stores.delta.history.states import history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from projections.archive.fold import Integers
     from projections.changes.row_change import RowChange
-    from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.divided_records import DividedRecords
-    from projections.job.spark.task_files import TaskFiles
-    from projections.planning.view_plan import ViewPlan
     from projections.stores.delta.history.arrow import Place
     from projections.stores.delta.history.states import HistoryState
 
@@ -66,29 +63,15 @@ _DECODED_ROWS: Final = 32_768
 _REDUCED_ROWS: Final = 8_192
 
 
-@dataclass(frozen=True, slots=True)
-class FillHistories:
-    """Makes the changes and states of the keys of some hashes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillHistories(BucketTask):
+    """Makes the changes and states of keys; see `BucketTask`.
 
     Attributes:
-        plan: The view.
-        topics: Its topics.
-        divided: Its records.
-        first: The part that the first task takes.
         commit: Number of the commit of the changes.
-        files: Where files of rows are written.
-        held: Quarantined keys, by view.
-        share: Greatest share of its time that the task takes.
     """
 
-    plan: ViewPlan
-    topics: tuple[str, ...]
-    divided: DividedRecords
-    first: int
     commit: int
-    files: TaskFiles
-    held: Mapping[str, BlockedKeys]
-    share: float = 1.0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the buckets with these numbers."""

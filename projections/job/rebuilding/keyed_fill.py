@@ -23,7 +23,7 @@ from projections.job.rebuilding.divide_tasks import DIVIDED_DDL, DivideRecords
 from projections.job.rebuilding.divided_records import DividedRecords
 from projections.job.rebuilding.history_tasks import HISTORIES_DDL, FillHistories
 from projections.job.rebuilding.keyless_records import DivideKeyless
-from projections.job.rebuilding.newest_tasks import DeliverNewest, FillNewest
+from projections.job.rebuilding.newest_tasks import DeliverNewest, FillNewest, NewestTask
 from projections.job.spark.task_files import TaskFiles
 
 if TYPE_CHECKING:
@@ -176,17 +176,23 @@ class KeyedFill:
         self, divided: DividedRecords, first: int, number: int, files: TaskFiles
     ) -> tuple[Callable[..., Any], str]:
         """Returns the tasks of a part, and the columns of their results."""
-        plan, work = self._plan, self._work
-        common = files, work.held, work.share
-        if plan.history is not None:
-            histories = FillHistories(plan, work.topics, divided, first, number, *common)
-            return histories.run, HISTORIES_DDL
-        newest: FillNewest | DeliverNewest
-        of_keys = plan, work.topics, divided, first, work.digest, *common
+        work = self._work
+        common: dict[str, Any] = {
+            "plan": self._plan,
+            "topics": work.topics,
+            "divided": divided,
+            "first": first,
+            "files": files,
+            "held": work.held,
+            "share": work.share,
+        }
+        if self._plan.history is not None:
+            return FillHistories(**common, commit=number).run, HISTORIES_DDL
+        newest: NewestTask
         if self._addresses is None:
-            newest = FillNewest(*of_keys)
+            newest = FillNewest(**common, code=work.digest)
         else:
-            newest = DeliverNewest(*of_keys, self._addresses)
+            newest = DeliverNewest(**common, code=work.digest, addresses=self._addresses)
         return newest.run, newest.result_ddl
 
     def _files(self) -> TaskFiles:

@@ -24,6 +24,7 @@ from projections.common.pooled_memory import pooled_memory
 from projections.common.throttle import Throttle
 from projections.errors import ReplayError
 from projections.job.rebuilding.divide_tasks import ROW, TOPIC
+from projections.job.rebuilding.divided_records import BucketTask
 from projections.job.rebuilding.fill_tasks import FILLED, FILLED_DDL
 from projections.job.rebuilding.keyless_records import first_copies, without_row_ids
 from projections.job.rebuilding.plain_rows import PlainChanges, PlainRowDecoder
@@ -32,16 +33,12 @@ from projections.job.rebuilding.store_tasks import DELIVERED, DELIVERED_DDL, del
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from projections.archive.fold import Flags, Integers
-    from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.divided_records import DividedRecords
     from projections.job.rebuilding.plain_rows import Amended
     from projections.job.rebuilding.store_tasks import TaskDelivery
-    from projections.job.spark.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
-    from projections.planning.view_plan import ViewPlan
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -68,29 +65,15 @@ class Outcome:
     filtered: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NewestTask(ABC):
-    """Processes the newest records of the keys of some buckets.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestTask(BucketTask, ABC):
+    """Processes the newest records of keys; see `BucketTask`.
 
     Attributes:
-        plan: The view.
-        topics: Its topics.
-        divided: Its records.
-        first: The bucket of the first task.
         code: Digest of the code that converts events to rows; see `EventForm.code`.
-        files: Where files of rows, or the results of finished pieces, are written.
-        held: Quarantined keys, by view.
-        share: Greatest share of its time that the task takes.
     """
 
-    plan: ViewPlan
-    topics: tuple[str, ...]
-    divided: DividedRecords
-    first: int
     code: str
-    files: TaskFiles
-    held: Mapping[str, BlockedKeys]
-    share: float
     result_ddl: ClassVar[str]
 
     @abstractmethod
@@ -157,7 +140,7 @@ class NewestTask(ABC):
         return versions_of(records) < self.plan.left_to_read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FillNewest(NewestTask):
     """Writes files of rows and deletes for the commit."""
 
@@ -186,7 +169,7 @@ class FillNewest(NewestTask):
         return PlainRowDecoder(self.plan, topic, self.held, amended).parts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverNewest(NewestTask):
     """Delivers rows and deletes to search or the cache; see `store_tasks`.
 
