@@ -57,6 +57,7 @@ class DeliveredState(msgspec.Struct, frozen=True):
         lsn: The boundary, in bytes.
         form: The form in which rows are written; see `form_of`.
         place: Identity mark of the index or table in the store.
+        refused: Rows that an earlier release counted instead of quarantining them.
     """
 
     table: str
@@ -65,6 +66,7 @@ class DeliveredState(msgspec.Struct, frozen=True):
     lsn: int
     form: str
     place: str
+    refused: int = 0
 
     @property
     def number(self) -> int:

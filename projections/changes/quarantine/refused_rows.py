@@ -128,12 +128,12 @@ def states(
     Raises:
         QuarantineDownError: The database does not answer.
     """
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    by_view: dict[str, dict[str, str]] = defaultdict(dict)
     with translated_errors():
         rows = connection.execute(_STATES, (source, str(store), sorted(views), TABLE_PREFIX))
         for view, key, state in rows.fetchall():
-            found[view][key] = state
-    return found
+            by_view[view][key] = state
+    return by_view
 
 
 def _fields(place: tuple[str, str, str, str], row: RefusedRow) -> dict[str, Any]:

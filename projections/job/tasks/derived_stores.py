@@ -422,7 +422,7 @@ class DerivedStoreTask(BackgroundTask):
 
 def _after(had: DeliveredState | None, wanted: DeliveredState) -> int | None:
     """Returns the version after which changes are read; None where all rows are written."""
-    if had is None:
+    if had is None or had.refused:
         return None
     same = (had.table, had.form, had.place) == (wanted.table, wanted.form, wanted.place)
     near = had.version <= wanted.version <= had.version + COMMITS_MAX
