@@ -17,7 +17,7 @@ from projections.definition.views import DerivedView
 from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headwater.platform.platform import Platform
     from projections.common.fault import Fault
@@ -90,8 +90,10 @@ def status(
     fails. Views are verified in the background: the listing shows the position through which each
     was last equal to its source, and how many rows were wrong at the last comparison.
 
-    After a pause, the job has a backlog: records that a store has not got yet. Their number is
-    shown if it is more than one batch, with the time until the store has caught up.
+    While a large table is loaded for the first time, the number of copied rows is shown, with the
+    time until all are there. After a pause, the job has a backlog: records that a store has not got
+    yet. Their number is shown if it is more than one batch, with the time until the store has
+    caught up.
     """
     done = for_each(options.platforms(), _status)
     rows = [
@@ -108,6 +110,7 @@ def status(
     for source, listing in done.results.items():
         verification.print_paused(listing.paused)
         plan.print_building(listing.building)
+        print_loads(listing.loads)
         print_backlogs(done.named(source).get("source"), listing.backlogs)
     done.end()
 
@@ -128,6 +131,15 @@ def print_backlogs(source: str | None, backlogs: Mapping[str, Mapping[str, Any]]
         )
 
 
+def print_loads(loads: Iterable[Mapping[str, Any]]) -> None:
+    """Prints how far the views are that are being loaded from their source."""
+    for load in loads:
+        expected, left_s = counted(load["rows_expected"], "row"), load["left_s"]
+        when = "" if left_s is None else f", done in {duration(left_s)}"
+        text = f"{load['view']}: {load['rows']:,} of about {expected}{when}"
+        stderr.print(f"[dim]loading[/] {escape(text)}", soft_wrap=True)
+
+
 class _Listing(NamedTuple):
     """The views of a source.
 
@@ -136,12 +148,14 @@ class _Listing(NamedTuple):
         paused: Why views are paused.
         building: Views and stores that are being filled for the first time.
         backlogs: By store; see `JobReport.backlogs`.
+        loads: See `JobReport.loads`.
     """
 
     rows: list[dict[str, Any]]
     paused: list[Fault]
     building: list[Place]
     backlogs: Mapping[str, Mapping[str, Any]]
+    loads: Sequence[Mapping[str, Any]]
 
 
 def _status(platform: Platform) -> _Listing:
@@ -193,8 +207,8 @@ def _status(platform: Platform) -> _Listing:
         for (view, store), code in apart.items()
         if (view, store) not in listed and view not in paused  # never there, or lost
     ]
-    backlogs = report.backlogs() if platform.job_runs() else {}
-    return _Listing(rows, list(paused.values()), platform.building(), backlogs)
+    backlogs, loads = (report.backlogs(), report.loads()) if platform.job_runs() else ({}, [])
+    return _Listing(rows, list(paused.values()), platform.building(), backlogs, loads)
 
 
 @app.command("explain")

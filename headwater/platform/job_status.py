@@ -62,6 +62,10 @@ class JobReport:
             if query.get("backlog")
         }
 
+    def loads(self) -> list[dict[str, Any]]:
+        """Returns the views that are being loaded from their source; see `LoadProgress`."""
+        return [query["load"] for query in self._queries.values() if query.get("load")]
+
     def store_errors(self) -> dict[str, dict[str, Any]]:
         """Returns the error of each store whose query does not run at the moment."""
         return _errors(self._queries)

@@ -74,7 +74,10 @@ class Load:
 
 
 def load(
-    session: SparkSession, load: Load, stopped: Callable[[], bool] = lambda: False
+    session: SparkSession,
+    load: Load,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[float], None] = lambda _: None,
 ) -> int | None:
     """Fills the new table of a view.
 
@@ -82,6 +85,7 @@ def load(
         session: The job's session.
         load: The load.
         stopped: Returns whether to give it up; asked several times a second.
+        on_progress: Receives the copied share of the ranges, 0 to 1; called several times a second.
 
     Returns:
         The number of rows; None if the view already has a table, which stays unchanged.
@@ -102,7 +106,7 @@ def load(
         try:
             files = TaskFiles.made(staging)
             TaskFence(files.folder).open()
-            return _Run(session, load, files, stopped).filled(place)
+            return _Run(session, load, files, stopped, on_progress).filled(place)
         finally:
             TaskFence.close_all(staging, TASKS_END_S)
 
@@ -111,7 +115,12 @@ class _Run:
     """One run of a load."""
 
     def __init__(
-        self, session: SparkSession, load: Load, files: TaskFiles, stopped: Callable[[], bool]
+        self,
+        session: SparkSession,
+        load: Load,
+        files: TaskFiles,
+        stopped: Callable[[], bool],
+        on_progress: Callable[[float], None],
     ) -> None:
         self._runs = TaskRuns(session, "load", str(Store.TABLE))
         self._source = load.source
@@ -119,6 +128,7 @@ class _Run:
         self._root = load.root
         self._files = files
         self._stopped = stopped
+        self._on_progress = on_progress
 
     def filled(self, place: Path) -> int:
         """Makes the table, and moves it to its place; returns the number of rows."""
@@ -155,6 +165,7 @@ class _Run:
 
         def look() -> None:
             _check(self._source.plan, self._stopped)
+            self._on_progress(self._files.done(len(copied.pieces)))
             if lost.poll(0):  # the server sent a message: usually that it ends the session
                 holder.execute("SELECT 1")
 

@@ -195,7 +195,8 @@ class Generation:
     def _start_store(self, store: Store) -> StreamingQuery:
         with self.spec.writing():
             if store is Store.TABLE:
-                load_new(self._session, self.spec, self._ending.is_set)
+                on_progress = self._progress[str(store)].loading
+                load_new(self._session, self.spec, self._ending.is_set, on_progress)
             identity.check(self.spec, store)
         with self._guards[store].writing():
             # a version that was dropped after its plan was bound is not created again

@@ -8,6 +8,7 @@ anything prevents it, the stream fills the view like any other: the load is only
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -42,8 +43,28 @@ _POLL_S: Final = 0.25
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a running load is.
+
+    Attributes:
+        view: The view.
+        rows: Approximate number of copied rows.
+        rows_expected: Approximate number of rows of its table.
+        left_s: Seconds until all are copied, at the present rate; None before the first range is.
+    """
+
+    view: str
+    rows: int
+    rows_expected: int
+    left_s: float | None
+
+
 def load_new(
-    session: SparkSession, spec: JobSpec, stopped: Callable[[], bool] = lambda: False
+    session: SparkSession,
+    spec: JobSpec,
+    stopped: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[LoadProgress | None], None] = lambda _: None,
 ) -> dict[str, int]:
     """Loads the new and large views of a job; returns their row counts by name.
 
@@ -51,6 +72,7 @@ def load_new(
         session: The job's session.
         spec: The job.
         stopped: Returns whether to give up loads; asked several times a second.
+        on_progress: Receives the progress of each load several times a second; None after it.
 
     Raises:
         ReplayStoppedError: They were given up. A view whose load has not ended has no table, and
@@ -60,7 +82,7 @@ def load_new(
     for plan in _large(spec, [plan for plan in spec.plans_in(Store.TABLE) if _new(spec, plan)]):
         _check(stopped)
         try:
-            rows = _load(session, spec.config, plan, stopped)
+            rows = _load(session, spec.config, plan, stopped, on_progress)
         except (CdcError, ProjectionError, psycopg.Error) as error:
             _check(stopped)  # Spark ends, too
             _log.warning(
@@ -69,6 +91,8 @@ def load_new(
                 error=getattr(error, "code", type(error).__name__),
             )
             continue
+        finally:
+            on_progress(None)
         if rows is not None:
             _log.info("view loaded from the source", view=plan.name, rows=rows)
             row_counts[plan.name] = rows
@@ -105,16 +129,29 @@ def _large(spec: JobSpec, plans: list[ViewPlan]) -> list[ViewPlan]:
 
 
 def _load(
-    session: SparkSession, config: JobConfig, plan: ViewPlan, stopped: Callable[[], bool]
+    session: SparkSession,
+    config: JobConfig,
+    plan: ViewPlan,
+    stopped: Callable[[], bool],
+    on_progress: Callable[[LoadProgress], None],
 ) -> int | None:
     with connect(config.source_dsn) as connection:
         read = _read(connection, config, plan, stopped)
-    if read is None or read.read_lsn is None or (read.rows_expected or 0) < config.load_rows_min:
+    if read is None or read.read_lsn is None:
+        return None
+    expected = read.rows_expected or 0
+    if expected < config.load_rows_min:
         return None  # the stream is fast enough
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
     root, hiding = config.addresses.tables, config.hiding
     source = SourceCopy(plan, version, config.source_dsn, hiding.rules, hiding.salt)
-    return bulk_load.load(session, Load(source, root, config.load_connections), stopped)
+    begun_s = time.monotonic()
+
+    def report(share: float) -> None:
+        left_s = (time.monotonic() - begun_s) * (1 - share) / share if share else None
+        on_progress(LoadProgress(plan.name, round(expected * share), expected, left_s))
+
+    return bulk_load.load(session, Load(source, root, config.load_connections), stopped, report)
 
 
 def _read(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+    from projections.job.initial_load import LoadProgress
     from projections.planning.job_spec import PausedView
 
 BATCHES_KEPT: Final = 30
@@ -71,6 +72,7 @@ class QueryProgress:
         failed: By view and expectation, rows of those batches that did not meet it.
         recent: Its last batches.
         backlog: The records that it has still to read.
+        load: The view that is being loaded before the query starts; None if there is none.
     """
 
     batches: int = 0
@@ -83,6 +85,11 @@ class QueryProgress:
     failed: dict[str, dict[str, int]] = field(default_factory=dict)
     recent: deque[BatchFigures] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     backlog: QueryBacklog = field(default_factory=lambda: QueryBacklog(0))
+    load: LoadProgress | None = None
+
+    def loading(self, load: LoadProgress | None) -> None:
+        """Records the progress of a load; None when it has ended."""
+        self.load = load
 
     def record(self, batch_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds the counters of a finished batch."""
@@ -150,6 +157,7 @@ class QueryProgress:
             "lag_p99_ms": max((batch.lag_p99_ms or 0 for batch in fresh), default=None),
             "phases_ms": self.phases_ms,
             "backlog": self.backlog.figures(),
+            "load": asdict(load) if (load := self.load) else None,  # another thread sets it
             "error": asdict(self.error) if self.error else None,
         }
 

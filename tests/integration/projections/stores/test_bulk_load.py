@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cdc.lsn import Lsn
+    from projections.job.initial_load import LoadProgress
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
@@ -466,9 +467,14 @@ def test_a_new_view_of_a_large_table_is_loaded_once_a_read_of_it_has_begun(
         assert {} == initial_load.load_new(spark, spec)  # the stream makes short work of it
     spec = replace(spec, config=replace(spec.config, load_rows_min=3000))
 
-    loaded, again = initial_load.load_new(spark, spec), initial_load.load_new(spark, spec)
+    reported: list[LoadProgress | None] = []
+    loaded = initial_load.load_new(spark, spec, on_progress=reported.append)
+    again = initial_load.load_new(spark, spec)
 
     assert ({"wide": 3005}, {}) == (loaded, again)
+    *running, ended = reported
+    assert ended is None
+    assert {("wide", 3005)} == {(each.view, each.rows_expected) for each in running if each}
     with pytest.raises(ReplayStoppedError):
         initial_load.load_new(
             spark, replace(spec, plans=(replace(plan, name="other"),)), lambda: True

@@ -1,4 +1,4 @@
-"""`view status` says how far the stores are behind, from the job's report to the line."""
+"""`view status` shows backlogs and first loads, from the job's report to the line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.cli.view import print_backlogs
+from headwater.cli.view import print_backlogs, print_loads
 from headwater.platform.job_status import JobReport
 from projections.job.backlog import QueryBacklog
+from projections.job.initial_load import LoadProgress
 from projections.job.status import JobState, JobStatus, QueryProgress
 
 if TYPE_CHECKING:
@@ -46,3 +47,27 @@ def test_a_backlog_is_a_line_for_its_store(
 
     print_backlogs("shop", backlogs)
     assert line.replace("search:", "shop in search:") == capsys.readouterr().err.strip()
+
+
+@pytest.mark.parametrize(
+    ("load", "line"),
+    [
+        (LoadProgress("big", 0, 2_000_000, None), "loading big: 0 of about 2,000,000 rows"),
+        (
+            LoadProgress("big", 500_000, 2_000_000, 30.0),
+            "loading big: 500,000 of about 2,000,000 rows, done in 30 s",
+        ),
+        (None, ""),
+    ],
+    ids=["begun", "a quarter", "none"],
+)
+def test_a_first_load_is_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], load: LoadProgress | None, line: str
+) -> None:
+    table = QueryProgress()
+    table.loading(load)
+    JobStatus(JobState.STARTING, queries={"table": table}).write(tmp_path / "job.json")
+
+    print_loads(JobReport(tmp_path).loads())
+
+    assert line == capsys.readouterr().err.strip()
