@@ -173,10 +173,12 @@ class JobVerification:
                 yield from view_pass.keyless_steps(keyless)
             else:
                 waiting = partial(verification_truth.keys, other, plan)
-                truth: Truth = SourceTruth(reader, plan, reach, self.throttle)
-                if derived:
-                    tables = self._spec.config.addresses.tables
-                    truth = TableTruth(tables, plan, partial(self._published, plan.name))
+                tables = self._spec.config.addresses.tables
+                truth: Truth = (
+                    TableTruth(tables, plan, partial(self._published, plan.name))
+                    if derived
+                    else SourceTruth(reader, plan, reach, self.throttle)
+                )
                 yield from view_pass.steps(truth, waiting)
             reports += view_pass.reports()
 
