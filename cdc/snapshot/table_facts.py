@@ -132,26 +132,30 @@ def walked(
     """Describes how to scan a table or view in key order, whether or not it is captured.
 
     Returns:
-        Its name in a FROM clause, and the expressions by which its key is compared and sorted.
+        Its name in a FROM clause, and the expressions by which its key is compared and sorted,
+        qualified by the table's name: ORDER BY would prefer a selected text of the same name.
     """
     root = oid(connection, schema.table)
     found = connection.execute("SELECT relkind = 'r' FROM pg_class WHERE oid = %s", (root,))
     (plain,) = found.fetchone() or (False,)
-    return _relation(schema.table, plain=plain), _key(connection, root or 0, schema)
+    key = _key(connection, root or 0, schema, qualifier=(schema.table.name,))
+    return _relation(schema.table, plain=plain), key
 
 
 def _relation(table: TableName, *, plain: bool) -> sql.Composed:
     return sql.SQL("ONLY {}" if plain else "{}").format(sql.Identifier(table.schema, table.name))
 
 
-def _key(connection: Connection[Any], root: int, schema: TableSchema) -> tuple[Any, ...]:
+def _key(
+    connection: Connection[Any], root: int, schema: TableSchema, qualifier: tuple[str, ...] = ()
+) -> tuple[Any, ...]:
     others = {
         column: sql.Identifier(space, name)
         for column, space, name in connection.execute(_COLLATIONS, (root,)).fetchall()
     }
     return tuple(
-        sql.SQL("{} COLLATE {}").format(sql.Identifier(name), others[name])
+        sql.SQL("{} COLLATE {}").format(sql.Identifier(*qualifier, name), others[name])
         if name in others
-        else sql.Identifier(name)
+        else sql.Identifier(*qualifier, name)
         for name in schema.key
     )

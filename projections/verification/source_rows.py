@@ -135,6 +135,7 @@ class SourceRows:
         schema = self._form.schema
         self._keyed = TableSchema(schema.table, schema.columns, self._form.key)
         self._relation, self._key = walked(connection, self._keyed)
+        self._documents = sql.SQL(", ").join(map(_selected, schema.columns))
 
     def chunk(self, after: Key | None, limit: int = ROWS_AT_ONCE) -> RowChunk:
         """Reads the rows after a key.
@@ -142,6 +143,27 @@ class SourceRows:
         Raises:
             psycopg.Error: The table cannot be read.
             EventUnreadableError: An event of the view's types cannot be read.
+        """
+        query = self.query_after(after, limit, self._documents)
+        rows = self._connection.execute(query).fetchall()
+        last = self._last(rows[-1]) if rows else None
+        return RowChunk(self._part(rows), last)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Returns the columns to read, under their names in the table."""
+        return self._form.schema.columns
+
+    def query_after(self, after: Key | None, limit: int, selected: sql.Composable) -> sql.Composed:
+        """Has the session read along the key, and returns the query for the rows after a key.
+
+        Args:
+            after: The key, as texts that Postgres parses; None for the first rows.
+            limit: Most rows.
+            selected: What to select of each row.
+
+        Raises:
+            psycopg.Error: The session has ended.
         """
         self._connection.execute(_ALONG_THE_KEY)
         condition: sql.Composable = sql.SQL("true")
@@ -152,9 +174,7 @@ class SourceRows:
         rest = sql.SQL("{} ORDER BY {} LIMIT {}").format(
             self._where(condition), sql.SQL(", ").join(self._key), sql.Literal(limit)
         )
-        rows = self._connection.execute(self._query(rest)).fetchall()
-        last = self._last(rows[-1]) if rows else None
-        return RowChunk(self._part(rows), last)
+        return self._query(rest, selected)
 
     def of_keys(self, keys: Sequence[Key]) -> Iterator[Document]:
         """Reads the rows of some keys, given as texts that Postgres reads.
@@ -177,7 +197,8 @@ class SourceRows:
             )
             columns = sql.SQL(", ").join(map(sql.Identifier, self._keyed.key))
             condition = sql.SQL("({}) IN (VALUES {})").format(columns, wanted)
-            rows = self._connection.execute(self._query(self._where(condition))).fetchall()
+            query = self._query(self._where(condition), self._documents)
+            rows = self._connection.execute(query).fetchall()
             yield from self._part(rows).documents()
 
     def every(self) -> Iterator[RowPart]:
@@ -188,7 +209,7 @@ class SourceRows:
         """
         with self._connection.cursor(name="headwater_verify") as cursor:
             cursor.itersize = ROWS_AT_ONCE
-            cursor.execute(self._query(self._where(sql.SQL("true"))))
+            cursor.execute(self._query(self._where(sql.SQL("true")), self._documents))
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
                 yield self._part(rows)
 
@@ -215,11 +236,8 @@ class SourceRows:
             parts.append(sql.SQL(" AND type = ANY ({})").format(sql.Literal(self._form.types)))
         return sql.Composed(parts)
 
-    def _query(self, rest: sql.Composable) -> sql.Composed:
-        columns = [_selected(column) for column in self._form.schema.columns]
-        return sql.SQL("SELECT {} FROM {} {}").format(
-            sql.SQL(", ").join(columns), self._relation, rest
-        )
+    def _query(self, rest: sql.Composable, selected: sql.Composable) -> sql.Composed:
+        return sql.SQL("SELECT {} FROM {} {}").format(selected, self._relation, rest)
 
 
 class _Form:
