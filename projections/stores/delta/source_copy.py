@@ -5,25 +5,22 @@ Sessions on one exported snapshot copy ranges in parallel, also on several machi
 
 from __future__ import annotations
 
-import base64
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from psycopg import sql
-from pyarrow import csv
 
 from cdc.postgres import catalog, session, treatment
 from cdc.snapshot import expression
-from cdc.table import ColumnKind
-from projections.errors import LoadFailedError, UnholdableValueError
-from projections.stores.delta.arrow import arrow_type, table_schema
+from projections.errors import LoadFailedError
+from projections.stores.delta import copy_format
+from projections.stores.delta.arrow import table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cdc.column_rule import ColumnRules
     from cdc.table import Column, TableName
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 128 << 20
 """Size of the blocks of a piece, at most: their rows make one or two files of a table."""
-
-_BLOCK_BYTES: Final = 4 << 20
-"""Size of the text that is decoded at once; four times as much takes a fifth longer."""
 
 _PAGES: Final = """
 WITH leaves AS (SELECT %(root)s::regclass AS relid
@@ -47,8 +41,6 @@ SELECT DISTINCT n.nspname, c.relname,
   JOIN pg_namespace n ON n.oid = c.relnamespace
  ORDER BY 1, 2
 """
-_TIME: Final = "to_char({}, 'HH24:MI:SS.US')"
-_NO_TIME: Final = "24:"  # 24:00:00, a time of day that neither Python nor any store supports
 _OPTIONS: Final = " ".join(
     [
         session.UNFILTERED,
@@ -153,7 +145,7 @@ class SourceCopy:
             UnholdableValueError: A value has no exact form in a table.
         """
         for part in parts:
-            for text in _copied(connection, self.plan.schema.columns, part):
+            for text in copy_format.blocks(connection, _rows(self.plan.schema.columns, part)):
                 yield _batch(self, text)
 
 
@@ -185,91 +177,26 @@ def divided(relations: Sequence[tuple[str, str, int, bool]], step: int) -> list[
     return [*pieces, tuple(piece)] if piece else pieces
 
 
-def _copied(
-    connection: psycopg.Connection[Any], columns: Sequence[Column], part: BlockRange
-) -> Iterator[bytearray]:
-    """Yields rows in Postgres' CSV form, many at a time."""
+def _batch(source: SourceCopy, text: bytearray) -> pa.RecordBatch:
+    arrays = copy_format.decoded(source.plan, source.plan.schema.columns, text)
+    count = len(arrays[0])
+    version = pa.chunked_array([pa.repeat(pa.scalar(source.version, pa.int64()), count)])
+    schema = table_schema(source.plan)
+    # a row read from the table has no record, so its commit time is unknown
+    times = [pa.nulls(count, schema.field(name).type) for name, _ in source.plan.times]
+    if source.plan.inserted_at:
+        times.append(pa.repeat(pa.scalar(0, pa.int64()), count))
+    rows = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
+    return rows.combine_chunks().to_batches()[0]
+
+
+def _rows(columns: Iterable[Column], part: BlockRange) -> sql.Composed:
+    """Returns the query for a range of blocks."""
     where: sql.Composable = sql.SQL("")
     if part.first is not None:
         where = sql.SQL(" WHERE ctid >= {}::tid").format(sql.Literal(f"({part.first},0)"))
     if part.end is not None:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({part.end},0)"))
-    query = sql.SQL("COPY (SELECT {} FROM ONLY {}{}) TO STDOUT (FORMAT csv)").format(
-        sql.SQL(", ").join(_expression(column) for column in columns),
-        sql.Identifier(part.schema, part.name),
-        where,
-    )
-    text = bytearray()
-    with connection.cursor().copy(query) as copy:
-        for row in copy:
-            text += row
-            if len(text) >= _BLOCK_BYTES:
-                yield text
-                text = bytearray()
-    if text:
-        yield text
-
-
-def _batch(source: SourceCopy, text: bytearray) -> pa.RecordBatch:
-    """Converts rows in Postgres' CSV form: NULL is an empty field, and an empty text is quoted."""
-    columns = source.plan.schema.columns
-    names = [str(number) for number in range(len(columns))]
-    try:
-        table = csv.read_csv(
-            pa.BufferReader(text),
-            read_options=csv.ReadOptions(
-                column_names=names, use_threads=False, block_size=len(text) + 1
-            ),
-            parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-            convert_options=csv.ConvertOptions(
-                column_types={
-                    name: _csv_type(column) for name, column in zip(names, columns, strict=True)
-                },
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                null_values=[""],
-                true_values=["t"],
-                false_values=["f"],
-            ),
-        )
-    except pa.ArrowInvalid:  # the error's text contains the value
-        raise _unholdable(source.plan) from None
-    arrays = [
-        _array(source.plan, column, table.column(number)) for number, column in enumerate(columns)
-    ]
-    version = pa.chunked_array([pa.repeat(pa.scalar(source.version, pa.int64()), table.num_rows)])
-    schema = table_schema(source.plan)
-    # a row read from the table has no record, so its commit time is unknown
-    times = [pa.nulls(table.num_rows, schema.field(name).type) for name, _ in source.plan.times]
-    if source.plan.inserted_at:
-        times.append(pa.repeat(pa.scalar(0, pa.int64()), table.num_rows))
-    rows = pa.Table.from_arrays([*arrays, *times, version], schema=schema)
-    return rows.combine_chunks().to_batches()[0]
-
-
-def _array(plan: ViewPlan, column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    if column.kind is ColumnKind.TIME and pc.any(pc.starts_with(values, _NO_TIME)).as_py():
-        raise _unholdable(plan)
-    if _csv_type(column) == arrow_type(column):
-        return values
-    decoded = [None if text is None else base64.b64decode(text) for text in values.to_pylist()]
-    return pa.chunked_array([pa.array(decoded, arrow_type(column))])
-
-
-def _csv_type(column: Column) -> pa.DataType:
-    return pa.string() if column.kind is ColumnKind.BYTES else arrow_type(column)
-
-
-def _expression(column: Column) -> sql.Composable:
-    """Returns the expression to copy for a column; COPY prints a value as its type does."""
-    if column.treatment is not None or column.kind is ColumnKind.BYTES:
-        return expression.as_text(column)
-    form = _TIME if column.kind is ColumnKind.TIME else "{}"
-    return sql.SQL(form).format(sql.Identifier(column.name))
-
-
-def _unholdable(plan: ViewPlan) -> UnholdableValueError:
-    return UnholdableValueError(
-        f"view {plan.name}: a value has no exact representation in a table",
-        hint="the stream loads the rows instead, and quarantines those that do not fit",
+    return sql.SQL("SELECT {} FROM ONLY {}{}").format(
+        copy_format.selected(columns), sql.Identifier(part.schema, part.name), where
     )

@@ -36,7 +36,7 @@ from projections.job.spark.task_files import TaskFiles
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan
-from projections.stores.delta import source_copy
+from projections.stores.delta import copy_format, source_copy
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.source_copy import SourceCopy
 from projections.stores.delta.table_format import CONFIGURATION, LOADED
@@ -166,7 +166,7 @@ def test_the_table_is_one_as_the_sinks_make_it(
 def test_rows_of_a_piece_come_in_several_batches(
     database: str, plan: ViewPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_copy, "_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(copy_format, "BLOCK_BYTES", 100_000)
     source = SourceCopy(plan, 1 << 56, database)
     with source.session() as connection:
         (piece,) = source.pieces(connection, 1)
