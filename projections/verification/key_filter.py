@@ -11,7 +11,7 @@ one in 10^19 differing rows is missed. Rows whose hashes differ are compared.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import orjson
@@ -20,15 +20,75 @@ import pyarrow as pa
 from projections.common.spill_file import SpillFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from projections.changes.row_batch import RowPart
+
+    Numbers = NDArray[np.int64]
 
 _PARTS: Final = 64
 _KEPT_ROWS: Final = 32 * 1024
 """Rows of one side that are buffered before they are written."""
 
-_LINES: Final = pa.schema([("key", pa.string()), ("place", pa.int64()), ("row", pa.int64())])
+_TEXT: Final = pa.schema([("key", pa.string())])
+_PLACE: Final = "_headwater_place"
+_ROW: Final = "_headwater_row"
+
+
+class KeyedHashes(Protocol):
+    """The keys of one side, each with a hash of itself and of its row; the owner must close it."""
+
+    def part(self, number: int) -> pa.Table:
+        """Reads the keys and hashes of one partition."""
+        ...
+
+    def texts(self, keys: pa.Table) -> list[str]:
+        """Returns the texts of keys, given rows of partitions."""
+        ...
+
+    def close(self) -> None:
+        """Deletes the stored keys and hashes."""
+        ...
+
+
+class HashFile:
+    """Keys with hashes of them and of their rows, on disk; the owner must close it.
+
+    Args:
+        keys: The columns of keys.
+    """
+
+    def __init__(self, keys: pa.Schema) -> None:
+        fields = [pa.field(name, pa.int64(), nullable=False) for name in (_PLACE, _ROW)]
+        self._schema = pa.schema([*keys, *fields])
+        self._spool = SpillFile(self._schema)
+
+    def add(self, keys: Sequence[pa.Array], places: Numbers, rows: Numbers) -> None:
+        """Adds keys.
+
+        Args:
+            keys: The columns of keys.
+            places: The hash of each key; equal keys of both sides have equal ones.
+            rows: The hash of each key's row.
+        """
+        parts = places % _PARTS
+        order = np.argsort(parts, kind="stable")
+        arrays = [*keys, pa.array(places), pa.array(rows)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema).take(pa.array(order))
+        bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
+        for part, (begin, end) in enumerate(pairwise(bounds)):
+            if end > begin:
+                self._spool.add(part, batch.slice(begin, end - begin))
+
+    def part(self, number: int) -> pa.Table:
+        """Reads the keys and hashes of one partition."""
+        return self._spool.read(number)
+
+    def close(self) -> None:
+        """Deletes the stored keys and hashes."""
+        self._spool.close()
 
 
 class ComparedRows:
@@ -37,7 +97,7 @@ class ComparedRows:
     def __init__(self, key: tuple[str, ...]) -> None:
         self.rows = 0
         self._key = key
-        self._spool = SpillFile(_LINES)
+        self._file = HashFile(_TEXT)
         self._keys: list[str] = []
         self._hashes: list[int] = []
 
@@ -50,35 +110,35 @@ class ComparedRows:
             self._write()
 
     def part(self, number: int) -> pa.Table:
-        """Reads the keys and hashes of one partition."""
+        """See `KeyedHashes.part`."""
         if self._keys:
             self._write()
-        return self._spool.read(number)
+        return self._file.part(number)
+
+    @staticmethod
+    def texts(keys: pa.Table) -> list[str]:
+        """See `KeyedHashes.texts`."""
+        texts: list[str] = keys.column("key").to_pylist()
+        return texts
 
     def close(self) -> None:
         """Deletes the stored keys and hashes."""
-        self._spool.close()
+        self._file.close()
 
     def _write(self) -> None:
         places = np.fromiter(map(hash, self._keys), np.int64, len(self._keys))
-        parts = places % _PARTS
-        order = np.argsort(parts, kind="stable")
-        columns = [self._keys, places, np.array(self._hashes, np.int64)]
-        batch = pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=_LINES).take(order)
-        bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
-        for part, (begin, end) in enumerate(pairwise(bounds)):
-            if end > begin:
-                self._spool.add(part, batch.slice(begin, end - begin))
+        rows = np.array(self._hashes, np.int64)
+        self._file.add([pa.array(self._keys, pa.string())], places, rows)
         self._keys, self._hashes = [], []
 
 
-def differing(source: ComparedRows, store: ComparedRows) -> Iterator[list[str]]:
+def differing(source: KeyedHashes, store: KeyedHashes) -> Iterator[list[str]]:
     """Yields, partition by partition, the keys whose rows differ between a store and the source."""
     for number in range(_PARTS):
         sides = [source.part(number), store.part(number)]
         lines = pa.concat_tables(sides)
         side = np.repeat([0, 1], [len(each) for each in sides])
-        place, row = (lines.column(name).to_numpy() for name in ("place", "row"))
+        place, row = (lines.column(name).to_numpy() for name in (_PLACE, _ROW))
         order = np.lexsort((side, place))
         side, place, row = side[order], place[order], row[order]
         begins = np.flatnonzero(np.diff(place, prepend=place[:1] - 1))
@@ -86,4 +146,4 @@ def differing(source: ComparedRows, store: ComparedRows) -> Iterator[list[str]]:
         pairs = pairs[(side[pairs] < side[pairs + 1]) & (row[pairs] == row[pairs + 1])]
         suspect = np.ones(len(place), np.bool_)
         suspect[pairs] = suspect[pairs + 1] = False
-        yield sorted(set(lines.column("key").take(order[suspect]).to_pylist()))
+        yield sorted(set(source.texts(lines.take(order[suspect]))))

@@ -19,6 +19,7 @@ from projections.changes.documents import DocumentForm, key_text, key_values, so
 from projections.changes.row_batch import parts
 from projections.errors import SinkUnavailableError, VerificationError
 from projections.incremental.delivery import DerivedDelivery
+from projections.verification.source_batches import SourceBatches, supported
 from projections.verification.source_rows import SourceRows
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Truth(Protocol):
 
     def parts(self) -> Iterator[RowPart]:
         """Yields all rows, some thousand at a time."""
+        ...
+
+    def batches(self) -> SourceBatches | None:
+        """Returns all rows as a table would store them; None if that is not possible."""
         ...
 
     def settle(self) -> bool:
@@ -116,6 +121,12 @@ class SourceTruth:
                 return
             last = chunk.last
             yield chunk.part
+
+    def batches(self) -> SourceBatches | None:
+        """See `Truth.batches`; each range is one statement."""
+        if not supported(self._connection, self._plan):
+            return None
+        return SourceBatches(self._connection, self._plan)
 
     def settle(self) -> bool:
         """See `Truth.settle`.
@@ -188,6 +199,9 @@ class TableTruth:
     def parts(self) -> Iterator[RowPart]:
         """See `Truth.parts`."""
         yield from self._parts(self._newest().version)
+
+    def batches(self) -> None:
+        """See `Truth.batches`."""
 
     def settle(self) -> bool:
         """See `Truth.settle`: a version is published before it is delivered to any store."""

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from projections.definition.views import Store
 from projections.stores.delta.history.check import HistoryCheck
+from projections.stores.delta.sink import WarehouseSink
 from projections.verification.cache_indexes import BesidePass
+from projections.verification.column_pass import ColumnPass
 from projections.verification.key_filter import ComparedRows, differing
 from projections.verification.recheck import RecheckOutcome, Rounds, wrong
 from projections.verification.report import EXAMPLES, KeyFinding, KeyVerdict, ViewReport
@@ -85,16 +87,14 @@ class ViewPass:
         """
         through = truth.begin()
         suspects: dict[Store, list[str]] = {}
-        with closing(ComparedRows(self._plan.keys)) as source:
-            for part in truth.parts():
-                source.add(part)
-                if self._beside is not None:
-                    self._beside.add(part)
-                yield
-            self._rows, self._withheld = source.rows, truth.withheld
-            for store in self._stores:
-                with self._stores.each(store):
-                    yield from self._sifted(store, source, suspects)
+        columns = self._columns(truth)
+        if columns is not None:
+            with self._stores.each(Store.TABLE):
+                yield from columns.steps()
+            self._rows, self._withheld = columns.rows, columns.withheld
+            suspects[Store.TABLE] = columns.suspects
+        if columns is None or columns.unsuited:
+            yield from self._by_row(truth, suspects)
         rounds = Rounds(self._plan, truth, self._stores, self._reach, self._throttle, waiting)
         for outcomes in rounds.judged(suspects):
             for store, outcome in outcomes.items():
@@ -110,6 +110,27 @@ class ViewPass:
             with self._stores.each(Store.CACHE):
                 yield from self._beside.compared(truth, truth.parts, self._reach.end)
         self._through = through
+
+    def _columns(self, truth: Truth) -> ColumnPass | None:
+        """Returns the faster comparison, if no store but the warehouse needs the documents."""
+        if list(self._stores) != [Store.TABLE]:
+            return None
+        sink, source = self._stores.sinks[Store.TABLE], truth.batches()
+        if source is None or not isinstance(sink, WarehouseSink):
+            return None
+        return ColumnPass(self._plan, source, sink)
+
+    def _by_row(self, truth: Truth, suspects: dict[Store, list[str]]) -> Iterator[None]:
+        with closing(ComparedRows(self._plan.keys)) as source:
+            for part in truth.parts():
+                source.add(part)
+                if self._beside is not None:
+                    self._beside.add(part)
+                yield
+            self._rows, self._withheld = source.rows, truth.withheld
+            for store in self._stores:
+                with self._stores.each(store):
+                    yield from self._sifted(store, source, suspects)
 
     def _sifted(
         self, store: Store, source: ComparedRows, suspects: dict[Store, list[str]]

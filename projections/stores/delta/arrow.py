@@ -24,7 +24,7 @@ from projections.definition.views import ChangeTime
 from projections.errors import UnholdableValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from projections.changes.row_change import RowChange
     from projections.planning.view_plan import ViewPlan
@@ -146,16 +146,23 @@ def decoded_rows(plan: ViewPlan, table: pa.Table) -> list[dict[str, object]]:
     Raises:
         pa.ArrowKeyError: A column of the view is missing: the columns changed meanwhile.
     """
-    if lacking := {column.name for column in plan.schema.columns}.difference(table.column_names):
+    names = [column.name for column in plan.schema.columns]
+    if lacking := set(names).difference(table.column_names):
         raise pa.ArrowKeyError(f"no column {min(lacking)}")
+    return decoded_columns(plan, table, names)
+
+
+def decoded_columns(
+    plan: ViewPlan, table: pa.Table | pa.RecordBatch, names: Iterable[str]
+) -> list[dict[str, object]]:
+    """Converts some columns of a table's rows, which has them; see `decoded_rows`."""
     columns: list[list[object]] = []
-    for column in plan.schema.columns:
-        values = table.column(column.name).to_pylist()
-        convert = _restorer(column)
+    for name in (names := list(names)):
+        values = table.column(name).to_pylist()
+        convert = _restorer(plan.schema.by_name[name])
         columns.append(
             values if convert is None else [v if v is None else convert(v) for v in values]
         )
-    names = [column.name for column in plan.schema.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 

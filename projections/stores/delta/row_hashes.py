@@ -28,10 +28,15 @@ _HALVES: Final = 2
 
 
 class RowHashes:
-    """Hashes rows."""
+    """Hashes rows.
 
-    def __init__(self) -> None:
+    Args:
+        signed_zeros: Whether -0.0 and 0.0 are different values, as in documents.
+    """
+
+    def __init__(self, *, signed_zeros: bool = False) -> None:
         self._seed = np.uint64(secrets.randbits(64))
+        self._signed_zeros = signed_zeros
 
     def of(
         self, batch: pa.RecordBatch, names: Sequence[str], since: Hashes | None = None
@@ -45,7 +50,7 @@ class RowHashes:
         """
         hashes = np.full(batch.num_rows, self._seed) if since is None else since.copy()
         for name in names:
-            for words in _words(batch.column(name)):
+            for words in _words(batch.column(name), signed_zeros=self._signed_zeros):
                 _mix(hashes, words)
         return hashes
 
@@ -61,7 +66,7 @@ def _mix(hashes: Hashes, words: Hashes) -> None:
     hashes ^= hashes >> np.uint64(31)
 
 
-def _words(column: pa.Array) -> list[Hashes]:
+def _words(column: pa.Array, *, signed_zeros: bool) -> list[Hashes]:
     """Returns the values of a column, as one or two words each."""
     kind = column.type
     if pa.types.is_decimal128(kind):
@@ -70,7 +75,8 @@ def _words(column: pa.Array) -> list[Hashes]:
         return [_with_nulls(column, words[:, half]) for half in range(_HALVES)]
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-        numbers = numbers + 0.0  # -0.0 equals 0.0
+        # a copy; the sum of -0.0 and 0.0 is 0.0, and that of -0.0 and itself is -0.0
+        numbers = numbers + (-0.0 if signed_zeros else 0.0)
         numbers[np.isnan(numbers)] = np.nan  # and a NaN equals another one
         return [_with_nulls(column, numbers.view(np.uint64))]
     if pa.types.is_date32(kind):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from projections.changes.row_batch import RowPart
     from projections.changes.row_change import Applied, ReadSpan, RowChange
     from projections.changes.sink import StoredKey
@@ -112,6 +114,14 @@ class WarehouseSink:
         Other views only have the present rows.
         """
         return 0 if plan.history is None else self._histories.erase(plan, keys, through)
+
+    def batches(self, plan: ViewPlan) -> Iterator[pa.RecordBatch]:
+        """Reads the rows of `parts` as they are stored; not for histories.
+
+        Raises:
+            SinkUnavailableError: The table cannot be read.
+        """
+        return self._latest.batches(plan)
 
     def versioned(self, plan: ViewPlan) -> Iterator[tuple[int, Mapping[str, object]]]:
         """Reads rows with their versions; see `Sink.versioned`."""

@@ -54,11 +54,19 @@ class ViewTables:
 
     def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
         """Reads every live row of the newest version; see `Sink.parts`."""
+        names = shown(plan)
+        for batch in self.batches(plan):
+            yield row_part(plan, pa.Table.from_batches([batch]), names)
+
+    def batches(self, plan: ViewPlan) -> Iterator[pa.RecordBatch]:
+        """Reads the columns that the view shows of every live row of the newest version.
+
+        Raises:
+            SinkUnavailableError: The table cannot be read.
+        """
         try:
             dataset = self._table(plan.name).to_pyarrow_dataset()
-            names = shown(plan)
-            for batch in dataset.to_batches(columns=list(names), batch_size=ROWS_AT_ONCE):
-                yield row_part(plan, pa.Table.from_batches([batch]), names)
+            yield from dataset.to_batches(columns=list(shown(plan)), batch_size=ROWS_AT_ONCE)
         except (
             DeltaError,
             OSError,
