@@ -54,7 +54,7 @@ def state(
 
 
 def _row(each: ViewState) -> dict[str, Any]:
-    table = each.table
+    table = each.kept
     return {
         "view": each.view,
         "rows": table.rows,

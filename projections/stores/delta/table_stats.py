@@ -61,14 +61,14 @@ class ViewState:
     Attributes:
         view: Its name.
         way: How the view is maintained.
-        table: Its table at the published version.
+        kept: Its table at the published version; JSON has this name.
         reads: Rows of each input, at the versions from which the view was computed.
         limit: See `DerivedView.limit`.
     """
 
     view: str
     way: str
-    table: TableVersionStats
+    kept: TableVersionStats
     reads: Mapping[str, int]
     limit: str = ""
 
