@@ -215,9 +215,11 @@ def _send(
 def _copy(facts: TableFacts, rest: sql.Composable) -> sql.Composed:
     schema = facts.schema
     columns: list[sql.Composable] = [
-        expression.row_json(schema),
-        expression.key_json(schema) if schema.key else sql.SQL("NULL::text"),
-        sql.SQL("clock_timestamp()"),  # later than the snapshot of the rows
+        sql.SQL("{} AS headwater_row").format(expression.row_json(schema)),
+        sql.SQL("{} AS headwater_key").format(
+            expression.key_json(schema) if schema.key else sql.SQL("NULL::text")
+        ),
+        sql.SQL("clock_timestamp() AS headwater_clock"),  # later than the snapshot of the rows
         *key_texts(schema),
     ]
     return sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)").format(
@@ -226,8 +228,17 @@ def _copy(facts: TableFacts, rest: sql.Composable) -> sql.Composed:
 
 
 def key_texts(schema: TableSchema) -> list[sql.Composed]:
-    """Returns the key's columns as texts that Postgres parses to the same values."""
-    return [sql.SQL("format('%s', {})").format(sql.Identifier(name)) for name in schema.key]
+    """Returns the key's columns as texts that Postgres parses to the same values.
+
+    They have names, because ORDER BY prefers a selected value to a column of its name: a key named
+    `format` would be sorted as text.
+    """
+    return [
+        sql.SQL("format('%s', {}) AS {}").format(
+            sql.Identifier(name), sql.Identifier(f"headwater_key_{place}")
+        )
+        for place, name in enumerate(schema.key)
+    ]
 
 
 def _bounds(facts: TableFacts, part: KeyRange) -> list[sql.Composable]:

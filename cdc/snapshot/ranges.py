@@ -22,15 +22,17 @@ RANGE_ROWS: Final = 200_000
 RANGES_MAX: Final = 64
 _BLOCKS_PER_RANGE: Final = 20
 
-# One key per block: if rows are stored in key order, the keys of a block are neighbours.
+# One key per block: if rows are stored in key order, the keys of a block are neighbours. No column
+# of the table has a name that begins like these.
 _SAMPLE: Final = """
-WITH one AS (SELECT DISTINCT ON (tableoid, block) * FROM (
-                 SELECT {key}, tableoid, (ctid::text::point)[0] AS block
+WITH one AS (SELECT DISTINCT ON (tableoid, headwater_block) * FROM (
+                 SELECT {key}, tableoid, (ctid::text::point)[0] AS headwater_block
                    FROM {relation} TABLESAMPLE SYSTEM ({percent})) AS sampled),
-     sorted AS (SELECT *, row_number() OVER (ORDER BY {order}) AS place,
-                       count(*) OVER () AS many FROM one)
+     sorted AS (SELECT *, row_number() OVER (ORDER BY {order}) AS headwater_place,
+                       count(*) OVER () AS headwater_count FROM one)
 SELECT {texts} FROM sorted
- WHERE place % greatest(many / {ranges}, 1) = 0 ORDER BY place LIMIT {ranges} - 1
+ WHERE headwater_place % greatest(headwater_count / {ranges}, 1) = 0
+ ORDER BY headwater_place LIMIT {ranges} - 1
 """
 
 

@@ -356,6 +356,10 @@ CREATE TABLE child () INHERITS (parent);
 INSERT INTO parent SELECT chr(60 + g % 70) || gen_random_uuid(), g FROM generate_series(1, 5000) g;
 INSERT INTO child SELECT gen_random_uuid(), g FROM generate_series(1, 50) g;
 CREATE TABLE none (id int PRIMARY KEY);
+CREATE TABLE formats (format numeric PRIMARY KEY);
+INSERT INTO formats SELECT g * 1.5 FROM generate_series(1, 2000) g;
+CREATE TABLE places (place int, many int, block int, PRIMARY KEY (place, many, block));
+INSERT INTO places SELECT g, g, g FROM generate_series(1, 2000) g;
 ANALYZE
 """
 
@@ -365,9 +369,10 @@ def test_ranges_of_odd_keys_hold_every_row_once(
 ) -> None:
     monkeypatch.setattr(ranges, "RANGE_ROWS", 500)
     monkeypatch.setattr(chunk, "ROWS_MAX", 300)
-    tables = tuple(TableName("public", name) for name in ("odd", "parent", "none"))
+    names = ("odd", "parent", "none", "formats", "places")
+    tables = tuple(TableName("public", name) for name in names)
     with asked_for(database, kafka_bootstrap, tables, RANGED) as asked:
-        assert 3 == reader.run(replace(asked.spec, snapshot_workers=4))
+        assert 5 == reader.run(replace(asked.spec, snapshot_workers=4))
 
         with session.connect(database) as connection:
             found = {r.table.name: r for r in reads.of_source(connection, asked.spec.name, 1)}
@@ -376,9 +381,9 @@ def test_ranges_of_odd_keys_hold_every_row_once(
             for table in tables
         }
 
-    assert [6000, 5000, 0] == [len(keys[table.name]) for table in tables]
-    assert {1} == {*keys["odd"].values(), *keys["parent"].values()}
-    assert [12, 10, 1] == [len(found[t.name].progress.ranges) for t in tables]  # type: ignore[union-attr]
+    assert [6000, 5000, 0, 2000, 2000] == [len(keys[table.name]) for table in tables]
+    assert {1} == {count for of_table in keys.values() for count in of_table.values()}
+    assert [12, 10, 1, 4, 4] == [len(found[t.name].progress.ranges) for t in tables]  # type: ignore[union-attr]
 
 
 def test_two_readers_at_once_share_the_work(unread: Captured) -> None:
