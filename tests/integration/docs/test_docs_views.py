@@ -183,9 +183,9 @@ class Shop:
         views = {view.name: view for view in self.spec.derived}
         said = {name: {"strategy": "keyed", "by": ()}}
         (found,) = states(self.tables, version, {}, {name: views[name]}, said)
-        times = [found.table.oldest, found.table.newest]
-        print(found.table.rows, *map(_shown, times), found.limit or "-", found.reads)  # noqa: T201
-        assert found.table.disk_bytes > found.table.size_bytes
+        times = [found.kept.oldest, found.kept.newest]
+        print(found.kept.rows, *map(_shown, times), found.limit or "-", found.reads)  # noqa: T201
+        assert found.kept.disk_bytes > found.kept.size_bytes
 
 
 def _shown(value: object) -> object:

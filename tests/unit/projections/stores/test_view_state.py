@@ -92,5 +92,5 @@ def test_a_view_tells_what_it_was_made_from_and_how_long_it_changes(tmp_path: Pa
 
     assert ("v", "by window_start", "5 minutes") == (found.view, found.way, found.limit)
     assert {"orders": 1, "late": 1} == found.reads
-    assert (2, START + timedelta(minutes=1)) == (found.table.rows, found.table.oldest)
-    assert START + timedelta(minutes=2) == found.table.newest
+    assert (2, START + timedelta(minutes=1)) == (found.kept.rows, found.kept.oldest)
+    assert START + timedelta(minutes=2) == found.kept.newest
