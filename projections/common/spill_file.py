@@ -9,13 +9,17 @@ from __future__ import annotations
 import tempfile
 from array import array
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 _CODEC: Final = "lz4"
 
@@ -60,3 +64,22 @@ class SpillFile:
         self._file.seek(begin)
         buffer = pa.decompress(self._file.read(end - begin), size_bytes, _CODEC)
         return pa.ipc.read_record_batch(buffer, self._schema)
+
+
+def by_part(
+    rows: pa.RecordBatch, hashes: NDArray[np.integer[Any]], parts: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Divides rows by hashes, for example of their keys; the rows of a part keep their order.
+
+    Args:
+        rows: The rows.
+        hashes: One for each row.
+        parts: Into how many parts.
+    """
+    numbers = (hashes % hashes.dtype.type(parts)).astype(np.int64)
+    order = np.argsort(numbers, kind="stable")
+    divided = rows.take(pa.array(order))
+    bounds = np.searchsorted(numbers[order], np.arange(parts + 1))
+    for part, (begin, end) in enumerate(pairwise(bounds)):
+        if end > begin:
+            yield part, divided.slice(begin, end - begin)

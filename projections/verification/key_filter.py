@@ -10,14 +10,13 @@ one in 10^19 differing rows is missed. Rows whose hashes differ are compared.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from projections.common.spill_file import SpillFile
+from projections.common.spill_file import SpillFile, by_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,14 +72,10 @@ class HashFile:
             places: The hash of each key; equal keys of both sides have equal ones.
             rows: The hash of each key's row.
         """
-        parts = places % _PARTS
-        order = np.argsort(parts, kind="stable")
         arrays = [*keys, pa.array(places), pa.array(rows)]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema).take(pa.array(order))
-        bounds = np.searchsorted(parts[order], np.arange(_PARTS + 1))
-        for part, (begin, end) in enumerate(pairwise(bounds)):
-            if end > begin:
-                self._spool.add(part, batch.slice(begin, end - begin))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        for part, some in by_part(batch, places, _PARTS):
+            self._spool.add(part, some)
 
     def part(self, number: int) -> pa.Table:
         """Reads the keys and hashes of one partition."""

@@ -10,16 +10,15 @@ many there are; a few equal keys share a place in it with others, and are suspec
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from projections.common.spill_file import SpillFile
+from projections.common.spill_file import SpillFile, by_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -117,19 +116,6 @@ class _HashFile:
         for part, some in by_part(lines, keys, _PARTS):
             self._file.add(part, some)
         self._buffered, self._count = [], 0
-
-
-def by_part(
-    batch: pa.RecordBatch, keys: Hashes, parts: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Divides rows by the hashes of their keys; the rows of a part keep their order."""
-    numbers = (keys % np.uint64(parts)).astype(np.int64)
-    order = np.argsort(numbers, kind="stable")
-    divided = batch.take(pa.array(order))
-    bounds = np.searchsorted(numbers[order], np.arange(parts + 1))
-    for part, (begin, end) in enumerate(pairwise(bounds)):
-        if end > begin:
-            yield part, divided.slice(begin, end - begin)
 
 
 def _place(keys: Hashes) -> NDArray[np.int64]:

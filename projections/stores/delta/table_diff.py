@@ -20,11 +20,11 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
 from projections.common.delta_log import plain
-from projections.common.spill_file import SpillFile
+from projections.common.spill_file import SpillFile, by_part
 from projections.definition.columns import BEGUN_COLUMN, ROW_ID_COLUMN, VERSION_COLUMN
 from projections.errors import SinkUnavailableError
 from projections.stores.delta.row_hashes import RowHashes
-from projections.stores.delta.suspect_keys import SuspectKeys, by_part
+from projections.stores.delta.suspect_keys import SuspectKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
