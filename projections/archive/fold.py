@@ -38,14 +38,14 @@ class KeyedRecords(NamedTuple):
         versions: Their versions.
         offsets: Their offsets; records of one key are in one partition.
         rows: Their row numbers in the archive.
-        kept: Whether they omit unchanged values.
+        partial: Whether they omit unchanged values.
     """
 
     keys: pa.Array
     versions: Integers
     offsets: Integers
     rows: Integers
-    kept: Flags
+    partial: Flags
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Fold:
         newest = self.newest()
         keys = set(self.unread_keys)
         if newest is not None:
-            live = newest.kept & (newest.versions >= self.truncated)
+            live = newest.partial & (newest.versions >= self.truncated)
             keys.update(newest.keys.filter(pa.array(live)).to_pylist())
         return with_former(keys, self.moved)
 
@@ -124,7 +124,7 @@ class Fold:
         newest = np.empty(len(keys), np.int64)
         newest[codes[best]] = best
         rows = np.concatenate([part.rows for part in parts])
-        keeping = np.concatenate([part.kept for part in parts])
+        keeping = np.concatenate([part.partial for part in parts])
         self._newest = KeyedRecords(keys, greatest, offsets[newest], rows[newest], keeping[newest])
 
 
@@ -137,7 +137,7 @@ class FoldedRows:
     Attributes:
         numbers: Row number of the newest record of each key, ascending.
         versions: Their versions.
-        kept: Keys whose newest record omits unchanged values, with its version.
+        partial_keys: Keys whose newest record omits unchanged values, with its version.
         unread_keys: Keys of records that cannot be read.
         loose_rows: Records without a key.
         truncated: Version of the newest truncate; 0 if there is none.
@@ -148,7 +148,7 @@ class FoldedRows:
 
     numbers: Integers
     versions: Integers
-    kept: Mapping[str, int]
+    partial_keys: Mapping[str, int]
     unread_keys: set[str]
     loose_rows: list[int]
     truncated: int
@@ -159,7 +159,7 @@ class FoldedRows:
 
     def chained(self) -> set[str]:
         """Returns the keys that need all their records; see `Fold.chained`."""
-        live = {key for key, version in self.kept.items() if version >= self.truncated}
+        live = {key for key, version in self.partial_keys.items() if version >= self.truncated}
         return with_former(self.unread_keys | live, self.moved)
 
     def rows(self, chained: set[str]) -> Integers:

@@ -127,7 +127,7 @@ class DocumentForm:
 
     def missing_values(self, change: RowChange) -> NoStoredRowError:
         """Returns the error for a change whose unchanged values are in no stored row."""
-        return missing_values(self.plan.schema, change.kept)
+        return missing_values(self.plan.schema, change.unchanged_columns)
 
     def fields(self, row: Mapping[str, object]) -> dict[str, Json]:
         """Returns a row's document."""

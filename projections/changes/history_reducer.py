@@ -56,7 +56,7 @@ class EveryChangeReducer(TopicReducer):
         return [(raw.key or b"", raw) for raw in raws]
 
     def _after(self, older: RawChange, newer: RawChange) -> RawChange:
-        return replace(newer, lost=True) if newer.kept and older.cut else newer
+        return replace(newer, lost=True) if newer.unchanged_columns and older.cut else newer
 
     def _before(self, older: RawChange, newer: RawChange) -> RawChange:  # noqa: ARG002
         return newer

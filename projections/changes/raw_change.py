@@ -32,13 +32,13 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
         row: Its values; None for a delete.
         key: The record's key; None for a table without a key.
         committed_at_us: Commit time, microseconds since 1970, UTC; 0 for a snapshot row.
-        kept: Unchanged columns, whose values ("kept values") it lacks.
+        unchanged_columns: Columns whose unchanged values it lacks (TOAST).
         record: Its record.
         taken: The records of values taken from preceding changes, by column; under the empty name,
-            the record that shows why the row of its key does not have the kept values.
-        base: Key of the stored row with the kept values, if it is another key.
+            the record that shows why the row of its key does not have the unchanged values.
+        base: Key of the stored row with the unchanged values, if it is another key.
         moved_at: Version with which the row left that key.
-        lost: Whether no row has the kept values.
+        lost: Whether no row has the unchanged values.
         below: An older whole row, which must be written to the store first.
         gone: For a delete, the deleted change of this batch.
         cut: Whether an unreadable record of the key follows it.
@@ -52,7 +52,7 @@ class RawChange(msgspec.Struct, frozen=True, gc=False):
     row: Mapping[str, Any] | None
     key: bytes | None
     committed_at_us: int
-    kept: tuple[str, ...]
+    unchanged_columns: tuple[str, ...]
     record: Record
     taken: Mapping[str, Record] | None = None
     base: bytes | None = None
@@ -95,7 +95,7 @@ def newer_after(older: RawChange, newer: RawChange) -> RawChange:
     """Combines two changes of a key that arrived in log order; returns the newer one."""
     if newer.row is None:
         return replace(newer, gone=older) if older.row is not None else newer
-    if not newer.kept or newer.lost or newer.base is not None:
+    if not newer.unchanged_columns or newer.lost or newer.base is not None:
         return newer
     if _may_lend(older, newer) and not older.committed_at_us:
         return replace(newer, below=older)  # the store may have a newer row
@@ -104,7 +104,7 @@ def newer_after(older: RawChange, newer: RawChange) -> RawChange:
 
 def newer_before(older: RawChange, newer: RawChange) -> RawChange:
     """Combines two changes of a key, if the older one arrived later; returns the newer one."""
-    if older.row is None or older.kept or newer.lost or newer.base is not None:
+    if older.row is None or older.unchanged_columns or newer.lost or newer.base is not None:
         return newer
     if newer.below is not None and newer.below.version >= older.version:
         return newer
@@ -120,17 +120,19 @@ def filled(older: RawChange, newer: RawChange, moved_from: bytes | None = None) 
         moved_from: The row's old key, if the change moved it to another key.
     """
     before = older.taken or {}
-    # this record later shows that the row of the key is not the one with the kept values
+    # this record later shows that the row of the key is not the one with the unchanged values
     witness = {_WITNESS: before.get(_WITNESS, older.record)}
     if older.row is None or not _may_lend(older, newer):
         return replace(newer, lost=True, taken=witness)
     if moved_from is not None and not older.committed_at_us:
         # read at an unknown moment: it may be a later row with the old key
         return replace(newer, lost=True)
-    unchanged = tuple(name for name in newer.kept if name in older.kept)
-    values = {name: older.row[name] for name in newer.kept if name not in unchanged}
+    unchanged = tuple(name for name in newer.unchanged_columns if name in older.unchanged_columns)
+    values = {name: older.row[name] for name in newer.unchanged_columns if name not in unchanged}
     taken = {name: before.get(name, older.record) for name in values}
-    made = replace(newer, row={**(newer.row or {}), **values}, kept=unchanged, taken=taken)
+    made = replace(
+        newer, row={**(newer.row or {}), **values}, unchanged_columns=unchanged, taken=taken
+    )
     if not unchanged:
         return made
     if moved_from is not None:

@@ -57,7 +57,7 @@ class Reduced(NamedTuple):
     Attributes:
         changes: The newest change of each key; for histories, every change.
         below: Older whole rows that must be written to the store before `changes`.
-        failures: Records that could not be read, or whose kept values no row has.
+        failures: Records that could not be read, or whose unchanged values no row has.
         records: Number of records: accepted ones, filtered ones and unreadable ones.
         accepted: Number of records that count as changes.
         filtered: Number of other records: tombstones, and changes of events that do not count.

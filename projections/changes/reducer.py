@@ -160,8 +160,10 @@ class TopicReducer:
             if seen is None:
                 newest[identity] = raw
             elif raw.version > seen.version:
-                newest[identity] = raw if raw.row and not raw.kept else self._after(seen, raw)
-            elif seen.kept and raw.version < seen.version:
+                newest[identity] = (
+                    raw if raw.row and not raw.unchanged_columns else self._after(seen, raw)
+                )
+            elif seen.unchanged_columns and raw.version < seen.version:
                 newest[identity] = self._before(raw, seen)
 
     def _after(self, older: RawChange, newer: RawChange) -> RawChange:
@@ -197,7 +199,7 @@ class TopicReducer:
         raw = read[0]
         streamed, lsn = bool(raw.committed_at_us), lsn_of(raw.version)
         values = None if raw.key is None else self._key(raw.key)
-        return RecordHeader(lsn, streamed, not raw.kept, raw.version, values)
+        return RecordHeader(lsn, streamed, not raw.unchanged_columns, raw.version, values)
 
     def reduced(self) -> Reduced:
         """Decodes and returns the changes, and clears them."""
@@ -211,7 +213,7 @@ class TopicReducer:
             if begun is not None and begun.record is not raw.record:
                 raw = replace(raw, begun=begun.record)  # noqa: PLW2901  # it has both records
             try:
-                if row is None or raw.kept or raw.key is None:
+                if row is None or raw.unchanged_columns or raw.key is None:
                     change = self._change(identity, raw, row)
                 else:  # nearly all
                     key = tuple([row[name] for name in key_names])
@@ -286,10 +288,10 @@ class TopicReducer:
         if row is None and raw.row is not None:
             row = self._decode_row(raw.row)
         base = None
-        if row is not None and raw.kept:
+        if row is not None and raw.unchanged_columns:
             if raw.lost:
-                raise missing_values(self._schema, raw.kept)
-            row |= dict.fromkeys(raw.kept)
+                raise missing_values(self._schema, raw.unchanged_columns)
+            row |= dict.fromkeys(raw.unchanged_columns)
             base = None if raw.base is None else self._key(raw.base)
         if raw.key is None:
             key: tuple[object, ...] = (identity,)
@@ -297,7 +299,9 @@ class TopicReducer:
             key = tuple([row[name] for name in self._schema.key])
         else:
             key = self._key(raw.key)
-        return RowChange(key, raw.version, row, raw.committed_at_us, raw.kept, base, raw.moved_at)
+        return RowChange(
+            key, raw.version, row, raw.committed_at_us, raw.unchanged_columns, base, raw.moved_at
+        )
 
     # each early return saves a step for each record
     def _read(  # noqa: PLR0911
@@ -352,7 +356,7 @@ class TopicReducer:
 
     def _keeping(self, raw: RawChange, after: Mapping[str, Any], operation: str) -> RawChange:
         unchanged = tuple(name for name, field in after.items() if field == UNCHANGED_PLACEHOLDER)
-        raw = replace(raw, kept=unchanged)
+        raw = replace(raw, unchanged_columns=unchanged)
         if unchanged and operation == "c":
             return self._moved(raw)
         if unchanged and raw.key in self._cuts and raw.key not in self._newest:
@@ -384,7 +388,7 @@ class TopicReducer:
         return {name: value for name, value in row.items() if name not in self._left_out}
 
     def _moved(self, raw: RawChange) -> RawChange:
-        """Handles a row whose key changed: its kept values are in the row of its old key.
+        """Handles a row whose key changed: its unchanged values are in the row of its old key.
 
         The delete of the old key must be the record right before it. If it is not, the topic has
         several partitions, and it is unknown which changes of the old row have been read.

@@ -20,7 +20,7 @@ class RowPart(NamedTuple):
     """Some rows of a view.
 
     Attributes:
-        names: Columns that the view shows.
+        names: The view's columns that its source table still has, in their order.
         rows: The values of these columns for each row, in document form.
     """
 
@@ -47,8 +47,8 @@ class RowPart(NamedTuple):
         return [key_text(parts(row)) for row in self.rows]
 
 
-def shown(plan: ViewPlan) -> tuple[str, ...]:
-    """Returns the columns that a view shows, in their order."""
+def source_columns(plan: ViewPlan) -> tuple[str, ...]:
+    """Returns the columns of a view that its source table still has, in their order."""
     return tuple(c.name for c in plan.schema.columns if c.name not in plan.absent)
 
 
@@ -57,6 +57,6 @@ def parts(plan: ViewPlan, documents: Iterable[Mapping[str, object]]) -> Iterator
 
     A document may lack a column that was added, without a default, after its row was written.
     """
-    names, remaining = shown(plan), iter(documents)
+    names, remaining = source_columns(plan), iter(documents)
     while some := list(islice(remaining, ROWS_AT_ONCE)):
         yield RowPart(names, [tuple(map(document.get, names)) for document in some])

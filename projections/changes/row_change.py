@@ -30,8 +30,8 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
         row: Decoded values by column; None after a delete.
         committed_at_us: Commit time at the source, microseconds since 1970, UTC; 0 for snapshot
             rows, whose commit time is unknown.
-        kept: Unchanged columns, whose values Postgres did not log (TOAST). They are None in `row`;
-            their values are in the stored row of the key, if that is of the same epoch.
+        unchanged_columns: Columns whose unchanged values Postgres did not log (TOAST). They are
+            None in `row`; the stored row of the key has the values, if it is of the same epoch.
         base: If the change gave the row another key, the old key: the stored row with that key has
             the values of the unchanged columns. It must be from the log, not from a snapshot.
         moved_at: Version of the change that gave the row another key; a row stored under the old
@@ -51,7 +51,7 @@ class RowChange(msgspec.Struct, frozen=True, gc=False):
     version: int
     row: Mapping[str, object] | None
     committed_at_us: int
-    kept: tuple[str, ...] = ()
+    unchanged_columns: tuple[str, ...] = ()
     base: tuple[object, ...] | None = None
     moved_at: int = 0
     read_at_us: int = 0

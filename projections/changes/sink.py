@@ -31,9 +31,9 @@ class Sink(Protocol):
     Guarantees of every implementation:
 
     Order: the change with the greatest version determines the row of its key, whatever the order in
-    which changes, batches and writers arrive. A change with unchanged columns (`RowChange.kept`)
-    takes their values from the stored row. It must therefore follow the change that wrote them, as
-    it does in every topic; otherwise it is refused.
+    which changes, batches and writers arrive. A change with `unchanged_columns` takes their values
+    from the stored row. It must therefore follow the change that wrote them, as it does in every
+    topic; otherwise it is refused.
 
     Refusals: a change that the store cannot hold, or whose unchanged columns have values in no
     stored row, is returned in `Applied.refused`, and the stored row of its key stays as it was. All

@@ -117,12 +117,16 @@ class ViewDelivery:
         admitted: list[RowChange] = []
         for change in changes:
             row = change.row
-            if row is not None and change.kept:
-                if not inspection.columns.isdisjoint(change.kept):
+            if row is not None and change.unchanged_columns:
+                if not inspection.columns.isdisjoint(change.unchanged_columns):
                     # the deciding value is missing: the row is read again, as for any such value
-                    self._fail(change, missing_values(self._plan.schema, change.kept))
+                    self._fail(change, missing_values(self._plan.schema, change.unchanged_columns))
                     continue
-                row = {name: value for name, value in row.items() if name not in change.kept}
+                row = {
+                    name: value
+                    for name, value in row.items()
+                    if name not in change.unchanged_columns
+                }
             unmet = None if row is None else inspection.unmet(row, counts=not passing)
             admitted += (
                 [change] if unmet is None else self._withheld(change, unmet, passing=passing)
@@ -189,8 +193,10 @@ class ViewDelivery:
             key = key_text(self._topic, own)
             if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
                 self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
-            elif change.kept and self._base_unavailable(change, raw.base, key, held, keys):
-                self._fail(change, missing_values(self._plan.schema, change.kept))
+            elif change.unchanged_columns and self._base_unavailable(
+                change, raw.base, key, held, keys
+            ):
+                self._fail(change, missing_values(self._plan.schema, change.unchanged_columns))
             else:
                 ready.append(change)
         return ready
@@ -212,7 +218,7 @@ class ViewDelivery:
         held: BlockedKeys,
         keys: frozenset[str],
     ) -> bool:
-        """Returns whether the row with a change's kept values is quarantined or was discarded."""
+        """Returns whether the row with the unchanged values is quarantined or was discarded."""
         base_key = key if base is None else (canonical(base) or base).decode()
         if base is not None and base_key in keys:
             return True

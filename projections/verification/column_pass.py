@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from projections.changes.row_batch import shown
+from projections.changes.row_batch import source_columns
 from projections.errors import UnholdableValueError
 from projections.stores.delta.arrow import arrow_type, row_part
 from projections.stores.delta.row_hashes import RowHashes
@@ -106,7 +106,7 @@ class ComparedBatches:
         self.rows = 0
         self._plan = plan
         self._hashes = hashes
-        names, by_name = shown(plan), plan.schema.by_name
+        names, by_name = source_columns(plan), plan.schema.by_name
         self._others = [name for name in names if name not in plan.keys]
         self._schema = pa.schema([(name, arrow_type(by_name[name])) for name in names])
         self._file = HashFile(pa.schema([self._schema.field(name) for name in plan.keys]))

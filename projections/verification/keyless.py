@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.lsn import Lsn
 from cdc.position import ChangePosition
 from cdc.snapshot import read_point, reads
-from projections.changes.row_batch import shown
+from projections.changes.row_batch import source_columns
 from projections.verification.recheck import RecheckOutcome, hash_of
 from projections.verification.report import KeyVerdict
 from projections.verification.source_rows import SourceRows
@@ -108,7 +108,7 @@ class KeylessPass:
     def compared(self, store: Store, sink: Sink) -> Iterator[RecheckOutcome]:
         """Compares a store with the rows that were read; yields the results so far."""
         self._reach.wait([(self._plan.name, store)], self._through)
-        names = shown(self._plan)
+        names = source_columns(self._plan)
         low, high = self._version(self.position), self._version(self._through)
         extra: Counter[bytes] = Counter()
         lacking, moving = self._expected.copy(), Counter[bytes]()

@@ -47,6 +47,7 @@ import orjson
 
 from cdc.errors import ValueDecodeError
 from projections.changes.documents import decoded_key, key_values
+from projections.changes.row_batch import source_columns
 from projections.changes.sink import StoredKey
 from projections.verification.report import KeyFinding, KeyVerdict
 
@@ -132,7 +133,7 @@ class Rounds:
         self._reach = reach
         self._throttle = throttle
         self._columns = [plan.schema.by_name[name] for name in plan.keys]
-        self._compared_names = [c.name for c in plan.schema.columns if c.name not in plan.absent]
+        self._compared_names = source_columns(plan)
 
     def judged(
         self, suspects: Mapping[Store, Iterable[str]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from projections.changes.documents import source_key
-from projections.changes.row_batch import ROWS_AT_ONCE, shown
+from projections.changes.row_batch import ROWS_AT_ONCE, source_columns
 from projections.errors import UnholdableValueError
 from projections.stores.delta import copy_format
 from projections.stores.delta.arrow import decoded_columns, row_part
@@ -63,7 +63,7 @@ class SourceBatches:
         self._connection = connection
         self._plan = plan
         self._rows = SourceRows(connection, plan)
-        self._names = shown(plan)
+        self._names = source_columns(plan)
         self._inspection = plan.inspection() if plan.expectations else None
         self._after: Key | None = None
         self._limit = ROWS_AT_ONCE

@@ -22,7 +22,7 @@ from cdc.snapshot import expression
 from cdc.snapshot.table_facts import walked
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import decode, decoder, encoder, word_of
-from projections.changes.row_batch import ROWS_AT_ONCE, RowPart, shown
+from projections.changes.row_batch import ROWS_AT_ONCE, RowPart, source_columns
 from projections.definition.event_rows import KEY, STORED
 from projections.errors import VerificationError
 
@@ -257,7 +257,7 @@ class _Form:
         columns = tuple(replace(column, name=named[column.name]) for column in own)
         self.schema = TableSchema(plan.schema.table, columns)
         self.key = () if plan.append_only else tuple(named[name] for name in plan.keys)
-        self._names = shown(plan)
+        self._names = source_columns(plan)
         self._converted = [
             (place, _PRINTED[column.kind])
             for place, column in enumerate(own)
@@ -298,7 +298,7 @@ class _EventForm(_Form):
         self._decode = _Decoder(self.schema)
         self._encode = encoder(plan.schema)
         self._inspection = plan.inspection()
-        self._names = shown(plan)
+        self._names = source_columns(plan)
 
     def part(self, rows: list[Sequence[Any]]) -> RowPart:
         """Returns the events of the view, as documents."""

@@ -76,15 +76,15 @@ def make_row(number: int = 1, part: str = "a", **values: object) -> dict[str, ob
     return row | values
 
 
-def upsert(version: int, row: dict[str, object], kept: tuple[str, ...] = ()) -> RowChange:
+def upsert(version: int, row: dict[str, object], unchanged: tuple[str, ...] = ()) -> RowChange:
     """Returns an upsert of a row of `make_plan()`."""
-    emptied = row | dict.fromkeys(kept)
-    return RowChange((row["id"], row["part"]), _FIRST + version, emptied, 1, kept)
+    emptied = row | dict.fromkeys(unchanged)
+    return RowChange((row["id"], row["part"]), _FIRST + version, emptied, 1, unchanged)
 
 
 def moved(version: int, number: int, from_number: int) -> RowChange:
     """Returns a row that came under another key with its note unchanged."""
-    change = upsert(version, make_row(number), kept=("note",))
+    change = upsert(version, make_row(number), unchanged=("note",))
     return structs.replace(change, base=(from_number, "a"), moved_at=change.version)
 
 
@@ -105,7 +105,7 @@ def latest(changes: Iterable[RowChange]) -> list[RowChange]:
     """Returns one change per key, the one with the greatest version.
 
     Duplicates and order do not matter, with one exception: a change that keeps unchanged values
-    (`RowChange.kept`) must come after the one that has them, as it does in the log.
+    (`RowChange.unchanged_columns`) must come after the one that has them, as it does in the log.
 
     Raises:
         NoStoredRowError: A change keeps values of a row that the same batch deletes before it.
@@ -121,18 +121,18 @@ def latest(changes: Iterable[RowChange]) -> list[RowChange]:
 
 
 def follow(older: RowChange, newer: RowChange) -> RowChange:
-    """Returns `newer`, its kept values taken from `older` as far as that has them."""
-    if newer.row is None or not newer.kept:
+    """Returns `newer`, its unchanged values taken from `older` as far as that has them."""
+    if newer.row is None or not newer.unchanged_columns:
         return newer
     if older.row is None:
         raise NoStoredRowError(
-            "a change needs values of a deleted row", detail=", ".join(newer.kept)
+            "a change needs values of a deleted row", detail=", ".join(newer.unchanged_columns)
         )
     row = dict(newer.row)
-    for name in newer.kept:
+    for name in newer.unchanged_columns:
         row[name] = older.row[name]
-    kept = tuple(name for name in newer.kept if name in older.kept)
-    return RowChange(newer.key, newer.version, row, newer.committed_at_us, kept)
+    unchanged = tuple(name for name in newer.unchanged_columns if name in older.unchanged_columns)
+    return RowChange(newer.key, newer.version, row, newer.committed_at_us, unchanged)
 
 
 class SinkContract:
@@ -216,7 +216,7 @@ class SinkContract:
         sink.prepare(plan)
         sink.apply(plan, [upsert(1, make_row(note="kept", blob=b"kept", paid=True))])
 
-        sink.apply(plan, [upsert(2, make_row(paid=False), kept=("note", "blob"))])
+        sink.apply(plan, [upsert(2, make_row(paid=False), unchanged=("note", "blob"))])
 
         expected = make_row(note="kept", blob=b"kept", paid=False)
         assert _stored(sink, plan) == [encoder(plan.schema)(expected)]
@@ -226,7 +226,7 @@ class SinkContract:
         sink.prepare(plan)
         sink.apply(plan, [upsert(3, make_row(note="new")), delete(3, 2)])
 
-        applied = sink.apply(plan, [upsert(2, make_row(n), kept=("note",)) for n in (1, 2)])
+        applied = sink.apply(plan, [upsert(2, make_row(n), unchanged=("note",)) for n in (1, 2)])
 
         assert applied.upserted == 0
         assert [row["note"] for row in _stored(sink, plan)] == ["new"]
@@ -237,8 +237,8 @@ class SinkContract:
         plan = make_plan()
         sink.prepare(plan)
         sink.apply(plan, [delete(1, 2), upsert(1, make_row(3, note="before the gap"))])
-        after_a_gap = upsert(2 + _FIRST, make_row(3), kept=("note",))
-        partial = [upsert(2, make_row(number), kept=("note",)) for number in (1, 2)]
+        after_a_gap = upsert(2 + _FIRST, make_row(3), unchanged=("note",))
+        partial = [upsert(2, make_row(number), unchanged=("note",)) for number in (1, 2)]
 
         applied = sink.apply(plan, [*partial, after_a_gap, upsert(2, make_row(4))])
 
@@ -282,10 +282,10 @@ class SinkContract:
         plan = make_plan()
         sink.prepare(plan)
         sink.apply(plan, [upsert(7, make_row(n, note="read")) for n in (1, 2)])
-        kept = [upsert(8, make_row(n), kept=("note",)) for n in (1, 2)]
+        partial = [upsert(8, make_row(n), unchanged=("note",)) for n in (1, 2)]
         assert (Applied(upserted=2), Applied(stale=2)) == (
-            sink.apply(plan, kept),
-            sink.apply(plan, kept),
+            sink.apply(plan, partial),
+            sink.apply(plan, partial),
         )
         sink.apply(plan, [upsert(16, make_row(1, note="logged"))])
 

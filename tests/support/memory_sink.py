@@ -57,13 +57,13 @@ class MemorySink:
                 total += Applied(stale=1)
                 continue
             row, own_version = change.row, change.version
-            if row is not None and change.kept:
+            if row is not None and change.unchanged_columns:
                 version, stored = before.get(change.base or change.key, (0, None))
                 if stored is None or not may_complete(change, version):
-                    error = missing_values(plan.schema, change.kept)
+                    error = missing_values(plan.schema, change.unchanged_columns)
                     total += Applied(refused=(Refused(change, error),))
                     continue
-                row = {**row, **{name: stored[name] for name in change.kept}}
+                row = {**row, **{name: stored[name] for name in change.unchanged_columns}}
                 own_version = completed_version(change, version)
             view.rows[change.key] = own_version, row
             total += Applied(deleted=1) if row is None else Applied(upserted=1)

@@ -131,7 +131,7 @@ def _table(newest: KeyedRecords) -> pa.Table:
         version=pa.array(newest.versions),
         offset=pa.array(newest.offsets),
         row=pa.array(newest.rows),
-        kept=pa.array(newest.kept),
+        kept=pa.array(newest.partial),
         rows=len(newest.rows),
     )
 

@@ -207,7 +207,9 @@ class PlainChanges:
         if delivery.waiting or delivery.truncated:
             return None
         versions = [change.version for change in collector.changes]
-        if versions != versions_of(piece).tolist() or any(c.kept for c in collector.changes):
+        if versions != versions_of(piece).tolist() or any(
+            c.unchanged_columns for c in collector.changes
+        ):
             return None
         return collector.changes
 

@@ -46,7 +46,7 @@ NOTHING: Final = KeyState(0, 0, 0)
 
 def alone(change: RowChange) -> RowChange:
     """Reduces a change to what it reports of its row's insert."""
-    return structs.replace(change, version=0, row=None, kept=(), base=None)
+    return structs.replace(change, version=0, row=None, unchanged_columns=(), base=None)
 
 
 def known(changes: Sequence[RowChange], by: Sequence[KeyState]) -> list[RowChange]:

@@ -349,7 +349,7 @@ class TableSink(ViewTables):
         self, plan: ViewPlan, upserts: Sequence[RowChange]
     ) -> tuple[Sequence[RowChange], list[Refused]]:
         """Completes unchanged values from stored rows, which the lock protects."""
-        partial = [change for change in upserts if change.kept]
+        partial = [change for change in upserts if change.unchanged_columns]
         if not partial:
             return upserts, []
         own = keys_table(plan, partial)
@@ -357,18 +357,22 @@ class TableSink(ViewTables):
         rows = self._live_rows(plan, pa.concat_tables([own, base]))
         deleted = self._deleted_versions(plan, own)
         keys = zip(keys_of(plan, own), keys_of(plan, base), strict=True)
-        completed = [change for change in upserts if not change.kept]
+        completed = [change for change in upserts if not change.unchanged_columns]
         refused, since = [], plan.kept_since
         for change, (place, base_place) in zip(partial, keys, strict=True):
             if max(deleted.get(place, 0), rows.get(place, (0, {}))[0]) >= change.version:
                 continue  # stale
             version, stored = rows.get(base_place, (0, None))
             if stored is None or change.row is None or not may_complete(change, version, since):
-                refused.append(Refused(change, missing_values(plan.schema, change.kept)))
+                refused.append(
+                    Refused(change, missing_values(plan.schema, change.unchanged_columns))
+                )
             else:
-                row = {**change.row, **{name: stored[name] for name in change.kept}}
+                row = {**change.row, **{name: stored[name] for name in change.unchanged_columns}}
                 version = completed_version(change, version)
-                whole = structs.replace(change, version=version, row=row, kept=(), base=None)
+                whole = structs.replace(
+                    change, version=version, row=row, unchanged_columns=(), base=None
+                )
                 completed.append(whole)
         return completed, refused
 
@@ -432,7 +436,7 @@ def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChang
     try:
         if not plan.append_only:
             keys_table(plan, [change for change in changes if change.row is None])
-            keys_table(plan, [_of_base(change) for change in changes if change.kept])
+            keys_table(plan, [_of_base(change) for change in changes if change.unchanged_columns])
         rows_table(plan, [change for change in changes if change.row is not None])
     except UnholdableValueError as error:
         if len(changes) == 1:

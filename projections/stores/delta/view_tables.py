@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from projections.changes.row_batch import ROWS_AT_ONCE, shown
+from projections.changes.row_batch import ROWS_AT_ONCE, source_columns
 from projections.common.file_lock import WriterLock
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import SinkRefusedError, SinkUnavailableError
@@ -54,19 +54,21 @@ class ViewTables:
 
     def parts(self, plan: ViewPlan) -> Iterator[RowPart]:
         """Reads every live row of the newest version; see `Sink.parts`."""
-        names = shown(plan)
+        names = source_columns(plan)
         for batch in self.batches(plan):
             yield row_part(plan, pa.Table.from_batches([batch]), names)
 
     def batches(self, plan: ViewPlan) -> Iterator[pa.RecordBatch]:
-        """Reads the columns that the view shows of every live row of the newest version.
+        """Reads every live row of the newest version, with its `source_columns`.
 
         Raises:
             SinkUnavailableError: The table cannot be read.
         """
         try:
             dataset = self._table(plan.name).to_pyarrow_dataset()
-            yield from dataset.to_batches(columns=list(shown(plan)), batch_size=ROWS_AT_ONCE)
+            yield from dataset.to_batches(
+                columns=list(source_columns(plan)), batch_size=ROWS_AT_ONCE
+            )
         except (
             DeltaError,
             OSError,

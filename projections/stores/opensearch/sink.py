@@ -311,16 +311,18 @@ class _Writing:
         self._refused: list[Refused] = []
 
     def lines(self, changes: Sequence[RowChange], floor: int) -> Iterator[tuple[RowChange, bytes]]:
-        partial = [change for change in changes if change.kept and change.version >= floor]
+        partial = [
+            change for change in changes if change.unchanged_columns and change.version >= floor
+        ]
         # rows that changed their key: stored values are read before anything overwrites them
         lent = dict(self._bases([change for change in partial if change.base is not None]))
         for change in changes:
             if change.version < floor:
                 self._stale += 1
-            elif change.row is None or not change.kept:
+            elif change.row is None or not change.unchanged_columns:
                 yield from self._made(change, NO_ROW, NO_ROW)
         ids = {document_id(self._form.name(change)): change for change in partial}
-        names = {name for change in partial for name in change.kept}
+        names = {name for change in partial for name in change.unchanged_columns}
         for documents in self._stored.fields(list(ids), names):
             for row_id, own in documents.items():
                 change = ids[row_id]
@@ -353,7 +355,7 @@ class _Writing:
     def _bases(self, moved: Sequence[RowChange]) -> Iterator[tuple[str, Stored]]:
         if not moved:
             return
-        names = {name for change in moved for name in change.kept}
+        names = {name for change in moved for name in change.unchanged_columns}
         wanted = {document_id(self._form.name_of(change.base or ())) for change in moved}
         bases: dict[str, Stored] = {}
         for part in self._stored.fields(list(wanted), names):
@@ -399,11 +401,11 @@ def _lines(form: DocumentForm, change: RowChange, own_stored: int, base: Stored)
         document = _DELETED
     else:
         fields = form.fields(change.row)
-        if change.kept and own_stored < change.version:
+        if change.unchanged_columns and own_stored < change.version:
             version, row = base
             if DELETED_FIELD in row or not may_complete(change, version, form.plan.kept_since):
                 raise form.missing_values(change)
-            fields |= {name: row[name] for name in change.kept}
+            fields |= {name: row[name] for name in change.unchanged_columns}
             own_version = completed_version(change, version)
         document = orjson.dumps(fields)
     action = _ACTION % (orjson.dumps(row_id), own_version)

@@ -83,7 +83,7 @@ class CacheSink:
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes through the guarded script; see `Sink.apply`."""
         form, cached = self._form(plan)
-        partial = [change for change in changes if change.kept]
+        partial = [change for change in changes if change.unchanged_columns]
         wanted = {form.name_of(key) for c in partial for key in (c.key, c.base or c.key)}
         with translated_errors():
             rows = self._stored(plan, list(wanted))  # as stored before any of this is written
@@ -290,7 +290,7 @@ class _Batch:
         fields: dict[str, Json] | None
         try:
             name = form.name_of(change.key)
-            if change.kept:
+            if change.unchanged_columns:
                 base = name if change.base is None else form.name_of(change.base)
                 version, fields, wanted = _completed(form, change, rows.get(name), rows.get(base))
             else:
@@ -351,7 +351,7 @@ def _completed(
     since = form.plan.kept_since
     if base is None or row is None or not may_complete(change, int(base.version), since):
         raise form.missing_values(change)
-    fields |= {name: row[name] for name in change.kept}
+    fields |= {name: row[name] for name in change.unchanged_columns}
     wanted = "" if change.base is not None else base.version
     return _digits(completed_version(change, int(base.version))), fields, wanted
 

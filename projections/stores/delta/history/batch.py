@@ -179,18 +179,18 @@ class HistoryBatch:
                 self._stale += 1
                 continue
             version, row = change.version, change.row
-            if row is not None and change.kept:
+            if row is not None and change.unchanged_columns:
                 before = self._before(stored, incoming, kept_since)
                 if (
                     before is None
                     or before[1] is None
                     or not may_complete(change, before[0], kept_since)
                 ):
-                    error = missing_values(self._form.plan.schema, change.kept)
+                    error = missing_values(self._form.plan.schema, change.unchanged_columns)
                     self.refused.append(Refused(change, error))
                     self._lacking.add(change.key)
                     continue
-                row = {**row, **{name: before[1][name] for name in change.kept}}
+                row = {**row, **{name: before[1][name] for name in change.unchanged_columns}}
                 version = completed_version(change, before[0])
             self._lacking.discard(change.key)  # a complete change needs no earlier row
             self.taken[incoming.place].append(incoming.made(version, row))
@@ -234,12 +234,12 @@ class HistoryBatch:
         rule = self._form.rule
         later = steps(made)
         first = incoming[0].change.version
-        kept = any(each.change.kept for each in incoming)
+        partial = any(each.change.unchanged_columns for each in incoming)
         if rule.by_sequence or current is None:
-            if kept or first <= marks.version or later[0][0] <= marks.at_us:
+            if partial or first <= marks.version or later[0][0] <= marks.at_us:
                 return False
             return follows(marks.at_us if current is None else current.last_at_us, later, rule)
-        lent_by_read = kept and whole_row_read(current.last_version)
+        lent_by_read = partial and whole_row_read(current.last_version)
         if first <= current.last_version or lent_by_read:
             return False
         if any(current.last_version < sweep.version for sweep in marks.sweeps):
@@ -254,7 +254,9 @@ class HistoryBatch:
                 known[change.version] = min(change.at_us, known.get(change.version, change.at_us))
         version = incoming.change.version
         own = (
-            (version, completed_version(incoming.change, 1)) if incoming.change.kept else (version,)
+            (version, completed_version(incoming.change, 1))
+            if incoming.change.unchanged_columns
+            else (version,)
         )
         return any(each in known and known[each] <= incoming.at_us for each in own)
 
@@ -305,7 +307,7 @@ class HistoryBatch:
             return read_row
         if any(last[0] < version < read_row[0] for version in truncates):
             return read_row
-        same = all(row[name] == read_values[name] for name in incoming.change.kept)
+        same = all(row[name] == read_values[name] for name in incoming.change.unchanged_columns)
         return last if same or read_row[2] >= incoming.at_us else read_row
 
     def _move_known(self, known: Iterable[HistoryChange], incoming: IncomingChange) -> bool:

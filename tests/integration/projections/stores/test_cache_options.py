@@ -65,8 +65,8 @@ def upsert(version: int, number: int, **values: object) -> RowChange:
     row: dict[str, object] = {column.name: None for column in COLUMNS}
     row |= {"id": number, "customer": "ann", "status": "paid", "total": Decimal("9.90")}
     row |= {"points": 1, "placed_at": datetime(2026, 1, 1, tzinfo=UTC), "note": "n"} | values
-    kept = tuple(name for name, value in row.items() if value is ...)
-    return RowChange((number,), FIRST + version, row | dict.fromkeys(kept), 1, kept)
+    unchanged = tuple(name for name, value in row.items() if value is ...)
+    return RowChange((number,), FIRST + version, row | dict.fromkeys(unchanged), 1, unchanged)
 
 
 def delete(version: int, number: int) -> RowChange:

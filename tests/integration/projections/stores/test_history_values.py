@@ -62,7 +62,7 @@ def test_unchanged_values_are_those_of_the_row_before(
 def test_unchanged_values_that_no_row_has_wait(tmp_path: Path) -> None:
     plan, sink = prices(), HistorySink(tmp_path)
     sink.prepare(plan)
-    kept = structs.replace(price(2, "1", 20), kept=("note",))
+    kept = structs.replace(price(2, "1", 20), unchanged_columns=("note",))
 
     (refused,) = sink.apply(plan, [kept]).refused
 
@@ -81,7 +81,7 @@ def test_unchanged_values_are_never_those_of_a_later_change(
     """A row that was read stands for an earlier position, and may have what came after it."""
     plan, sink = prices(), HistorySink(tmp_path)
     sink.prepare(plan)
-    kept = structs.replace(price(3, "2", 20), kept=("note",))
+    kept = structs.replace(price(3, "2", 20), unchanged_columns=("note",))
     read = structs.replace(
         price(2, "1" if read_s < 20 else "3", 0, note="old" if read_s < 20 else "new"),
         version=EPOCH | 23,
@@ -104,9 +104,9 @@ def test_a_row_that_was_truncated_lends_nothing_to_what_its_key_has_become(tmp_p
     plan, sink = prices(), HistorySink(tmp_path)
     sink.prepare(plan)
     truncate = RowChange((), EPOCH | 16, None, 20_000_000)
-    kept = structs.replace(price(4, "4", 40), kept=("note",))
+    kept = structs.replace(price(4, "4", 40), unchanged_columns=("note",))
     read = structs.replace(price(5, "4", 0, note="new"), version=EPOCH | 47, committed_at_us=0)
-    following = structs.replace(price(7, "7", 70), kept=("note",))
+    following = structs.replace(price(7, "7", 70), unchanged_columns=("note",))
     sink.apply(plan, [price(1, "1", 10, note="old")])
     sink.apply(plan, [truncate])
     sink.apply(plan, [structs.replace(read, read_at_us=50_000_000)])
@@ -122,8 +122,10 @@ def test_a_row_that_was_truncated_lends_nothing_to_what_its_key_has_become(tmp_p
 def test_a_whole_row_is_taken_although_the_one_before_it_lacks_values(tmp_path: Path) -> None:
     plan, sink = prices(), HistorySink(tmp_path)
     sink.prepare(plan)
-    lacking = [structs.replace(price(n, str(n), 10 * n), kept=("note",)) for n in (1, 2)]
-    last = structs.replace(price(4, "4", 40), kept=("note",))
+    lacking = [
+        structs.replace(price(n, str(n), 10 * n), unchanged_columns=("note",)) for n in (1, 2)
+    ]
+    last = structs.replace(price(4, "4", 40), unchanged_columns=("note",))
 
     applied = sink.apply(plan, [*lacking, price(3, "3", 30, note="whole"), last])
 

@@ -65,7 +65,7 @@ class EveryChange(MemorySink):
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:  # noqa: ARG002
         for change in changes:
             row = None if change.row is None else tuple(sorted(change.row.items(), key=str))
-            self.given.add((change.key, change.version, row, change.kept, change.base))
+            self.given.add((change.key, change.version, row, change.unchanged_columns, change.base))
         return Applied(upserted=len(changes))
 
 

@@ -70,8 +70,7 @@ def plan_of(keys: tuple[str, ...], absent: Sequence[str] = ()) -> ViewPlan:
 def table_of(plan: ViewPlan, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     names = [column.name for column in plan.schema.columns]
     changes = [RowChange((), 1, dict(zip(names, row, strict=True)), 1) for row in rows]
-    shown = [name for name in names if name not in plan.absent]
-    return rows_table(plan, changes).select(shown)
+    return rows_table(plan, changes).select([name for name in names if name not in plan.absent])
 
 
 def as_documents(plan: ViewPlan, sides: Sequence[pa.Table]) -> list[str]:
