@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from projections.archive.fold import Integers
     from projections.changes.row_change import RowChange
-    from projections.stores.delta.history.arrow import Place
+    from projections.stores.delta.history.arrow import TableKey
     from projections.stores.delta.history.states import HistoryState
 
 HISTORIES: Final = pa.schema(
@@ -114,25 +114,25 @@ class FillHistories(BucketTask):
                 parts.append(table)
                 numbers.append(of)
             throttle.step()
-        table, place = pa.concat_tables(parts), np.concatenate(numbers)
+        table, record_numbers = pa.concat_tables(parts), np.concatenate(numbers)
         fails = np.zeros(len(coded.dictionary), np.bool_)
         fails[codes[failed]] = True
         if failed:
             unwritten += integers(records.column(ROW))[fails[codes]].tolist()
-            whole = ~fails[codes[place]]
-            table, place = table.filter(pa.array(whole)), place[whole]
-        order = np.argsort(place, kind="stable")  # as in the topic
+            whole = ~fails[codes[record_numbers]]
+            table, record_numbers = table.filter(pa.array(whole)), record_numbers[whole]
+        order = np.argsort(record_numbers, kind="stable")  # as in the topic
         order = order[
             known_changes(
-                codes[place[order]],
+                codes[record_numbers[order]],
                 _column(table, VERSION_COLUMN)[order],
                 _column(table, "_at")[order],
             )
         ]
-        return table.take(pa.array(order)), codes[place[order]]
+        return table.take(pa.array(order)), codes[record_numbers[order]]
 
     def _pieces(self, records: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-        """Yields records that are decoded together, with their topic and the place of the first."""
+        """Yields records that are decoded together, with their topic and the first number."""
         of_topic = integers(records.column(TOPIC))  # rising
         for number, topic in enumerate(self.topics):
             begin, end = np.searchsorted(of_topic, (number, number + 1)).tolist()
@@ -198,12 +198,12 @@ class FillHistories(BucketTask):
         Raises:
             UnholdableValueError: A value has no exact form in a table, or a row has no time.
         """
-        keys = form.places([change.key for change in changes])
+        keys = form.table_keys([change.key for change in changes])
         made = []
-        for change, place in zip(changes, keys, strict=True):
+        for change, key in zip(changes, keys, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            incoming = IncomingChange(change, place, None, at_us, None).timed(form)
-            made.append((place, incoming.made(change.version, change.row)))
+            incoming = IncomingChange(change, key, None, at_us, None).timed(form)
+            made.append((key, incoming.made(change.version, change.row)))
         return form.changes_table(made, self.commit)
 
 
@@ -212,7 +212,7 @@ def _states(form: HistoryForm, changes: pa.Table, keys: Integers) -> pa.Table:
     if not form.rule.by_sequence:
         return states_of(form, changes, keys)
     # a row's own time may place it before others, so they are taken one by one, as in live delivery
-    states: list[tuple[Place, HistoryState]] = []
+    states: list[tuple[TableKey, HistoryState]] = []
     for _, own in groupby(zip(keys.tolist(), form.changes(changes), strict=True), itemgetter(0)):
         keys_of_changes, own_changes = zip(*(change for _, change in own), strict=True)
         states += [(keys_of_changes[0], state) for state in history(own_changes, form.rule)]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from projections.planning.view_plan import ViewPlan
 
-Place = tuple[object, ...]
+TableKey = tuple[object, ...]
+"""A row's key in the form of the tables."""
 """A key as a table stores it."""
 
 CURRENT: Final = "is_current"
@@ -75,16 +76,16 @@ class HistoryForm:
             ]
         )
 
-    def places(self, keys: Iterable[Place]) -> list[Place]:
+    def table_keys(self, keys: Iterable[TableKey]) -> list[TableKey]:
         """Converts keys to the form of the tables.
 
         Raises:
             UnholdableValueError: One has no exact form.
         """
         changes = [RowChange(key, 0, None, 0) for key in keys]
-        return self.places_in(keys_table(self.plan, changes))
+        return self.keys_in(keys_table(self.plan, changes))
 
-    def places_in(self, table: pa.Table) -> list[Place]:
+    def keys_in(self, table: pa.Table) -> list[TableKey]:
         """Returns the keys of a table's rows."""
         columns = [table.column(name).to_pylist() for name in self.plan.keys]
         return list(zip(*columns, strict=True))
@@ -93,14 +94,14 @@ class HistoryForm:
         """Marks rows that may have one of some keys: a superset if a key has several columns."""
         return pc.is_in(table.column(self.plan.keys[0]), value_set=keys)
 
-    def first_column(self, keys: Iterable[Place]) -> pa.Array:
+    def first_column(self, keys: Iterable[TableKey]) -> pa.Array:
         """Returns the values that `among` compares."""
         return pa.array([key[0] for key in keys], arrow_type(self._key_columns[0]))
 
-    def states_table(self, states: Sequence[tuple[Place, HistoryState]]) -> pa.Table:
+    def states_table(self, states: Sequence[tuple[TableKey, HistoryState]]) -> pa.Table:
         """Converts states to rows."""
         values = [state for _, state in states]
-        arrays = self._columns([state.row for state in values], [place for place, _ in states])
+        arrays = self._columns([state.row for state in values], [key for key, _ in states])
         arrays += [
             _times([state.valid_from_us for state in values]),
             _times([state.valid_to_us for state in values]),
@@ -114,10 +115,10 @@ class HistoryForm:
         ]
         return pa.Table.from_arrays(arrays, schema=self.states_schema)
 
-    def gone_table(self, states: Sequence[tuple[Place, tuple[int, int]]]) -> pa.Table:
+    def gone_table(self, states: Sequence[tuple[TableKey, tuple[int, int]]]) -> pa.Table:
         """Returns the keys and identities of removed states."""
         arrays = [
-            pa.array([place[n] for place, _ in states], arrow_type(column))
+            pa.array([key[n] for key, _ in states], arrow_type(column))
             for n, column in enumerate(self._key_columns)
         ]
         arrays += [
@@ -126,7 +127,7 @@ class HistoryForm:
         ]
         return pa.Table.from_arrays(arrays, names=[*self.plan.keys, *IDENTITY])
 
-    def states(self, table: pa.Table) -> list[tuple[Place, HistoryState]]:
+    def states(self, table: pa.Table) -> list[tuple[TableKey, HistoryState]]:
         """Converts rows to states."""
         columns = [
             decoded_rows(self.plan, table),
@@ -138,10 +139,10 @@ class HistoryForm:
             _microseconds(table, "recorded_to"),
         ]
         states = [HistoryState(*values) for values in zip(*columns, strict=True)]
-        return list(zip(self.places_in(table), states, strict=True))
+        return list(zip(self.keys_in(table), states, strict=True))
 
     def changes_table(
-        self, changes: Sequence[tuple[Place, HistoryChange]], commit: int
+        self, changes: Sequence[tuple[TableKey, HistoryChange]], commit: int
     ) -> pa.Table:
         """Converts changes to rows; a delete has only its key.
 
@@ -149,7 +150,7 @@ class HistoryForm:
             UnholdableValueError: A value has no exact form.
         """
         values = [change for _, change in changes]
-        arrays = self._columns([change.row for change in values], [place for place, _ in changes])
+        arrays = self._columns([change.row for change in values], [key for key, _ in changes])
         arrays += [
             pa.array([change.version for change in values], pa.int64()),
             _times([change.at_us for change in values]),
@@ -160,7 +161,7 @@ class HistoryForm:
         ]
         return pa.Table.from_arrays(arrays, schema=self.changes_schema)
 
-    def changes(self, table: pa.Table) -> list[tuple[Place, HistoryChange]]:
+    def changes(self, table: pa.Table) -> list[tuple[TableKey, HistoryChange]]:
         """Converts rows to changes."""
         live = table.column(LIVE)
         rows = [
@@ -175,20 +176,20 @@ class HistoryForm:
             reported(table).to_pylist(),
         ]
         changes = [HistoryChange(*values) for values in zip(*columns, strict=True)]
-        return list(zip(self.places_in(table), changes, strict=True))
+        return list(zip(self.keys_in(table), changes, strict=True))
 
     def _columns(
-        self, rows: Sequence[Mapping[str, object] | None], places: Sequence[Place]
+        self, rows: Sequence[Mapping[str, object] | None], keys: Sequence[TableKey]
     ) -> list[pa.Array]:
-        keys = {name: number for number, name in enumerate(self.plan.keys)}
+        numbers = {name: number for number, name in enumerate(self.plan.keys)}
         arrays = []
         for column in self.plan.schema.columns:
-            name, number = column.name, keys.get(column.name)
+            name, number = column.name, numbers.get(column.name)
             if number is None:
                 values = [None if row is None else row[name] for row in rows]
                 arrays.append(column_array(self.plan, column, values))
             else:
-                arrays.append(pa.array([place[number] for place in places], arrow_type(column)))
+                arrays.append(pa.array([key[number] for key in keys], arrow_type(column)))
         return arrays
 
 

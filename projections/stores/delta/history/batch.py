@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from projections.changes.row_change import RowChange
     from projections.errors import SinkError
-    from projections.stores.delta.history.arrow import HistoryForm, Place
+    from projections.stores.delta.history.arrow import HistoryForm, TableKey
     from projections.stores.delta.history.states import HistoryState
     from projections.stores.delta.history.sweep import HistorySweep
 
@@ -69,15 +69,15 @@ class IncomingChange(NamedTuple):
 
     Attributes:
         change: The change.
-        place: Its key in the form of the tables.
+        key: Its key in the form of the tables.
         base: Key of the row with its unchanged values, if it is another key.
         at_us: Record time.
         sequence_us: The row's own time.
     """
 
     change: RowChange
-    place: Place
-    base: Place | None
+    key: TableKey
+    base: TableKey | None
     at_us: int
     sequence_us: int | None
 
@@ -120,10 +120,10 @@ class StoredHistory:
     """
 
     marks: Marks
-    current: Mapping[Place, HistoryState]
-    unsettled: set[Place]
-    incomplete: set[Place] = field(default_factory=set)
-    known: Mapping[Place, list[HistoryChange]] = field(default_factory=dict)
+    current: Mapping[TableKey, HistoryState]
+    unsettled: set[TableKey]
+    incomplete: set[TableKey] = field(default_factory=set)
+    known: Mapping[TableKey, list[HistoryChange]] = field(default_factory=dict)
 
 
 class HistoryBatch:
@@ -144,14 +144,14 @@ class HistoryBatch:
         self._form = form
         self.refused = list(refused)
         self._blocked = {each.change.key: each.change.version for each in self.refused}
-        self.taken: dict[Place, list[HistoryChange]] = defaultdict(list)
-        self.by_place: dict[Place, list[IncomingChange]] = defaultdict(list)
-        self._lacking: set[Place | None] = set()
-        self._recorded: dict[Place, dict[int, int]] = {}
+        self.taken: dict[TableKey, list[HistoryChange]] = defaultdict(list)
+        self.by_key: dict[TableKey, list[IncomingChange]] = defaultdict(list)
+        self._lacking: set[TableKey | None] = set()
+        self._recorded: dict[TableKey, dict[int, int]] = {}
         self._stale = 0
         self._incoming = self._of(sorted(changes, key=lambda change: change.version))
         for incoming in self._incoming:
-            self.by_place[incoming.place].append(incoming)
+            self.by_key[incoming.key].append(incoming)
 
     @classmethod
     def parted(cls, form: HistoryForm, changes: Sequence[RowChange]) -> HistoryBatch:
@@ -159,13 +159,13 @@ class HistoryBatch:
         held, refused = _parted(form, changes)
         return cls(form, held, refused)
 
-    def incomplete(self, stored: StoredHistory) -> set[Place]:
+    def incomplete(self, stored: StoredHistory) -> set[TableKey]:
         """Returns the keys for which the current state is not enough."""
-        incomplete: set[Place] = set()
-        for place, incoming in self.by_place.items():
+        incomplete: set[TableKey] = set()
+        for key, incoming in self.by_key.items():
             incomplete.update(each.base for each in incoming if each.base is not None)
-            if not self._joins(incoming, stored.current.get(place), stored.marks):
-                incomplete.add(place)
+            if not self._joins(incoming, stored.current.get(key), stored.marks):
+                incomplete.add(key)
         return incomplete
 
     def complete(self, stored: StoredHistory, kept_since: int) -> None:
@@ -193,13 +193,13 @@ class HistoryBatch:
                 row = {**row, **{name: before[1][name] for name in change.unchanged_columns}}
                 version = completed_version(change, before[0])
             self._lacking.discard(change.key)  # a complete change needs no earlier row
-            self.taken[incoming.place].append(incoming.made(version, row))
-            self._recorded[incoming.place][version] = incoming.at_us
+            self.taken[incoming.key].append(incoming.made(version, row))
+            self._recorded[incoming.key][version] = incoming.at_us
 
-    def joined(self, place: Place, current: HistoryState | None) -> list[HistoryState]:
+    def joined(self, key: TableKey, current: HistoryState | None) -> list[HistoryState]:
         """Returns the states that follow from a current one and later changes."""
         states = [] if current is None else [current]
-        for at_us, changes in steps(self.taken[place]):
+        for at_us, changes in steps(self.taken[key]):
             extend(states, changes[-1], at_us, self._form.rule)
         return states
 
@@ -211,12 +211,14 @@ class HistoryBatch:
 
     def _of(self, changes: Sequence[RowChange]) -> list[IncomingChange]:
         form, timed = self._form, []
-        places = form.places([change.key for change in changes])
+        keys = form.table_keys([change.key for change in changes])
         moved = [change for change in changes if change.base is not None]
-        bases = dict(zip(map(id, moved), form.places([c.base or () for c in moved]), strict=True))
-        for change, place in zip(changes, places, strict=True):
+        bases = dict(
+            zip(map(id, moved), form.table_keys([c.base or () for c in moved]), strict=True)
+        )
+        for change, key in zip(changes, keys, strict=True):
             at_us = change.committed_at_us or change.read_at_us
-            incoming = IncomingChange(change, place, bases.get(id(change)), at_us, None)
+            incoming = IncomingChange(change, key, bases.get(id(change)), at_us, None)
             try:
                 timed.append(incoming.timed(form))
             except UnholdableValueError as error:
@@ -247,10 +249,10 @@ class HistoryBatch:
         return follows(current.last_at_us, later, rule)
 
     def _has(self, stored: StoredHistory, incoming: IncomingChange) -> bool:
-        known = self._recorded.get(incoming.place)
+        known = self._recorded.get(incoming.key)
         if known is None:
-            known = self._recorded[incoming.place] = {}
-            for change in stored.known.get(incoming.place, ()):
+            known = self._recorded[incoming.key] = {}
+            for change in stored.known.get(incoming.key, ()):
                 known[change.version] = min(change.at_us, known.get(change.version, change.at_us))
         version = incoming.change.version
         own = (
@@ -264,17 +266,17 @@ class HistoryBatch:
         self, stored: StoredHistory, incoming: IncomingChange, kept_since: int
     ) -> tuple[int, Mapping[str, object] | None] | None:
         """Returns version and values of the row that has a change's unchanged values."""
-        key = incoming.change.key if incoming.base is None else incoming.change.base
-        if key in self._lacking or key in self._blocked:
+        source_key = incoming.change.key if incoming.base is None else incoming.change.base
+        if source_key in self._lacking or source_key in self._blocked:
             return None
-        place = incoming.place if incoming.base is None else incoming.base
+        key = incoming.key if incoming.base is None else incoming.base
         until = incoming.change.version if incoming.base is None else incoming.change.moved_at
-        known = [*stored.known.get(place, ()), *self.taken.get(place, ())]
+        known = [*stored.known.get(key, ()), *self.taken.get(key, ())]
         if incoming.base is not None and not self._move_known(known, incoming):
             return None  # the old row may lack some of its changes
         older = [(c.version, c.row, c.at_us) for c in known if c.version < until]
-        current = stored.current.get(place)
-        if place not in stored.incomplete and current is not None:
+        current = stored.current.get(key)
+        if key not in stored.incomplete and current is not None:
             older.append((current.last_version, current.row, current.last_at_us))
         last = max(older, key=itemgetter(0), default=None)
         if last is None:
@@ -313,7 +315,7 @@ class HistoryBatch:
     def _move_known(self, known: Iterable[HistoryChange], incoming: IncomingChange) -> bool:
         """Returns whether the move of a row from its old key is known, and so all before it."""
         version = incoming.change.moved_at
-        here = (each.change for each in self.by_place.get(incoming.base or (), ()))
+        here = (each.change for each in self.by_key.get(incoming.base or (), ()))
         return any(change.version == version and change.row is None for change in known) or any(
             change.version == version and change.row is None for change in here
         )
@@ -328,10 +330,10 @@ def _parted(
 ) -> tuple[list[RowChange], list[Refused]]:
     """Separates changes with an exact form in the tables from those without one."""
     try:
-        places = form.places([change.key for change in changes])
-        form.places([change.base for change in changes if change.base is not None])
+        keys = form.table_keys([change.key for change in changes])
+        form.table_keys([change.base for change in changes if change.base is not None])
         made = [HistoryChange(change.version, 0, change.row) for change in changes]
-        form.changes_table(list(zip(places, made, strict=True)), 0)
+        form.changes_table(list(zip(keys, made, strict=True)), 0)
     except UnholdableValueError as error:
         if len(changes) == 1:
             return [], [Refused(changes[0], error)]

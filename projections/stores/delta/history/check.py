@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.planning.view_plan import ViewPlan
-    from projections.stores.delta.history.arrow import Place
+    from projections.stores.delta.history.arrow import TableKey
     from projections.stores.delta.history.states import HistoryChange, HistoryState
 
 KEYS_AT_ONCE: Final = 50_000
@@ -56,11 +56,11 @@ class HistoryCheck:
         """
         try:
             for part in () if needs_recompute(DeltaTable(self._path)) else self._parts():
-                yield {str(place): difference for place, difference in part.items()}
+                yield {str(key): difference for key, difference in part.items()}
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise unavailable(self._plan, error) from None
 
-    def unsettled(self) -> Iterator[set[Place]]:
+    def unsettled(self) -> Iterator[set[TableKey]]:
         """Yields, for each part of the keys, those whose states differ.
 
         Raises:
@@ -69,7 +69,7 @@ class HistoryCheck:
         for part in self._parts():
             yield set(part)
 
-    def _parts(self) -> Iterator[dict[Place, tuple[Document, tuple[str, ...]]]]:
+    def _parts(self) -> Iterator[dict[TableKey, tuple[Document, tuple[str, ...]]]]:
         states = DeltaTable(self._path)
         changes = DeltaTable(f"{self._path}.changes")
         through = marks_of(states).commit
@@ -77,34 +77,34 @@ class HistoryCheck:
         while part := set(islice(keys, KEYS_AT_ONCE)):
             yield self._part(states, changes, part)
 
-    def _keys(self, states: DeltaTable, changes: DeltaTable, through: int) -> list[Place]:
+    def _keys(self, states: DeltaTable, changes: DeltaTable, through: int) -> list[TableKey]:
         names = list(self._plan.keys)
         changed = changes.to_pyarrow_dataset().to_table(columns=[*names, COMMIT])
         changed = changed.filter(pc.less_equal(changed.column(COMMIT), through)).select(names)
         known = pa.concat_tables([changed, states.to_pyarrow_dataset().to_table(columns=names)])
-        return self._form.places_in(known.group_by(names).aggregate([]))
+        return self._form.keys_in(known.group_by(names).aggregate([]))
 
     def _part(
-        self, states: DeltaTable, changes: DeltaTable, part: set[Place]
-    ) -> dict[Place, tuple[Document, tuple[str, ...]]]:
+        self, states: DeltaTable, changes: DeltaTable, part: set[TableKey]
+    ) -> dict[TableKey, tuple[Document, tuple[str, ...]]]:
         marks = marks_of(states)
-        known: dict[Place, list[HistoryChange]] = {}
+        known: dict[TableKey, list[HistoryChange]] = {}
         for rows in having(changes, self._form, part):
             taken = rows.filter(pc.less_equal(rows.column(COMMIT), marks.commit))
-            for place, change in self._form.changes(taken):
-                known.setdefault(place, []).append(change)
-        stored: dict[Place, list[HistoryState]] = {}
+            for key, change in self._form.changes(taken):
+                known.setdefault(key, []).append(change)
+        stored: dict[TableKey, list[HistoryState]] = {}
         for rows in having(states, self._form, part):
-            for place, state in self._form.states(rows):
-                stored.setdefault(place, []).append(state)
+            for key, state in self._form.states(rows):
+                stored.setdefault(key, []).append(state)
         differing = {}
-        for place in part:
-            every = known.get(place)
+        for key in part:
+            every = known.get(key)
             wanted = history(marks.with_sweeps(every), self._form.rule) if every else []
-            difference = self._difference(wanted, stored.get(place, []))
+            difference = self._difference(wanted, stored.get(key, []))
             if difference is not None:
-                one = (wanted or stored[place])[0]
-                differing[place] = dict(self._encode(one.row)), difference
+                one = (wanted or stored[key])[0]
+                differing[key] = dict(self._encode(one.row)), difference
         return differing
 
     def _difference(

@@ -58,9 +58,9 @@ def known_changes(keys: Integers, versions: Integers, at_us: Integers) -> Intege
     if not copies.any():
         return order
     least_us, counts = at_us[order], np.ones(len(order), np.bool_)
-    for place in np.flatnonzero(copies).tolist():
-        counts[place + 1] = least_us[place + 1] < least_us[place]
-        least_us[place + 1] = min(least_us[place], least_us[place + 1])
+    for index in np.flatnonzero(copies).tolist():
+        counts[index + 1] = least_us[index + 1] < least_us[index]
+        least_us[index + 1] = min(least_us[index], least_us[index + 1])
     return order[counts]
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from projections.changes.row_batch import RowPart
     from projections.changes.row_change import ReadSpan
     from projections.planning.view_plan import ViewPlan
-    from projections.stores.delta.history.arrow import Place
+    from projections.stores.delta.history.arrow import TableKey
     from projections.stores.delta.history.states import HistoryChange, HistoryState
 
 
@@ -79,8 +79,8 @@ class HistorySink(TableSink):
             reshape(states, form.states_schema, plan.older_names)
             reshape(changes, form.changes_schema, plan.older_names)
             if needs_recompute(self._states(form)):
-                for places in HistoryCheck(self._root, plan).unsettled():
-                    self._recompute_states(form, places)
+                for keys in HistoryCheck(self._root, plan).unsettled():
+                    self._recompute_states(form, keys)
                 _set(self._states(form), {UNMERGED: ""})
             self._feed(plan, self._states(form))
 
@@ -136,46 +136,47 @@ class HistorySink(TableSink):
             .when_matched_delete()
             .execute()
         )
-        self._recompute_states(form, set(form.places_in(wanted)))
+        self._recompute_states(form, set(form.keys_in(wanted)))
         return int(metrics["num_target_rows_deleted"])
 
-    def _recompute_states(self, form: HistoryForm, places: set[Place]) -> None:
+    def _recompute_states(self, form: HistoryForm, keys: set[TableKey]) -> None:
         """Recomputes the states of some keys from their changes."""
-        marks, known = self._marks(form), self._known(form, places)
-        states: list[tuple[Place, HistoryState]] = []
-        gone: list[tuple[Place, tuple[int, int]]] = []
-        for place, former in self._identities(form, places).items():
-            every = known.get(place)
+        marks, known = self._marks(form), self._known(form, keys)
+        states: list[tuple[TableKey, HistoryState]] = []
+        gone: list[tuple[TableKey, tuple[int, int]]] = []
+        for key, former in self._identities(form, keys).items():
+            every = known.get(key)
             recomputed = history(marks.with_sweeps(every), form.rule) if every else []
-            states += [(place, state) for state in recomputed]
+            states += [(key, state) for state in recomputed]
             obsolete = former - {state.identity for state in recomputed}
-            gone += [(place, identity) for identity in obsolete]
+            gone += [(key, identity) for identity in obsolete]
         self._write_states(form, states, gone, marks, fresh=False, within=False)
 
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         form = HistoryForm(plan)
         encode = encoder(form.plan.schema)
-        places = HistoryBatch.parted(form, [RowChange(key, 0, None, 0) for key in keys]).by_place
-        by_key = {
-            incoming.change.key: place
-            for place, of_place in places.items()
-            for incoming in of_place
+        changes = [RowChange(key, 0, None, 0) for key in keys]
+        incoming_by_key = HistoryBatch.parted(form, changes).by_key
+        table_keys = {
+            incoming.change.key: table_key
+            for table_key, of_key in incoming_by_key.items()
+            for incoming in of_key
         }
-        known = self._known(form, places.keys())
+        known = self._known(form, incoming_by_key.keys())
         swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
-        rows: dict[Place, list[Mapping[str, object]]] = {}
+        rows: dict[TableKey, list[Mapping[str, object]]] = {}
         if form.rule.by_sequence:
-            for place, of_place in known.items():
-                last = max(of_place, key=lambda change: change.version)
+            for table_key, of_key in known.items():
+                last = max(of_key, key=lambda change: change.version)
                 if last.row is not None and last.version > swept:
-                    rows[place] = [last.row]
+                    rows[table_key] = [last.row]
         else:
-            for part in having(self._states(form), form, places.keys(), current=True):
-                for place, state in form.states(part):
-                    rows.setdefault(place, []).append(state.row)
+            for part in having(self._states(form), form, incoming_by_key.keys(), current=True):
+                for table_key, state in form.states(part):
+                    rows.setdefault(table_key, []).append(state.row)
         holdings = []
         for key in keys:
-            own = by_key.get(key, ())
+            own = table_keys.get(key, ())
             versions = (change.version for change in known.get(own, ()))
             version = max(versions, default=0)
             held = tuple(encode(row) for row in rows.get(own, ()))
@@ -199,11 +200,11 @@ class HistorySink(TableSink):
     def _versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         form = HistoryForm(plan)
         batch = HistoryBatch.parted(form, changes)
-        known = self._known(form, batch.by_place.keys())
+        known = self._known(form, batch.by_key.keys())
         newest = {
-            incoming.change.key: max((change.version for change in known.get(place, ())), default=0)
-            for place, of_place in batch.by_place.items()
-            for incoming in of_place
+            incoming.change.key: max((change.version for change in known.get(key, ())), default=0)
+            for key, of_key in batch.by_key.items()
+            for incoming in of_key
         }
         return [newest.get(change.key, 0) for change in changes]
 
@@ -226,9 +227,9 @@ class HistorySink(TableSink):
         """Writes changes in two commits: the changes themselves, then the states of their keys."""
         marks = self._marks(form)
         unsettled = self._left_behind(form, marks)
-        if not batch.by_place and not unsettled:
+        if not batch.by_key and not unsettled:
             return
-        current = self._current(form, {*batch.by_place, *unsettled})
+        current = self._current(form, {*batch.by_key, *unsettled})
         stored = StoredHistory(marks, current, unsettled)
         stored.incomplete = unsettled | batch.incomplete(stored)
         stored.known = self._known(form, stored.incomplete)
@@ -237,7 +238,7 @@ class HistorySink(TableSink):
         self._settle(form, stored, batch)
 
     def _log(self, form: HistoryForm, batch: HistoryBatch) -> None:
-        taken = [(place, change) for place, of_place in batch.taken.items() for change in of_place]
+        taken = [(key, change) for key, of_key in batch.taken.items() for change in of_key]
         if not taken:
             return
         table = self._changes(form)
@@ -255,32 +256,30 @@ class HistorySink(TableSink):
     def _settle(self, form: HistoryForm, stored: StoredHistory, batch: HistoryBatch) -> None:
         """Writes the states of all changed keys."""
         changed = stored.unsettled | (batch.taken.keys() & stored.incomplete)
-        former = self._identities(form, {place for place in changed if stored.known.get(place)})
-        states: list[tuple[Place, HistoryState]] = []
-        gone: list[tuple[Place, tuple[int, int]]] = []
-        for place in changed:
-            every = [*stored.known.get(place, ()), *batch.taken.get(place, ())]
+        former = self._identities(form, {key for key in changed if stored.known.get(key)})
+        states: list[tuple[TableKey, HistoryState]] = []
+        gone: list[tuple[TableKey, tuple[int, int]]] = []
+        for key in changed:
+            every = [*stored.known.get(key, ()), *batch.taken.get(key, ())]
             settled = history(stored.marks.with_sweeps(every), form.rule)
-            states += [(place, state) for state in settled]
-            obsolete = former.get(place, set()) - {state.identity for state in settled}
-            gone += [(place, identity) for identity in obsolete]
-        for place in batch.taken:
-            if place not in stored.incomplete:
-                settled = batch.joined(place, stored.current.get(place))
-                states += [(place, state) for state in settled]
-        changes = [
-            c for of_place in (*batch.taken.values(), *stored.known.values()) for c in of_place
-        ]
+            states += [(key, state) for state in settled]
+            obsolete = former.get(key, set()) - {state.identity for state in settled}
+            gone += [(key, identity) for identity in obsolete]
+        for key in batch.taken:
+            if key not in stored.incomplete:
+                settled = batch.joined(key, stored.current.get(key))
+                states += [(key, state) for state in settled]
+        changes = [c for of_key in (*batch.taken.values(), *stored.known.values()) for c in of_key]
         commit = transaction(self._changes(form), COMMIT_MARK)
         marks = stored.marks.after(changes, commit)
-        fresh = not former and not any(place in stored.current for place, _ in states)
+        fresh = not former and not any(key in stored.current for key, _ in states)
         self._write_states(form, states, gone, marks, fresh=fresh, within=not former)
 
     def _write_states(  # noqa: PLR0913  # the parts of one commit
         self,
         form: HistoryForm,
-        states: Sequence[tuple[Place, HistoryState]],
-        gone: Sequence[tuple[Place, tuple[int, int]]],
+        states: Sequence[tuple[TableKey, HistoryState]],
+        gone: Sequence[tuple[TableKey, tuple[int, int]]],
         marks: Marks,
         *,
         fresh: bool,
@@ -336,7 +335,7 @@ class HistorySink(TableSink):
         if not versions:
             return 0
         marks = self._marks(form)
-        changed: set[Place] = set()
+        changed: set[TableKey] = set()
         for sweep in marks.sweeps:
             if sweep.version in versions:
                 changed |= ended(form, self._changes(form), sweep, marks.sweeps)
@@ -372,47 +371,47 @@ class HistorySink(TableSink):
         first: int | None = pc.min(versions.column(VERSION_COLUMN)).as_py()
         return first
 
-    def _left_behind(self, form: HistoryForm, marks: Marks) -> set[Place]:
+    def _left_behind(self, form: HistoryForm, marks: Marks) -> set[TableKey]:
         """Returns keys with changes that the states lack, after a crash between the two commits."""
         table = self._changes(form)
         if transaction(table, COMMIT_MARK) == marks.commit:
             return set()
         rows = table.to_pyarrow_dataset().to_table(columns=[*form.plan.keys, COMMIT])
         newer = rows.filter(pc.greater(rows.column(COMMIT), marks.commit))
-        return set(form.places_in(newer))
+        return set(form.keys_in(newer))
 
     def _known(
-        self, form: HistoryForm, places: Collection[Place]
-    ) -> dict[Place, list[HistoryChange]]:
+        self, form: HistoryForm, keys: Collection[TableKey]
+    ) -> dict[TableKey, list[HistoryChange]]:
         """Returns all changes of some keys."""
-        known: dict[Place, list[HistoryChange]] = {}
-        for rows in having(self._changes(form), form, places):
-            for place, change in form.changes(rows):
-                if place in places:
-                    known.setdefault(place, []).append(change)
+        known: dict[TableKey, list[HistoryChange]] = {}
+        for rows in having(self._changes(form), form, keys):
+            for key, change in form.changes(rows):
+                if key in keys:
+                    known.setdefault(key, []).append(change)
         return known
 
     def _identities(
-        self, form: HistoryForm, places: Collection[Place]
-    ) -> dict[Place, set[tuple[int, int]]]:
+        self, form: HistoryForm, keys: Collection[TableKey]
+    ) -> dict[TableKey, set[tuple[int, int]]]:
         """Returns the stored states of some keys."""
-        identities_by_key: dict[Place, set[tuple[int, int]]] = {}
-        for rows in having(self._states(form), form, places, [*form.plan.keys, *IDENTITY]):
+        identities_by_key: dict[TableKey, set[tuple[int, int]]] = {}
+        for rows in having(self._states(form), form, keys, [*form.plan.keys, *IDENTITY]):
             identities = zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True)
-            for place, identity in zip(form.places_in(rows), identities, strict=True):
-                if place in places:
-                    identities_by_key.setdefault(place, set()).add(identity)
+            for key, identity in zip(form.keys_in(rows), identities, strict=True):
+                if key in keys:
+                    identities_by_key.setdefault(key, set()).add(identity)
         return identities_by_key
 
     def _current(
-        self, form: HistoryForm, places: Collection[Place] | None
-    ) -> dict[Place, HistoryState]:
+        self, form: HistoryForm, keys: Collection[TableKey] | None
+    ) -> dict[TableKey, HistoryState]:
         """Returns the current states of some keys, or of all."""
         return {
-            place: state
-            for rows in having(self._states(form), form, places, current=True)
-            for place, state in form.states(rows)
-            if places is None or place in places
+            key: state
+            for rows in having(self._states(form), form, keys, current=True)
+            for key, state in form.states(rows)
+            if keys is None or key in keys
         }
 
     def _current_rows(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
@@ -422,11 +421,11 @@ class HistorySink(TableSink):
 
     def _recorded_last(self, form: HistoryForm) -> Iterator[Mapping[str, object]]:
         swept = max((sweep.version for sweep in self._sweeps(form)), default=0)
-        last: dict[Place, HistoryChange] = {}
+        last: dict[TableKey, HistoryChange] = {}
         for rows in having(self._changes(form), form, None):
-            for place, change in form.changes(rows):
-                if place not in last or last[place].version < change.version:
-                    last[place] = change
+            for key, change in form.changes(rows):
+                if key not in last or last[key].version < change.version:
+                    last[key] = change
         for change in last.values():
             if change.row is not None and change.version > swept:
                 yield change.row

@@ -145,9 +145,9 @@ def steps(changes: Iterable[HistoryChange]) -> list[Step]:
     ordered = sorted(changes, key=lambda change: (change.version, change.at_us))
     recorded: list[tuple[int, HistoryChange]] = []
     at_us = ordered[-1].at_us if ordered else 0
-    for place in range(len(ordered) - 1, -1, -1):
-        change = ordered[place]
-        if place and ordered[place - 1].version == change.version:
+    for index in range(len(ordered) - 1, -1, -1):
+        change = ordered[index]
+        if index and ordered[index - 1].version == change.version:
             continue
         at_us = min(at_us, change.at_us)
         recorded.append((at_us, change))
@@ -239,14 +239,14 @@ class _Timeline:
         since_us = self._rule.since_us(change, at_us)
         if self._deleted_us is not None:
             since_us = max(since_us, self._deleted_us)
-        place = bisect_left(self._known, since_us, key=lambda pair: pair[0])
+        index = bisect_left(self._known, since_us, key=lambda pair: pair[0])
         if change.row is None:
             self._deleted_us = since_us
-            self._known[place:] = [(since_us, change)]
-        elif place < len(self._known) and self._known[place][0] == since_us:
-            self._known[place] = since_us, change  # the last one in the log counts
+            self._known[index:] = [(since_us, change)]
+        elif index < len(self._known) and self._known[index][0] == since_us:
+            self._known[index] = since_us, change  # the last one in the log counts
         else:
-            self._known.insert(place, (since_us, change))
+            self._known.insert(index, (since_us, change))
 
     def states(self) -> list[HistoryState]:
         """Returns the states by present knowledge, as if all had been recorded at once."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from projections.stores.delta.history.arrow import HistoryForm, Place
+    from projections.stores.delta.history.arrow import HistoryForm, TableKey
     from projections.stores.delta.history.states import HistoryState
 
 _EVEN: Final = ~1
@@ -80,13 +80,13 @@ def ends(changes: Sequence[HistoryChange], sweeps: Sequence[HistorySweep]) -> li
     deletes: list[HistoryChange] = []
     truncate: HistorySweep | None = None
     for sweep in reversed(sweeps):
-        place = bisect_right(versions, sweep.version)
-        if not place:
+        index = bisect_right(versions, sweep.version)
+        if not index:
             break
-        there = ordered[place - 1].row is not None
+        there = ordered[index - 1].row is not None
         if truncate is not None and truncate.epoch != sweep.epoch:
             truncate = None
-        if sweep.logged or (there and _gone(sweep, ordered[place:], truncate)):
+        if sweep.logged or (there and _gone(sweep, ordered[index:], truncate)):
             deletes.append(HistoryChange(sweep.version, sweep.at_us, None))
         truncate = sweep if sweep.logged else truncate
     return deletes
@@ -119,7 +119,7 @@ def reopened(
 
 def ended(
     form: HistoryForm, changes: DeltaTable, sweep: HistorySweep, sweeps: Sequence[HistorySweep]
-) -> set[Place]:
+) -> set[TableKey]:
     """Returns the keys that had a row until a sweep, as `ends` decides for each.
 
     Keys that an earlier sweep ended are left out.
@@ -152,7 +152,7 @@ def ended(
         unread = pc.and_(pc.is_null(after), pc.invert(known.column("read")))
         amid = _amid(sweep, truncate)
         gone = pc.and_(gone, _flag(after) if amid else pc.or_(unread, _flag(after)))
-    return set(form.places_in(known.filter(gone)))
+    return set(form.keys_in(known.filter(gone)))
 
 
 def _truncate_after(sweep: HistorySweep, sweeps: Sequence[HistorySweep]) -> HistorySweep | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from projections.stores.delta.history.arrow import HistoryForm, Place
+    from projections.stores.delta.history.arrow import HistoryForm, TableKey
 
 SWEEPS: Final = "headwater.sweeps"
 """Property of the table of states: the sweeps so far."""
@@ -69,23 +69,23 @@ def needs_recompute(states: DeltaTable) -> bool:
 def having(
     table: DeltaTable,
     form: HistoryForm,
-    places: Collection[Place] | None,
+    keys: Collection[TableKey] | None,
     columns: list[str] | None = None,
     *,
     current: bool = False,
 ) -> Iterator[pa.Table]:
     """Reads rows of some keys, or all, file by file: first the keys, then matching rows."""
-    if places is not None and not places:
+    if keys is not None and not keys:
         return
     only: Any = [(CURRENT, "=", "true")] if current else None
-    wanted = None if places is None else form.first_column(places)
+    wanted = None if keys is None else form.first_column(keys)
     data = table.to_pyarrow_dataset(file_pruning_predicate=only)
     names = columns or data.schema.names
     for file in data.get_fragments():
         if wanted is None:
             yield file.to_table(schema=data.schema, columns=names)
             continue
-        keys = file.to_table(schema=data.schema, columns=[form.plan.keys[0]])
-        chosen = form.among(keys, wanted)
+        first_column = file.to_table(schema=data.schema, columns=[form.plan.keys[0]])
+        chosen = form.among(first_column, wanted)
         if pc.any(chosen).as_py():
             yield file.to_table(schema=data.schema, columns=names).filter(chosen)
