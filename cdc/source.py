@@ -362,4 +362,4 @@ def _halt_for_more(rest: ConnectRest, spec: CaptureSpec) -> bool:
 def _end_offsets(spec: CaptureSpec) -> dict[tuple[str, int], int]:
     topics = (*spec.table_topics.values(), spec.transaction_topic)
     found = extent.bounds(spec.kafka_bootstrap, topics)
-    return {place: end for place, (_, end) in found.items()}
+    return {partition: end for partition, (_, end) in found.items()}

@@ -160,7 +160,7 @@ def move(  # noqa: PLR0913  # which group, of what, and where to
         raise GroupActiveError(
             f"group {group} has members", hint="stop the members, then move the group"
         )
-    return {place: commit.offset for place, commit in wanted.items()}
+    return {topic_partition: commit.offset for topic_partition, commit in wanted.items()}
 
 
 def _topics(
@@ -179,11 +179,11 @@ def _ask(
     kafka_bootstrap: str, parked_key: ParkedKey, topic: str, *, drop: bool, everything: bool
 ) -> None:
     refused: list[RecordRefusedError] = []
-    place = (parked_key.topic, parked_key.partition)
+    partition = (parked_key.topic, parked_key.partition)
     request = Request(parked_key.raw_key, drop, everything, parked_key.offset)
     notebook = KeyValueTopic(kafka_bootstrap, topic)
     try:
-        notebook.write(*request_note(place, request), lambda _: None, refused.append)
+        notebook.write(*request_note(partition, request), lambda _: None, refused.append)
         notebook.flush()
     finally:
         notebook.close()

@@ -12,7 +12,7 @@ from cdc.consumer.partition_queue import HandleStep, PartitionQueue, QueuedRecor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.consumer.partition_queue import FetchStep, Key, ParkedRecord, ParkStep, Step
     from cdc.consumer.retry import ChangeFailure
     from cdc.consumer.spec import ConsumerSpec
@@ -30,12 +30,12 @@ class DispatchedWork:
     """A task for a worker thread.
 
     Attributes:
-        place: The partition.
+        partition: The partition.
         queue: Its queue at that time: a partition that returns later gets another.
         step: The task.
     """
 
-    place: Place
+    partition: PartitionId
     queue: PartitionQueue
     step: Step
 
@@ -53,10 +53,10 @@ class Dispatcher:
     def __init__(self, spec: ConsumerSpec) -> None:
         self._spec = spec
         self._changed = threading.Condition()
-        self._queues: dict[Place, PartitionQueue] = {}
-        self._released: set[Place] = set()
-        self._fresh: set[Place] = set()
-        self._round_robin: list[Place] = []
+        self._queues: dict[PartitionId, PartitionQueue] = {}
+        self._released: set[PartitionId] = set()
+        self._fresh: set[PartitionId] = set()
+        self._round_robin: list[PartitionId] = []
         self._failure: BaseException | None = None
         self._stopping = False
         self._closed = False
@@ -64,17 +64,19 @@ class Dispatcher:
 
     # -- called by the reading thread
 
-    def open(self, place: Place, offset: int, shelf: Mapping[Key, Iterable[ParkedRecord]]) -> None:
+    def open(
+        self, partition: PartitionId, offset: int, shelf: Mapping[Key, Iterable[ParkedRecord]]
+    ) -> None:
         """Opens an assigned partition."""
         with self._changed:
-            self._queues[place] = PartitionQueue(offset, shelf)
+            self._queues[partition] = PartitionQueue(offset, shelf)
             self._round_robin = sorted(self._queues)
 
-    def add(self, place: Place, records: Sequence[Any]) -> None:
+    def add(self, partition: PartitionId, records: Sequence[Any]) -> None:
         """Queues read records, in order; records of other partitions are dropped."""
         with self._changed:
-            queue = self._queues.get(place)
-            if queue is None or place in self._released:
+            queue = self._queues.get(partition)
+            if queue is None or partition in self._released:
                 return
             for record in records:
                 if record.value is None:
@@ -85,70 +87,72 @@ class Dispatcher:
                     )
             self._changed.notify_all()
 
-    def overfull(self) -> set[Place]:
+    def overfull(self) -> set[PartitionId]:
         """Returns the partitions whose queues are full."""
         records, size = self._spec.records_held_max, self._spec.bytes_held_max
         with self._changed:
             return {
-                place
-                for place, queue in self._queues.items()
+                partition
+                for partition, queue in self._queues.items()
                 if queue.ledger.unacknowledged >= records
                 or queue.held_bytes >= size
                 or queue.ledger.span >= records * _SPAN
             }
 
-    def take_fresh(self) -> set[Place]:
+    def take_fresh(self) -> set[PartitionId]:
         """Returns the newly assigned partitions that were not opened yet, each once."""
         with self._changed:
             fresh, self._fresh = self._fresh, set()
             return fresh
 
-    def pause(self, *, paused: bool) -> set[Place]:
+    def pause(self, *, paused: bool) -> set[PartitionId]:
         """Sets whether delivery is paused; returns the partitions without a change in progress."""
         with self._changed:
             if paused is not self._paused:
                 self._paused = paused
                 self._changed.notify_all()
-            return {place for place, queue in self._queues.items() if not queue.busy}
+            return {partition for partition, queue in self._queues.items() if not queue.busy}
 
     # -- the port of the group member
 
-    def assigned(self, places: set[Place]) -> None:
+    def assigned(self, partitions: set[PartitionId]) -> None:
         """Records newly assigned partitions."""
         with self._changed:
-            self._fresh |= places
-            self._released -= places
+            self._fresh |= partitions
+            self._released -= partitions
 
-    def release(self, places: set[Place]) -> None:
+    def release(self, partitions: set[PartitionId]) -> None:
         """Stops delivery from these partitions."""
         with self._changed:
-            self._released |= places
+            self._released |= partitions
             self._changed.notify_all()
 
-    def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
+    def wait_idle(self, partitions: set[PartitionId], timeout_s: float) -> bool:
         """Waits until no change of these partitions is in progress."""
 
         def idle() -> bool:
             return self._closed or not any(
-                self._queues[p].busy for p in places if p in self._queues
+                self._queues[p].busy for p in partitions if p in self._queues
             )
 
         with self._changed:
             return self._changed.wait_for(idle, timeout_s)
 
-    def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
+    def committable(
+        self, partitions: Iterable[PartitionId] | None = None
+    ) -> dict[PartitionId, int]:
         """Returns the offsets that may be committed."""
         with self._changed:
-            wanted = self._queues if places is None else places
+            wanted = self._queues if partitions is None else partitions
             return {p: self._queues[p].ledger.committable for p in wanted if p in self._queues}
 
-    def forget(self, places: set[Place]) -> None:
+    def forget(self, partitions: set[PartitionId]) -> None:
         """Drops partitions that moved to other members, which get the unacknowledged changes."""
         with self._changed:
-            for place in places:
-                self._queues.pop(place, None)
-            self._fresh -= places
-            self._released -= places
+            for partition in partitions:
+                self._queues.pop(partition, None)
+            self._fresh -= partitions
+            self._released -= partitions
             self._round_robin = sorted(self._queues)
             self._changed.notify_all()
 
@@ -224,35 +228,35 @@ class Dispatcher:
         with self._changed:
             return taken.queue.taken_off(step, record) if self._mine(taken) else None
 
-    def retry(self, place: Place, key: Key) -> bool:
+    def retry(self, partition: PartitionId, key: Key) -> bool:
         """Delivers a parked key's records again; returns False if its partition is not here."""
         with self._changed:
-            queue = self._queues.get(place)
+            queue = self._queues.get(partition)
             if queue is None:
                 return False
             queue.retry(key)
             self._changed.notify_all()
             return True
 
-    def drop(self, place: Place, key: Key, offset: int, *, everything: bool) -> bool:
+    def drop(self, partition: PartitionId, key: Key, offset: int, *, everything: bool) -> bool:
         """Discards the records of a parked key; returns False if that is impossible here or now."""
         with self._changed:
-            queue = self._queues.get(place)
+            queue = self._queues.get(partition)
             done = queue is not None and queue.drop(key, offset, everything=everything)
             self._changed.notify_all()
             return done
 
-    def outcomes(self) -> list[tuple[Place, list[int], list[Key]]]:
+    def outcomes(self) -> list[tuple[PartitionId, list[int], list[Key]]]:
         """Returns the records no longer parked and the completed requests, each once."""
         with self._changed:
             return [
-                (place, gone, settled)
-                for place, queue in self._queues.items()
+                (partition, gone, settled)
+                for partition, queue in self._queues.items()
                 for gone, settled in [queue.outcome()]
                 if gone or settled
             ]
 
-    def places(self) -> set[Place]:
+    def partitions(self) -> set[PartitionId]:
         """Returns its partitions."""
         with self._changed:
             return set(self._queues)
@@ -300,21 +304,21 @@ class Dispatcher:
 
     def _next(self, now: float) -> DispatchedWork | None:
         """Serves the partitions round-robin, so that a busy one does not delay the others."""
-        for number, place in enumerate(self._round_robin):
-            if place in self._released:
+        for number, partition in enumerate(self._round_robin):
+            if partition in self._released:
                 continue
-            queue = self._queues[place]
+            queue = self._queues[partition]
             step = queue.next(now)
             if step is not None:
                 if isinstance(step, HandleStep):
                     self._round_robin = (
                         self._round_robin[number + 1 :] + self._round_robin[: number + 1]
                     )
-                return DispatchedWork(place, queue, step)
+                return DispatchedWork(partition, queue, step)
         return None
 
     def _mine(self, taken: DispatchedWork) -> bool:
-        return self._queues.get(taken.place) is taken.queue
+        return self._queues.get(taken.partition) is taken.queue
 
 
 def _key(record: Any) -> Key:

@@ -22,7 +22,7 @@ from cdc.errors import CdcError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.consumer.dispatcher import Dispatcher
     from cdc.consumer.parked_topic import ParkedTopic
     from cdc.consumer.parking import Request
@@ -67,10 +67,10 @@ class Feed:
             session_timeout_s=spec.session_timeout_s,
             handover_s=spec.handover_s,
         )
-        self._committed: dict[Place, int] = {}
+        self._committed: dict[PartitionId, int] = {}
         self._commit_at = 0.0
-        self._under_way: dict[tuple[Place, Key], int] = {}
-        self._idle: dict[Place, int] = {}
+        self._under_way: dict[tuple[PartitionId, Key], int] = {}
+        self._idle: dict[PartitionId, int] = {}
         self._thread = threading.Thread(target=self._run, name="changes-feed", daemon=True)
 
     def start(self) -> None:
@@ -115,8 +115,8 @@ class Feed:
         polled = self._member.poll(_POLL_FULL_S if full else _POLL_S)
         if polled.out_of_range:
             self._refuse_gap(polled.out_of_range)
-        for place, records in polled.records.items():
-            self._dispatcher.add(place, records)
+        for partition, records in polled.records.items():
+            self._dispatcher.add(partition, records)
         fresh = self._dispatcher.take_fresh()
         try:
             if fresh:
@@ -125,29 +125,29 @@ class Feed:
             self._dispatcher.assigned(fresh)  # opened after the next poll
             raise
 
-    def _open(self, fresh: set[Place]) -> None:
+    def _open(self, fresh: set[PartitionId]) -> None:
         """Opens assigned partitions: each at its offset, with its parked records."""
         kept = self._member.committed(fresh)
         bounds = self._member.bounds(fresh)
-        for place in sorted(kept):
-            self._refuse_other_topic(place, kept[place])
-            self._refuse_out_of(bounds[place], place, kept[place].offset)
+        for partition in sorted(kept):
+            self._refuse_other_topic(partition, kept[partition])
+            self._refuse_out_of(bounds[partition], partition, kept[partition].offset)
         new = self._begin(sorted(fresh - kept.keys()))
         self._shelf.catch_up()
         self._follow_pause()  # before anything of them is handed out
-        for place, start in {**kept, **new}.items():
-            if self._member.place_at(place, start):
-                self._dispatcher.open(place, start.offset, self._shelf.of(place))
-        for place in fresh:
-            self._committed.pop(place, None)
-        self._committed |= {place: start.offset for place, start in kept.items()}
+        for partition, start in {**kept, **new}.items():
+            if self._member.seek_to(partition, start):
+                self._dispatcher.open(partition, start.offset, self._shelf.of(partition))
+        for partition in fresh:
+            self._committed.pop(partition, None)
+        self._committed |= {partition: start.offset for partition, start in kept.items()}
         if new:
             self._commit()  # so that the start counts once, however soon it crashes
 
-    def _begin(self, places: list[Place]) -> dict[Place, Committed]:
-        if not places:
+    def _begin(self, topic_partitions: list[PartitionId]) -> dict[PartitionId, Committed]:
+        if not topic_partitions:
             return {}
-        every = self._member.partitions({topic for topic, _ in places})
+        every = self._member.partitions({topic for topic, _ in topic_partitions})
         began = [
             commit.began_ms
             for commit in self._member.committed(every).values()
@@ -157,12 +157,17 @@ class Feed:
         now_ms = int(time.time() * 1000)
         found = {}
         with searching(self._spec.kafka_bootstrap) as client:
-            for place in places:
-                partition = SearchedPartition(client, place)
+            for topic_partition in topic_partitions:
+                partition = SearchedPartition(client, topic_partition)
                 offset = locate(self._spec.start, partition, began_ms)
-                topic_id = self._topic_ids[place[0]]
-                found[place] = Committed(offset, topic_id, began_ms or now_ms)
-                _log.info("partition begun", topic=place[0], partition=place[1], offset=offset)
+                topic_id = self._topic_ids[topic_partition[0]]
+                found[topic_partition] = Committed(offset, topic_id, began_ms or now_ms)
+                _log.info(
+                    "partition begun",
+                    topic=topic_partition[0],
+                    partition=topic_partition[1],
+                    offset=offset,
+                )
         return found
 
     def _commit(self) -> bool:
@@ -184,8 +189,12 @@ class Feed:
 
     def _begin_requests(self) -> None:
         """Passes operators' requests to the dispatcher, each once."""
-        mine = self._dispatcher.places()
-        asked = {(place, request.key): request for place in mine for request in self._asked(place)}
+        mine = self._dispatcher.partitions()
+        asked = {
+            (partition, request.key): request
+            for partition in mine
+            for request in self._asked(partition)
+        }
         self._under_way = {
             what: at
             for what, at in self._under_way.items()
@@ -194,12 +203,12 @@ class Feed:
         for what, request in asked.items():
             if what in self._under_way:
                 continue
-            place, key = what
+            partition, key = what
             if request.drop:
                 everything = request.everything
-                done = self._dispatcher.drop(place, key, request.offset, everything=everything)
+                done = self._dispatcher.drop(partition, key, request.offset, everything=everything)
             else:
-                done = self._dispatcher.retry(place, key)
+                done = self._dispatcher.retry(partition, key)
             if done:
                 self._under_way[what] = request.at
 
@@ -209,33 +218,35 @@ class Feed:
         idle = self._dispatcher.pause(paused=pause is not None)
         if pause is None:
             return
-        for place in idle:
-            if self._idle.get(place) != pause.at:
-                self._idle[place] = pause.at
-                self._shelf.write(idle_note(place, pause))
+        for partition in idle:
+            if self._idle.get(partition) != pause.at:
+                self._idle[partition] = pause.at
+                self._shelf.write(idle_note(partition, pause))
 
-    def _asked(self, place: Place) -> Iterable[Request]:
-        return self._shelf.requests(place)
+    def _asked(self, partition: PartitionId) -> Iterable[Request]:
+        return self._shelf.requests(partition)
 
     def _end_requests(self) -> None:
         """Deletes records that are no longer parked, and completed requests."""
-        for place, gone, settled in self._dispatcher.outcomes():
+        for partition, gone, settled in self._dispatcher.outcomes():
             for offset in gone:
-                self._shelf.write(forgotten_note(place, offset))
+                self._shelf.write(forgotten_note(partition, offset))
             for key in settled:
-                if (place, key) in self._under_way:
-                    self._shelf.write(settled_note(place, key))
+                if (partition, key) in self._under_way:
+                    self._shelf.write(settled_note(partition, key))
 
-    def _refuse_gap(self, wanted: Mapping[Place, int]) -> None:
+    def _refuse_gap(self, wanted: Mapping[PartitionId, int]) -> None:
         bounds = self._member.bounds(wanted)
-        for place, offset in wanted.items():
-            self._refuse_out_of(bounds[place], place, offset)
+        for partition, offset in wanted.items():
+            self._refuse_out_of(bounds[partition], partition, offset)
 
-    def _refuse_out_of(self, bounds: tuple[int, int], place: Place, offset: int) -> None:
+    def _refuse_out_of(
+        self, bounds: tuple[int, int], topic_partition: PartitionId, offset: int
+    ) -> None:
         begin, end = bounds
         if begin <= offset <= end:
             return
-        topic, partition = place
+        topic, partition = topic_partition
         what = f"topic {topic}, partition {partition}"
         if offset < begin:
             message = f"records that group {self._spec.group} has not had are gone"
@@ -250,12 +261,12 @@ class Feed:
             "table), then set its offset with cdc.consumer.move",
         )
 
-    def _refuse_other_topic(self, place: Place, kept: Committed) -> None:
-        topic_id = self._topic_ids[place[0]]
+    def _refuse_other_topic(self, partition: PartitionId, kept: Committed) -> None:
+        topic_id = self._topic_ids[partition[0]]
         if kept.topic_id not in (None, topic_id):
             raise TopicRecreatedError(
-                f"topic {place[0]} was recreated since group {self._spec.group} read it",
-                detail=f"partition {place[1]}, offset {kept.offset} of topic {kept.topic_id}; "
+                f"topic {partition[0]} was recreated since group {self._spec.group} read it",
+                detail=f"partition {partition[1]}, offset {kept.offset} of topic {kept.topic_id}; "
                 f"it is {topic_id} now",
                 hint="set the group's offset in the new topic with cdc.consumer.move",
             )

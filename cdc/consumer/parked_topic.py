@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cdc.broker.errors import RecordRefusedError
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.consumer.parking import GroupPause, Note, Request
     from cdc.consumer.partition_queue import Key, ParkedRecord
 
@@ -85,15 +85,15 @@ class ParkedTopic:
             with self._guard:
                 self._notes.take(note)
 
-    def of(self, place: Place) -> dict[Key, list[ParkedRecord]]:
+    def of(self, partition: PartitionId) -> dict[Key, list[ParkedRecord]]:
         """Returns the parked records of a partition."""
         with self._guard:
-            return self._notes.shelf(place)
+            return self._notes.shelf(partition)
 
-    def requests(self, place: Place) -> list[Request]:
+    def requests(self, partition: PartitionId) -> list[Request]:
         """Returns the requests about a partition."""
         with self._guard:
-            return list(self._notes.requests.get(place, {}).values())
+            return list(self._notes.requests.get(partition, {}).values())
 
     def pause(self) -> GroupPause | None:
         """Returns the pause of the group; None if it is not paused."""

@@ -30,7 +30,7 @@ from cdc.consumer.retry import ChangeFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
 
 NOTE_HEADER: Final = "headwater.parked"
 
@@ -97,9 +97,9 @@ def pause_note(paused_at_ms: int | None) -> Note:
     return _PAUSE_KEY, orjson.dumps({**_NO_REQUEST, "paused_at_ms": paused_at_ms}), ()
 
 
-def idle_note(place: Place, pause: GroupPause) -> Note:
+def idle_note(topic_partition: PartitionId, pause: GroupPause) -> Note:
     """Returns the note that no change of a partition is in progress, because of a pause."""
-    topic, partition = place
+    topic, partition = topic_partition
     key = orjson.dumps([_ASKED, topic, -1 - partition, None])
     return key, orjson.dumps({**_NO_REQUEST, "pause": pause.at}), ()
 
@@ -126,20 +126,20 @@ def parked_note(record: Any, entry: ParkedRecord) -> Note:
     return key, record.value, [*headers, (NOTE_HEADER, orjson.dumps(about))]
 
 
-def forgotten_note(place: Place, offset: int) -> Note:
+def forgotten_note(partition: PartitionId, offset: int) -> Note:
     """Returns the note that deletes a parked record."""
-    return orjson.dumps([_PARKED, *place, offset]), None, ()
+    return orjson.dumps([_PARKED, *partition, offset]), None, ()
 
 
-def request_note(place: Place, request: Request) -> Note:
+def request_note(partition: PartitionId, request: Request) -> Note:
     """Returns the note of a request."""
     asked = {"drop": request.drop, "everything": request.everything, "offset": request.offset}
-    return _request_key(place, request.key), orjson.dumps(asked), ()
+    return _request_key(partition, request.key), orjson.dumps(asked), ()
 
 
-def settled_note(place: Place, key: Key) -> Note:
+def settled_note(partition: PartitionId, key: Key) -> Note:
     """Returns the note that deletes a completed request."""
-    return _request_key(place, key), None, ()
+    return _request_key(partition, key), None, ()
 
 
 def restored(note: Any) -> StoredRecord:
@@ -157,23 +157,23 @@ class ParkedNotes:
     """The state that follows from the notes, read from first to last."""
 
     def __init__(self) -> None:
-        self.entries: dict[Place, dict[int, tuple[Key, ParkedRecord]]] = defaultdict(dict)
-        self.requests: dict[Place, dict[Key, Request]] = defaultdict(dict)
+        self.entries: dict[PartitionId, dict[int, tuple[Key, ParkedRecord]]] = defaultdict(dict)
+        self.requests: dict[PartitionId, dict[Key, Request]] = defaultdict(dict)
         self.pause: GroupPause | None = None
-        self.idle: dict[Place, int] = {}
+        self.idle: dict[PartitionId, int] = {}
 
     def take(self, note: Any) -> None:
         """Applies the next note."""
         kind, topic, partition, what = orjson.loads(note.key)
-        place = (topic, partition)
+        topic_partition = (topic, partition)
         if note.key == _PAUSE_KEY:
             self._take_pause(note)
         elif kind == _ASKED and partition < 0:
             self.idle[topic, -1 - partition] = orjson.loads(note.value)["pause"]
         elif kind == _ASKED:
-            self._take_request(place, _bytes(what), note)
+            self._take_request(topic_partition, _bytes(what), note)
         elif note.value is None:
-            self.entries[place].pop(what, None)
+            self.entries[topic_partition].pop(what, None)
         else:
             about = _about(note)
             failure = None
@@ -185,12 +185,12 @@ class ParkedNotes:
                     about["permanent"],
                 )
             entry = ParkedRecord(what, note.offset, failure, about["parked_at_ms"])
-            self.entries[place][what] = (_bytes(about["key"]), entry)
+            self.entries[topic_partition][what] = (_bytes(about["key"]), entry)
 
-    def shelf(self, place: Place) -> dict[Key, list[ParkedRecord]]:
+    def shelf(self, partition: PartitionId) -> dict[Key, list[ParkedRecord]]:
         """Returns the parked records of a partition, by key, in order."""
         shelf: dict[Key, list[ParkedRecord]] = defaultdict(list)
-        for key, entry in self.entries.get(place, {}).values():
+        for key, entry in self.entries.get(partition, {}).values():
             shelf[key].append(replace(entry))
         return {key: sorted(entries) for key, entries in shelf.items()}
 
@@ -200,18 +200,18 @@ class ParkedNotes:
         else:
             self.pause = GroupPause(note.offset, orjson.loads(note.value)["paused_at_ms"])
 
-    def _take_request(self, place: Place, key: Key, note: Any) -> None:
+    def _take_request(self, partition: PartitionId, key: Key, note: Any) -> None:
         if note.value is None:
-            self.requests[place].pop(key, None)
+            self.requests[partition].pop(key, None)
         else:
             asked = orjson.loads(note.value)
-            self.requests[place][key] = Request(
+            self.requests[partition][key] = Request(
                 key, asked["drop"], asked["everything"], asked["offset"], note.offset
             )
 
 
-def _request_key(place: Place, key: Key) -> bytes:
-    return orjson.dumps([_ASKED, *place, _text(key)])
+def _request_key(partition: PartitionId, key: Key) -> bytes:
+    return orjson.dumps([_ASKED, *partition, _text(key)])
 
 
 def _about(note: Any) -> dict[str, Any]:

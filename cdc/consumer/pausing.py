@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cdc.broker.errors import RecordRefusedError
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.consumer.parking import Note
 
 PAUSE_TIMEOUT_S: Final = 60.0
@@ -64,7 +64,7 @@ def pause(
         if notes.pause is None:
             _write(notebook, pause_note(time.time_ns() // 1_000_000))
         while True:
-            places = assigned(kafka_bootstrap, group)
+            partitions = assigned(kafka_bootstrap, group)
             _take(notes, notebook)
             if notes.pause is None:
                 raise PauseTimeoutError(
@@ -72,7 +72,9 @@ def pause(
                     hint="pause it again",
                 )
             at = notes.pause.at
-            if places is not None and all(notes.idle.get(place) == at for place in places):
+            if partitions is not None and all(
+                notes.idle.get(partition) == at for partition in partitions
+            ):
                 return
             if time.monotonic() > deadline:
                 raise PauseTimeoutError(
@@ -149,7 +151,7 @@ def _status(
     return GroupStatus(group, state, paused, members, len(parked))
 
 
-def assigned(kafka_bootstrap: str, group: str) -> set[Place] | None:
+def assigned(kafka_bootstrap: str, group: str) -> set[PartitionId] | None:
     """Returns the partitions assigned to members of a group; None during a rebalance."""
     with admin(kafka_bootstrap) as client:
         described = client.describe_groups([group])[group]
@@ -158,10 +160,10 @@ def assigned(kafka_bootstrap: str, group: str) -> set[Place] | None:
         return set()
     if state != _STABLE:
         return None
-    return {place for member in described["members"] for place in _places(member)}
+    return {partition for member in described["members"] for partition in _partitions_of(member)}
 
 
-def _places(member: dict[str, Any]) -> list[Place]:
+def _partitions_of(member: dict[str, Any]) -> list[PartitionId]:
     topics = member["member_assignment"]["assigned_partitions"]
     return [(each["topic"], number) for each in topics for number in each["partitions"]]
 

@@ -90,12 +90,14 @@ def read_changes(
     decoder = ChangeDecoder(kafka, start=start, **options)
     spec = decoder.spec
     with searching(spec.kafka_bootstrap) as client:
-        for place in partitions(client, spec.topics):
-            partition = SearchedPartition(client, place)
+        for topic_partition in partitions(client, spec.topics):
+            partition = SearchedPartition(client, topic_partition)
             begin = locate(start, partition)
-            client.assign([place])
-            client.seek(place, begin)
-            for _, records in up_to(client, {place: partition.end}, place.topic):
+            client.assign([topic_partition])
+            client.seek(topic_partition, begin)
+            for _, records in up_to(
+                client, {topic_partition: partition.end}, topic_partition.topic
+            ):
                 for record in records:
                     if record.value is not None and record.offset < partition.end:
                         yield decoder.change(record)

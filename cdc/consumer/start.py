@@ -175,9 +175,9 @@ def _last(partition: Partition, end: int | None = None) -> ChangeEvent | None:
     while high > partition.begin:
         low = max(partition.begin, end - step)
         last = None
-        place = low
-        while (found := partition.streamed(place, high)) is not None:
-            last, place = found[1], found[0] + 1
+        position = low
+        while (found := partition.streamed(position, high)) is not None:
+            last, position = found[1], found[0] + 1
         if last is not None:
             return last
         high, step = low, step * 4

@@ -16,7 +16,7 @@ from cdc.upkeep.errors import LogLostError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdc.broker.topics.extent import PartitionExtent, Place
+    from cdc.broker.topics.extent import PartitionExtent, PartitionId
 
 LEFT_MIN: Final = 0.25
 """Share of the retention that a reader should have left; less is reported as an alert."""
@@ -129,7 +129,7 @@ def rate(extent: PartitionExtent, grown_bytes: int, window_s: float) -> float:
 
 
 def kept(
-    place: Place,
+    partition: PartitionId,
     extent: PartitionExtent,
     configs: Mapping[str, str],
     bytes_per_second: float,
@@ -138,7 +138,7 @@ def kept(
     """Describes a partition; see `PartitionRetention`."""
     held_s = None if extent.oldest_at_s is None else max(0.0, now_s - extent.oldest_at_s)
     return PartitionRetention(
-        *place,
+        *partition,
         extent.size_bytes,
         extent.end - extent.earliest,
         bytes_per_second,
@@ -174,5 +174,5 @@ def reader(  # noqa: PLR0913, PLR0917  # the fields of one result
         if left_s < LEFT_MIN * found.keeps_s:
             state = ReaderState.AT_RISK
     left = wanted - extent.earliest
-    place = found.topic, found.partition
-    return PartitionReader(name, *place, state, wanted, extent.earliest, left, left_s)
+    partition = found.topic, found.partition
+    return PartitionReader(name, *partition, state, wanted, extent.earliest, left, left_s)

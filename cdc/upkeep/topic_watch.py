@@ -13,7 +13,7 @@ from cdc.upkeep.retention import PartitionReader, PartitionRetention, ReaderStat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cdc.broker.topics.extent import PartitionExtent, Place
+    from cdc.broker.topics.extent import PartitionExtent, PartitionId
     from cdc.capture import CaptureSpec
 
 WINDOW_S: Final = 5.0
@@ -42,7 +42,7 @@ class TopicWatch:
 
 def look(
     spec: CaptureSpec,
-    queries: Mapping[str, Mapping[Place, int]],
+    queries: Mapping[str, Mapping[PartitionId, int]],
     window_s: float = WINDOW_S,
 ) -> TopicWatch:
     """Samples every topic of a source twice, to measure its growth; changes nothing.
@@ -61,27 +61,31 @@ def look(
         names += sorted(n for n in topics.names(bootstrap) if n.startswith(spec.outbox_prefix))
     before, began = extent.sizes_bytes(bootstrap, names), time.monotonic()
     wanted = {**queries, **extent.groups(bootstrap, names)}
-    sent_at = {name: extent.times(bootstrap, places) for name, places in wanted.items()}
+    sent_at = {name: extent.times(bootstrap, partitions) for name, partitions in wanted.items()}
     time.sleep(max(0.0, window_s - (time.monotonic() - began)))
     found = extent.extents(bootstrap, names)
     seconds, now_s = time.monotonic() - began, time.time()
     there = topics.find(bootstrap, {topic for topic, _ in found})
     kept = {
-        place: _kept(place, at, there[place[0]].configs, before.get(place, 0), seconds, now_s)
-        for place, at in found.items()
+        partition: _kept(
+            partition, at, there[partition[0]].configs, before.get(partition, 0), seconds, now_s
+        )
+        for partition, at in found.items()
     }
     readers = [
-        retention.reader(name, kept[place], found[place], offset, sent_at[name].get(place), now_s)
-        for name, places in sorted(wanted.items())
-        for place, offset in sorted(places.items())
-        if place in kept
+        retention.reader(
+            name, kept[partition], found[partition], offset, sent_at[name].get(partition), now_s
+        )
+        for name, partitions in sorted(wanted.items())
+        for partition, offset in sorted(partitions.items())
+        if partition in kept
     ]
     total = sum(at.bytes_per_second for at in kept.values())
     return TopicWatch(total, tuple(kept.values()), tuple(readers))
 
 
 def _kept(  # noqa: PLR0913, PLR0917  # the parts of one line
-    place: Place,
+    partition: PartitionId,
     found: PartitionExtent,
     configs: Mapping[str, str],
     before_bytes: int,
@@ -89,4 +93,4 @@ def _kept(  # noqa: PLR0913, PLR0917  # the parts of one line
     now_s: float,
 ) -> PartitionRetention:
     rate = retention.rate(found, found.size_bytes - before_bytes, seconds)
-    return retention.kept(place, found, configs, rate, now_s)
+    return retention.kept(partition, found, configs, rate, now_s)

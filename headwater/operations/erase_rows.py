@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.snapshot.reads import Read
     from cdc.table import TableName
     from headwater.platform.platform import Platform
@@ -153,7 +153,7 @@ class RowErasure:
         erasure: Erasure,
         through: Through,
         texts: frozenset[str],
-        before: dict[Place, int],
+        before: dict[PartitionId, int],
     ) -> list[Erased]:
         found = erasure.known(texts)
         self._say("what the archive, histories and the quarantine knew is erased")
@@ -285,7 +285,7 @@ class RowErasure:
                     hint="retry or drop the parked changes, then repeat the command",
                 )
 
-    def _await_readers(self, before: dict[Place, int]) -> None:
+    def _await_readers(self, before: dict[PartitionId, int]) -> None:
         """Waits until no reader needs what is to be cut off; refuses where one stays behind.
 
         A query of the job has applied changes before it has noted that it read them.
@@ -300,7 +300,7 @@ class RowErasure:
             hint="let them catch up, or delete unused groups; then repeat the command",
         )
 
-    def _behind(self, before: dict[Place, int]) -> list[str]:
+    def _behind(self, before: dict[PartitionId, int]) -> list[str]:
         queries = positions(self._platform.project.settings.home, self._source)
         readers = topic_watch.look(self._capture, queries, 0.0).readers
         return sorted(
@@ -311,9 +311,9 @@ class RowErasure:
             }
         )
 
-    def _cuts(self, found: Sequence[ReadKey]) -> dict[Place, int]:
+    def _cuts(self, found: Sequence[ReadKey]) -> dict[PartitionId, int]:
         topic = self._capture.topics.of(self._table)
-        before: dict[Place, int] = {}
+        before: dict[PartitionId, int] = {}
         for key in found:
             place = topic, key.partition
             before[place] = min(key.offset, before.get(place, key.offset))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.table import TableName
     from projections.definition.views import DerivedView
     from projections.erasure.archive import Through
@@ -188,7 +188,7 @@ class Erasure:
             remaining.append(Erased(str(store), "rows of the keys left", count, complete=not count))
         return remaining
 
-    def cut(self, before: Mapping[Place, int], deadline_s: float) -> list[Erased]:
+    def cut(self, before: Mapping[PartitionId, int], deadline_s: float) -> list[Erased]:
         """Truncates the topics.
 
         Args:

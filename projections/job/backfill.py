@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
     from cdc.table import TableName
     from projections.common.offsets import Offsets
     from projections.planning.job_config import JobConfig
@@ -61,7 +61,7 @@ def arrivals(
     known: Mapping[str, Awaited] | None,
     plans: Iterable[ViewPlan],
     at: Offsets,
-    bounds: Mapping[Place, tuple[int, int]],
+    bounds: Mapping[PartitionId, tuple[int, int]],
 ) -> Arrivals:
     """Returns the views of a store that lack records which its query has passed.
 
@@ -156,10 +156,10 @@ def _arrivals(spec: JobSpec, store: Store) -> Arrivals:
     try:
         forget_lost(spec, store)
     except SinkError as error:  # `identity.check` repeats this before anything is created there
-        _log.warning("places of views cannot be looked at yet", store=store, code=error.code)
+        _log.warning("positions of views cannot be read yet", store=store, code=error.code)
     plans, known = spec.plans_in(store), read(_file(spec.config, store))
     if known is not None:  # a joining version gets all that it lacks from its query
-        known = {**{place: {} for place in spec.joining}, **known}
+        known = {**{view: {} for view in spec.joining}, **known}
     if known is not None and all(plan.name in known for plan in plans):
         return Arrivals(known)
     topics = {topic for plan in plans for topic in plan.topics}

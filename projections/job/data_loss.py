@@ -16,7 +16,7 @@ from projections.errors import RecordsLostError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
     from projections.planning.job_config import JobConfig
 
 _HINT: Final = (
@@ -40,7 +40,7 @@ def find(config: JobConfig, query: str) -> RecordsLostError | None:
 
 
 def lost(
-    query: str, wanted: Mapping[Place, int], ends: Mapping[Place, tuple[int, int]]
+    query: str, wanted: Mapping[PartitionId, int], ends: Mapping[PartitionId, tuple[int, int]]
 ) -> RecordsLostError | None:
     """Compares the next offsets of a query with those that its topics have.
 
@@ -50,7 +50,9 @@ def lost(
         ends: First offset, and offset after the last record, of every existing partition.
     """
     facts = [
-        fact for place, offset in sorted(wanted.items()) if (fact := _fact(place, offset, ends))
+        fact
+        for partition, offset in sorted(wanted.items())
+        if (fact := _fact(partition, offset, ends))
     ]
     if not facts:
         return None
@@ -88,12 +90,14 @@ def find_recreated(
     )
 
 
-def _fact(place: Place, wanted: int, ends: Mapping[Place, tuple[int, int]]) -> str | None:
-    topic, partition = place
+def _fact(
+    topic_partition: PartitionId, wanted: int, ends: Mapping[PartitionId, tuple[int, int]]
+) -> str | None:
+    topic, partition = topic_partition
     where = f"topic {topic}, partition {partition}"
-    if place not in ends:
+    if topic_partition not in ends:
         return f"{where} does not exist any more, wanted offset {wanted}"
-    earliest, end = ends[place]
+    earliest, end = ends[topic_partition]
     if wanted < earliest:
         return f"{where}, wanted offset {wanted}, earliest {earliest}"
     if wanted > end:

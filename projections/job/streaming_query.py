@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
     from projections.changes.quarantine.write_guard import StoreGuard
     from projections.common.offsets import Offsets
     from projections.job.active_plans import ActivePlans
@@ -201,14 +201,16 @@ def start_archive(
         CheckpointForeignError: The checkpoint is another query's.
         RecordsLostError: It is damaged, and the records after it are gone.
     """
-    place = spec.config.checkpoint(ARCHIVE)
-    spark_checkpoint.check(place)
-    if (path := spark_checkpoint.damaged(place)) is not None:
+    checkpoint = spec.config.checkpoint(ARCHIVE)
+    spark_checkpoint.check(checkpoint)
+    if (path := spark_checkpoint.damaged(checkpoint)) is not None:
         if (lost := data_loss.find(spec.config, ARCHIVE)) is not None:
             raise lost
         _log.warning("a checkpoint is damaged, the query begins another", file=str(path))
-        spark_checkpoint.set_aside(place)  # the archive itself knows up to where it has records
-    spark_checkpoint.claim(place, {})
+        spark_checkpoint.set_aside(
+            checkpoint
+        )  # the archive itself knows up to where it has records
+    spark_checkpoint.claim(checkpoint, {})
     pattern = re.escape(f"{spec.config.source}.") + ".*"
     records = _records(session, spec, ARCHIVE, pattern).withColumn("epoch", epoch_column())
     archiver = Archiver(
@@ -292,10 +294,10 @@ def _starting(spec: JobSpec, store: Store) -> str:
         RecordsLostError: Its next records are gone, or its topics were recreated.
         BrokerError: The broker does not answer.
     """
-    wanted, place = spec.topics_in(store), spec.config.checkpoint(store)
-    spark_checkpoint.take_back(place)
-    known = spark_checkpoint.check(place)
-    stands, damaged = spark_checkpoint.committed(place), spark_checkpoint.damaged(place)
+    wanted, checkpoint = spec.topics_in(store), spec.config.checkpoint(store)
+    spark_checkpoint.take_back(checkpoint)
+    known = spark_checkpoint.check(checkpoint)
+    stands, damaged = spark_checkpoint.committed(checkpoint), spark_checkpoint.damaged(checkpoint)
     at = handover.rewound(spec, store, stands)
     standing = {partition: offset for partition, offset in at.items() if partition[0] in wanted}
     bounds = extent.bounds(spec.config.bootstrap, wanted)
@@ -308,12 +310,12 @@ def _starting(spec: JobSpec, store: Store) -> str:
     if damaged is not None:
         _check_known(damaged, at, bounds)
     if starts is not None or damaged is not None:
-        spark_checkpoint.set_aside(place)
-    spark_checkpoint.claim(place, identities)
+        spark_checkpoint.set_aside(checkpoint)
+    spark_checkpoint.claim(checkpoint, identities)
     return _EARLIEST if starts is None else orjson.dumps(starts).decode()
 
 
-def _check_known(damaged: Path, at: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> None:
+def _check_known(damaged: Path, at: Offsets, bounds: Mapping[PartitionId, tuple[int, int]]) -> None:
     """Refuses to start over where records are gone and nothing shows whether they were read.
 
     Raises:

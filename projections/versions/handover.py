@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
     from projections.common.offsets import Offsets
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
@@ -78,7 +78,7 @@ def checked(spec: JobSpec) -> JobSpec:
     )
 
 
-def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[Place, tuple[int, int]]) -> bool:
+def too_late(plan: ViewPlan, ends: Offsets, bounds: Mapping[PartitionId, tuple[int, int]]) -> bool:
     """Returns whether records that a version lacks are gone.
 
     Args:

@@ -57,16 +57,16 @@ class KeyValueTopic:
         self._topic = topic
         self._open = ExitStack()
         self._tail = self._open.enter_context(consumer(bootstrap))
-        (self._place,) = partitions(self._tail, [topic])
-        self._tail.assign([self._place])
-        self._tail.seek_to_beginning(self._place)
+        (self._partition,) = partitions(self._tail, [topic])
+        self._tail.assign([self._partition])
+        self._tail.seek_to_beginning(self._partition)
         self._reader: Any = None
         self._producer: Any = None
         self._opening = threading.Lock()
 
     def read_new(self) -> Sequence[Any]:
         """Returns records written since the last call, without waiting."""
-        found: Sequence[Any] = self._tail.poll(timeout_ms=0).get(self._place, ())
+        found: Sequence[Any] = self._tail.poll(timeout_ms=0).get(self._partition, ())
         return found
 
     def catch_up(self) -> Iterator[Any]:
@@ -75,7 +75,7 @@ class KeyValueTopic:
         Raises:
             BrokerUnreachableError: It could not be read in time.
         """
-        ends = self._tail.end_offsets([self._place])
+        ends = self._tail.end_offsets([self._partition])
         for _, records in up_to(self._tail, ends, self._topic):
             yield from records
 
@@ -87,14 +87,14 @@ class KeyValueTopic:
         """
         if self._reader is None:
             self._reader = self._open.enter_context(consumer(self._bootstrap))
-            self._reader.assign([self._place])
-        self._reader.seek(self._place, offset)
+            self._reader.assign([self._partition])
+        self._reader.seek(self._partition, offset)
         deadline = time.monotonic() + SILENT_S
         while time.monotonic() < deadline:
             polled = self._reader.poll(timeout_ms=_POLL_MS, max_records=1)
-            for record in polled.get(self._place, ()):
+            for record in polled.get(self._partition, ()):
                 return record if record.offset == offset else None
-            if self._reader.position(self._place) > offset:
+            if self._reader.position(self._partition) > offset:
                 return None
         raise silent(self._topic)
 
@@ -172,8 +172,8 @@ def read_all(bootstrap: str, topic: str) -> Iterator[Any]:
     with consumer(bootstrap) as client:
         if topic not in client.topics():
             return
-        (place,) = partitions(client, [topic])
-        client.assign([place])
-        client.seek_to_beginning(place)
-        for _, records in up_to(client, client.end_offsets([place]), topic):
+        (partition,) = partitions(client, [topic])
+        client.assign([partition])
+        client.seek_to_beginning(partition)
+        for _, records in up_to(client, client.end_offsets([partition]), topic):
             yield from records

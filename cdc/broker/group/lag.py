@@ -13,7 +13,7 @@ from cdc.broker.topics.offsets import partitions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,24 @@ class Backlog:
     committed_at_us: int | None
 
 
-def backlogs(bootstrap: str, group: str, topics: Iterable[str]) -> dict[Place, Backlog]:
+def backlogs(bootstrap: str, group: str, topics: Iterable[str]) -> dict[PartitionId, Backlog]:
     """Returns what a group has not read yet of each partition of topics.
 
     Raises:
         BrokerUnreachableError: No broker answers.
         TopicMissingError: One of the topics does not exist.
     """
-    offsets = {place: kept.offset for place, kept in commits(bootstrap, group).items()}
+    offsets = {
+        topic_partition: kept.offset for topic_partition, kept in commits(bootstrap, group).items()
+    }
     found = {}
     with consumer(bootstrap) as client:
-        for place in partitions(client, topics):
-            partition = SearchedPartition(client, place)
-            committed = offsets.get(place)
+        for topic_partition in partitions(client, topics):
+            partition = SearchedPartition(client, topic_partition)
+            committed = offsets.get(topic_partition)
             start = partition.begin if committed is None else max(committed, partition.begin)
             waiting = next(partition.changes(start, partition.end), None)
-            found[tuple(place)] = Backlog(
+            found[tuple(topic_partition)] = Backlog(
                 committed,
                 partition.begin,
                 partition.end,
@@ -58,25 +60,25 @@ def backlogs(bootstrap: str, group: str, topics: Iterable[str]) -> dict[Place, B
     return found
 
 
-def commits(bootstrap: str, group: str) -> dict[Place, Committed]:
+def commits(bootstrap: str, group: str) -> dict[PartitionId, Committed]:
     """Returns everything that a group has committed."""
     with admin(bootstrap) as client:
         kept = client.list_group_offsets(group)
     return {
-        tuple(place): Committed.parse(commit.offset, commit.metadata)
-        for place, commit in kept[group].items()
+        tuple(partition): Committed.parse(commit.offset, commit.metadata)
+        for partition, commit in kept[group].items()
         if commit.offset >= 0
     }
 
 
-def set_commits(bootstrap: str, group: str, offsets: Mapping[Place, Committed]) -> bool:
+def set_commits(bootstrap: str, group: str, offsets: Mapping[PartitionId, Committed]) -> bool:
     """Sets the committed offsets of a group; returns False if it has active members."""
     from kafka import OffsetAndMetadata, TopicPartition  # noqa: PLC0415  # see admin
     from kafka.errors import NoError  # noqa: PLC0415
 
     wanted = {
-        TopicPartition(*place): OffsetAndMetadata(kept.offset, kept.note)
-        for place, kept in offsets.items()
+        TopicPartition(*partition): OffsetAndMetadata(kept.offset, kept.note)
+        for partition, kept in offsets.items()
     }
     with admin(bootstrap) as client:
         answer = client.alter_group_offsets(group, wanted)

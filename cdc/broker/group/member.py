@@ -11,7 +11,7 @@ import json
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -22,8 +22,7 @@ from cdc.broker.topics.topics import identities
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-Place: TypeAlias = tuple[str, int]
-"""A topic and the number of one of its partitions."""
+    from cdc.broker.topics.extent import PartitionId
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
 """Most bytes of one response, unless a single record is larger."""
@@ -46,23 +45,25 @@ _log = structlog.get_logger(__name__)
 class PartitionOwner(Protocol):
     """Owns the records of assigned partitions; called from the client's thread."""
 
-    def assigned(self, places: set[Place]) -> None:
+    def assigned(self, partitions: set[PartitionId]) -> None:
         """Reports newly assigned partitions."""
         ...
 
-    def release(self, places: set[Place]) -> None:
+    def release(self, partitions: set[PartitionId]) -> None:
         """Stops delivery from these partitions."""
         ...
 
-    def wait_idle(self, places: set[Place], timeout_s: float) -> bool:
+    def wait_idle(self, partitions: set[PartitionId], timeout_s: float) -> bool:
         """Waits until no handler processes their records; returns False on timeout."""
         ...
 
-    def committable(self, places: Iterable[Place] | None = None) -> dict[Place, int]:
+    def committable(
+        self, partitions: Iterable[PartitionId] | None = None
+    ) -> dict[PartitionId, int]:
         """Returns the offsets that may be committed."""
         ...
 
-    def forget(self, places: set[Place]) -> None:
+    def forget(self, partitions: set[PartitionId]) -> None:
         """Reports partitions that moved to other members."""
         ...
 
@@ -106,8 +107,8 @@ class PollResult:
         out_of_range: Partitions whose next record is missing, with the wanted offset.
     """
 
-    records: Mapping[Place, Sequence[Any]] = field(default_factory=dict)
-    out_of_range: Mapping[Place, int] = field(default_factory=dict)
+    records: Mapping[PartitionId, Sequence[Any]] = field(default_factory=dict)
+    out_of_range: Mapping[PartitionId, int] = field(default_factory=dict)
 
 
 class GroupMember:
@@ -165,7 +166,7 @@ class GroupMember:
                 self._client.partitions_for_topic(topic)
         self._bootstrap = bootstrap
         self._group = group
-        self._notes: dict[Place, Committed] = {}
+        self._notes: dict[PartitionId, Committed] = {}
 
     def poll(self, timeout_s: float) -> PollResult:
         """Takes part in the group and returns new records.
@@ -189,25 +190,25 @@ class GroupMember:
             except errors.NoOffsetForPartitionError:
                 return PollResult()  # newly assigned partitions get their offsets next
             except errors.OffsetOutOfRangeError as error:
-                wanted: dict[Place, int] = dict(error.args[0]) if error.args else {}
+                wanted: dict[PartitionId, int] = dict(error.args[0]) if error.args else {}
                 return PollResult(out_of_range=wanted)
         return PollResult(records)
 
-    def committed(self, places: Iterable[Place]) -> dict[Place, Committed]:
+    def committed(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, Committed]:
         """Returns what the group has committed; partitions without are left out."""
         from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
         found = {}
-        for place in places:
+        for partition in partitions:
             with self._translated():
                 kept = self._client.committed(
-                    TopicPartition(*place), metadata=True, timeout_ms=_ANSWER_MS
+                    TopicPartition(*partition), metadata=True, timeout_ms=_ANSWER_MS
                 )
             if kept is not None and kept.offset >= 0:
-                found[place] = Committed.parse(kept.offset, kept.metadata)
+                found[partition] = Committed.parse(kept.offset, kept.metadata)
         return found
 
-    def partitions(self, topics: Iterable[str]) -> list[Place]:
+    def partitions(self, topics: Iterable[str]) -> list[PartitionId]:
         """Returns all partitions of topics."""
         with self._translated():
             return [
@@ -216,35 +217,35 @@ class GroupMember:
                 for number in sorted(self._client.partitions_for_topic(topic))
             ]
 
-    def bounds(self, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+    def bounds(self, partitions: Iterable[PartitionId]) -> dict[PartitionId, tuple[int, int]]:
         """Returns the first offset and the one after the last record of partitions."""
         from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
-        asked = [TopicPartition(*place) for place in places]
+        asked = [TopicPartition(*partition) for partition in partitions]
         with self._translated():
             begins = self._client.beginning_offsets(asked, timeout_ms=_ANSWER_MS)
             ends = self._client.end_offsets(asked, timeout_ms=_ANSWER_MS)
-        return {place: (begins[place], ends[place]) for place in asked}
+        return {partition: (begins[partition], ends[partition]) for partition in asked}
 
-    def place_at(self, place: Place, start: Committed) -> bool:
+    def seek_to(self, partition: PartitionId, start: Committed) -> bool:
         """Reads a partition from an offset on; False if it is no longer this member's."""
         from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
-        self._notes[place] = start
+        self._notes[partition] = start
         try:
-            self._client.seek(TopicPartition(*place), start.offset)
+            self._client.seek(TopicPartition(*partition), start.offset)
         except (ValueError, KeyError):
             return False
         return True
 
-    def pause(self, places: set[Place]) -> None:
+    def pause(self, partitions: set[PartitionId]) -> None:
         """Reads no further in exactly these of its partitions."""
         mine = self._client.assignment()
         paused = self._client.paused()
-        self._client.pause(*(p for p in mine - paused if p in places))
-        self._client.resume(*(p for p in paused & mine if p not in places))
+        self._client.pause(*(p for p in mine - paused if p in partitions))
+        self._client.resume(*(p for p in paused & mine if p not in partitions))
 
-    def commit(self, offsets: Mapping[Place, int]) -> bool:
+    def commit(self, offsets: Mapping[PartitionId, int]) -> bool:
         """Commits; returns False if the brokers reject it because of a rebalance.
 
         Raises:
@@ -294,14 +295,14 @@ class GroupMember:
                 hint="check that this user may read the topics, and may use this group",
             ) from error
 
-    def _annotated(self, offsets: Mapping[Place, int]) -> dict[Any, Any]:
+    def _annotated(self, offsets: Mapping[PartitionId, int]) -> dict[Any, Any]:
         from kafka import OffsetAndMetadata, TopicPartition  # noqa: PLC0415  # see admin
 
         return {
-            TopicPartition(*place): OffsetAndMetadata(
-                offset, self._notes.get(place, Committed(offset)).note[:_METADATA_BYTES_MAX]
+            TopicPartition(*partition): OffsetAndMetadata(
+                offset, self._notes.get(partition, Committed(offset)).note[:_METADATA_BYTES_MAX]
             )
-            for place, offset in offsets.items()
+            for partition, offset in offsets.items()
         }
 
     def _listener(self, owner: PartitionOwner, handover_s: float) -> Any:
@@ -314,24 +315,24 @@ class GroupMember:
 
         class Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
             async def on_partitions_assigned(self, assigned: Any) -> None:
-                owner.assigned({tuple(place) for place in assigned})
+                owner.assigned({tuple(partition) for partition in assigned})
 
             async def on_partitions_revoked(self, revoked: Any) -> None:
-                places = {tuple(place) for place in revoked}
-                owner.release(places)
+                partitions = {tuple(partition) for partition in revoked}
+                owner.release(partitions)
                 deadline = time.monotonic() + handover_s
-                while not owner.wait_idle(places, _SLICE_S) and time.monotonic() < deadline:
+                while not owner.wait_idle(partitions, _SLICE_S) and time.monotonic() < deadline:
                     # gives the loop a turn, so that heartbeats go out meanwhile
                     await member._client.commit_async({})
                 try:
-                    final = member._annotated(owner.committable(places))
+                    final = member._annotated(owner.committable(partitions))
                     await member._client.commit_async(final)
                 except errors.KafkaError as error:
                     _log.info("offsets not committed at hand-over", error=type(error).__name__)
-                owner.forget(places)
+                owner.forget(partitions)
 
             async def on_partitions_lost(self, lost: Any) -> None:
-                owner.forget({tuple(place) for place in lost})
+                owner.forget({tuple(partition) for partition in lost})
 
         return Listener()
 

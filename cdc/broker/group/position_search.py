@@ -14,7 +14,7 @@ from cdc.errors import EnvelopeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
 
 _RECORDS: Final = 500
 
@@ -27,32 +27,32 @@ class SearchedPartition:
         end: Offset after its last one.
     """
 
-    def __init__(self, client: Any, place: Place) -> None:
+    def __init__(self, client: Any, partition: PartitionId) -> None:
         from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
         self._client = client
-        self._place = TopicPartition(*place)
-        client.assign([self._place])
-        self.begin: int = client.beginning_offsets([self._place])[self._place]
-        self.end: int = client.end_offsets([self._place])[self._place]
+        self._partition = TopicPartition(*partition)
+        client.assign([self._partition])
+        self.begin: int = client.beginning_offsets([self._partition])[self._partition]
+        self.end: int = client.end_offsets([self._partition])[self._partition]
 
     def at_time(self, time_ms: int) -> int:
         """Returns the first offset whose record was written at the time or later, or `end`."""
-        found = self._client.offsets_for_times({self._place: time_ms}).get(self._place)
+        found = self._client.offsets_for_times({self._partition: time_ms}).get(self._partition)
         return self.end if found is None else min(found.offset, self.end)
 
     def streamed(self, offset: int, before: int) -> tuple[int, ChangeEvent] | None:
         """Returns the first streamed change in a range of offsets, with its offset."""
-        for place, change in self.changes(offset, before):
+        for partition, change in self.changes(offset, before):
             if change.transaction_id is not None:  # snapshot rows have none
-                return place, change
+                return partition, change
         return None
 
     def committed_since(self, offset: int, time_us: int) -> int:
         """Returns the first offset, from a given one, with a change committed then or later."""
-        for place, change in self.changes(offset, self.end):
+        for partition, change in self.changes(offset, self.end):
             if change.committed_at_us >= time_us:
-                return place
+                return partition
         return self.end
 
     def changes(self, offset: int, before: int) -> Iterator[tuple[int, ChangeEvent]]:
@@ -70,9 +70,9 @@ class SearchedPartition:
     def _records(self, offset: int, before: int) -> Iterator[Any]:
         if offset >= before:
             return
-        self._client.seek(self._place, offset)
-        ends = {self._place: before}
-        for _, records in up_to(self._client, ends, self._place.topic, _RECORDS):
+        self._client.seek(self._partition, offset)
+        ends = {self._partition: before}
+        for _, records in up_to(self._client, ends, self._partition.topic, _RECORDS):
             for record in records:
                 if record.offset >= before:
                     return

@@ -87,20 +87,28 @@ def settle(bootstrap: str, topic: str, since: datetime | None) -> int:
     """
     sent = 0
     with consumer(bootstrap) as client:
-        places = partitions(client, [topic])
-        client.assign(places)
-        client.seek_to_beginning(*places)
+        topic_partitions = partitions(client, [topic])
+        client.assign(topic_partitions)
+        client.seek_to_beginning(*topic_partitions)
         if since is not None:
             at_ms = int(since.timestamp() * 1000) - _SLACK_MS
-            for place, found in client.offsets_for_times(dict.fromkeys(places, at_ms)).items():
+            for topic_partition, found in client.offsets_for_times(
+                dict.fromkeys(topic_partitions, at_ms)
+            ).items():
                 if found is not None:
-                    client.seek(place, found.offset)
-        followed = {place: LastRecords() for place in places}
+                    client.seek(topic_partition, found.offset)
+        followed = {topic_partition: LastRecords() for topic_partition in topic_partitions}
         while True:
-            for place, records in up_to(client, client.end_offsets(places), topic):
+            for topic_partition, records in up_to(
+                client, client.end_offsets(topic_partitions), topic
+            ):
                 for record in records:
-                    followed[place].take(record)
-            again = [found for place in places for found in followed[place].overtaken()]
+                    followed[topic_partition].take(record)
+            again = [
+                found
+                for topic_partition in topic_partitions
+                for found in followed[topic_partition].overtaken()
+            ]
             if not again:
                 return sent
             _send(bootstrap, again)
@@ -120,10 +128,10 @@ def _send(bootstrap: str, records: Iterable[tuple[Any, bool]]) -> None:
         try:
             answers = []
             for record, deletes in records:
-                place = {"partition": record.partition, "headers": list(record.headers)}
-                answers.append(client.send(record.topic, record.value, key=record.key, **place))
+                target = {"partition": record.partition, "headers": list(record.headers)}
+                answers.append(client.send(record.topic, record.value, key=record.key, **target))
                 if deletes:
-                    answers.append(client.send(record.topic, None, key=record.key, **place))
+                    answers.append(client.send(record.topic, None, key=record.key, **target))
             client.flush(timeout=_SEND_S)
             for answer in answers:
                 answer.get(timeout=_SEND_S)

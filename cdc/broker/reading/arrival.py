@@ -50,16 +50,16 @@ def look(bootstrap: str, topics: Iterable[str], heartbeat_topic: str) -> Arrival
 
 
 def _last(client: Any, topic: str) -> ChangeEvent | None:
-    places = partitions(client, [topic])
-    client.assign(places)
-    ends = client.end_offsets(places)
-    (place, *_) = places
-    if ends[place] == 0:
+    topic_partitions = partitions(client, [topic])
+    client.assign(topic_partitions)
+    ends = client.end_offsets(topic_partitions)
+    (topic_partition, *_) = topic_partitions
+    if ends[topic_partition] == 0:
         return None
-    client.seek(place, ends[place] - 1)
+    client.seek(topic_partition, ends[topic_partition] - 1)
     deadline = time.monotonic() + _READ_S
     while time.monotonic() < deadline:
-        for record in client.poll(timeout_ms=_POLL_MS).get(place, ()):
+        for record in client.poll(timeout_ms=_POLL_MS).get(topic_partition, ()):
             if record.value is not None:
                 return ChangeEvent.parse(record.key, record.value, epoch_of(record))
     return None

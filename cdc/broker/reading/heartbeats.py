@@ -53,19 +53,19 @@ def read(bootstrap: str, topic: str, offset: int | None = None) -> tuple[list[He
     with consumer(bootstrap) as client:
         if topic not in client.topics():
             return [], True
-        places = partitions(client, [topic])
-        client.assign(places)
-        (place, *_) = places
-        end = client.end_offsets(places)[place]
-        first = client.beginning_offsets(places)[place]
+        topic_partitions = partitions(client, [topic])
+        client.assign(topic_partitions)
+        (topic_partition, *_) = topic_partitions
+        end = client.end_offsets(topic_partitions)[topic_partition]
+        first = client.beginning_offsets(topic_partitions)[topic_partition]
         begin = max(first, end - 1 if offset is None else offset)
         whole = offset is None or first <= offset
         if begin >= end:
             return [], whole
-        client.seek(place, begin)
+        client.seek(topic_partition, begin)
         deadline = time.monotonic() + _READ_S
-        while client.position(place) < end and time.monotonic() < deadline:
-            for record in client.poll(timeout_ms=_POLL_MS).get(place, ()):
+        while client.position(topic_partition) < end and time.monotonic() < deadline:
+            for record in client.poll(timeout_ms=_POLL_MS).get(topic_partition, ()):
                 if record.value is None:
                     continue
                 event = ChangeEvent.parse(record.key, record.value, epoch_of(record))

@@ -53,4 +53,4 @@ def silent(topic: str) -> BrokerUnreachableError:
 
 def _left(client: Any, ends: Mapping[Any, int]) -> int:
     """Returns the number of offsets from a client's position to the wanted ones."""
-    return sum(max(0, end - client.position(place)) for place, end in ends.items())
+    return sum(max(0, end - client.position(partition)) for partition, end in ends.items())

@@ -36,13 +36,13 @@ def follow(
     """
     deadline = time.monotonic() + deadline_s
     with consumer(bootstrap) as client:
-        places = partitions(client, topics)
-        client.assign(places)
+        topic_partitions = partitions(client, topics)
+        client.assign(topic_partitions)
         if from_start:
-            client.seek_to_beginning(*places)
+            client.seek_to_beginning(*topic_partitions)
         else:
-            for place, end in client.end_offsets(places).items():
-                client.seek(place, end)
+            for topic_partition, end in client.end_offsets(topic_partitions).items():
+                client.seek(topic_partition, end)
         while (left_s := deadline - time.monotonic()) > 0:
             polled = client.poll(timeout_ms=max(1, min(_POLL_MS, int(left_s * 1000))))
             for records in polled.values():

@@ -16,8 +16,8 @@ _TIMES_S: Final = 10.0
 _POLL_MS: Final = 200
 _NO_OFFSET: Final = -1
 
-Place = tuple[str, int]
-"""Topic and partition."""
+PartitionId = tuple[str, int]
+"""A topic and the number of one of its partitions."""
 
 Copy = tuple[int, str, int]
 """Broker, topic and partition."""
@@ -42,26 +42,26 @@ class PartitionExtent:
     newest_at_s: float | None
 
 
-def extents(bootstrap: str, topics: Iterable[str]) -> dict[Place, PartitionExtent]:
+def extents(bootstrap: str, topics: Iterable[str]) -> dict[PartitionId, PartitionExtent]:
     """Describes every partition of the topics; missing topics are omitted.
 
     Raises:
         BrokerUnreachableError: No broker answers.
     """
     found = bounds(bootstrap, topics)
-    full = {place: (first, end) for place, (first, end) in found.items() if first < end}
-    oldest = _times(bootstrap, {place: first for place, (first, _) in full.items()})
-    newest = _times(bootstrap, {place: end - 1 for place, (_, end) in full.items()})
+    full = {partition: (first, end) for partition, (first, end) in found.items() if first < end}
+    oldest = _times(bootstrap, {partition: first for partition, (first, _) in full.items()})
+    newest = _times(bootstrap, {partition: end - 1 for partition, (_, end) in full.items()})
     sizes = sizes_bytes(bootstrap, {topic for topic, _ in found})
     return {
-        place: PartitionExtent(
-            first, end, sizes.get(place, 0), oldest.get(place), newest.get(place)
+        partition: PartitionExtent(
+            first, end, sizes.get(partition, 0), oldest.get(partition), newest.get(partition)
         )
-        for place, (first, end) in found.items()
+        for partition, (first, end) in found.items()
     }
 
 
-def bounds(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]]:
+def bounds(bootstrap: str, topics: Iterable[str]) -> dict[PartitionId, tuple[int, int]]:
     """Returns first offset and end offset of every partition; missing topics are omitted.
 
     Raises:
@@ -69,15 +69,24 @@ def bounds(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]
     """
     with consumer(bootstrap) as client:
         there = client.topics()
-        places = partitions(client, [topic for topic in topics if topic in there])
-        first, ends = client.beginning_offsets(places), client.end_offsets(places)
-    return {(place.topic, place.partition): (first[place], ends[place]) for place in places}
+        topic_partitions = partitions(client, [topic for topic in topics if topic in there])
+        first, ends = (
+            client.beginning_offsets(topic_partitions),
+            client.end_offsets(topic_partitions),
+        )
+    return {
+        (topic_partition.topic, topic_partition.partition): (
+            first[topic_partition],
+            ends[topic_partition],
+        )
+        for topic_partition in topic_partitions
+    }
 
 
-def sizes_bytes(bootstrap: str, topics: Iterable[str]) -> dict[Place, int]:
+def sizes_bytes(bootstrap: str, topics: Iterable[str]) -> dict[PartitionId, int]:
     """Returns the size of one copy of every partition, bytes."""
     wanted = sorted(topics)
-    found: dict[Place, int] = {}
+    found: dict[PartitionId, int] = {}
     with admin(bootstrap) as client:
         for (_, topic, partition), size in copies_bytes(client, wanted).items():
             # sizes differ only while a replica catches up
@@ -105,7 +114,7 @@ def copies_bytes(client: Any, topics: Sequence[str]) -> dict[Copy, int]:
     }
 
 
-def times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
+def times(bootstrap: str, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, float]:
     """Returns when the record at or after each offset was sent, seconds since 1970.
 
     Partitions without such a record are omitted.
@@ -115,45 +124,47 @@ def times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
     if not offsets:
         return {}
     with consumer(bootstrap) as client:
-        ends = client.end_offsets([TopicPartition(*place) for place in offsets])
-    there = {(place.topic, place.partition): end for place, end in ends.items()}
-    return _times(bootstrap, {place: at for place, at in offsets.items() if at < there[place]})
+        ends = client.end_offsets([TopicPartition(*partition) for partition in offsets])
+    there = {(partition.topic, partition.partition): end for partition, end in ends.items()}
+    return _times(
+        bootstrap, {partition: at for partition, at in offsets.items() if at < there[partition]}
+    )
 
 
-def groups(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[Place, int]]:
+def groups(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[PartitionId, int]]:
     """Returns the committed offsets of every consumer group that reads one of the topics."""
     wanted = frozenset(topics)
-    found: dict[str, dict[Place, int]] = {}
+    found: dict[str, dict[PartitionId, int]] = {}
     with admin(bootstrap) as client:
         names = [str(group.get("group_id") or group.get("group")) for group in client.list_groups()]
         for name in names:
             committed = client.list_group_offsets(name).get(name, {})
-            places = {
-                (place.topic, place.partition): at.offset
-                for place, at in committed.items()
-                if place.topic in wanted and at.offset != _NO_OFFSET
+            partitions = {
+                (partition.topic, partition.partition): at.offset
+                for partition, at in committed.items()
+                if partition.topic in wanted and at.offset != _NO_OFFSET
             }
-            if places:
-                found[name] = places
+            if partitions:
+                found[name] = partitions
     return found
 
 
-def _times(bootstrap: str, offsets: Mapping[Place, int]) -> dict[Place, float]:
+def _times(bootstrap: str, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, float]:
     """Reads one record of each partition, with a new consumer that has fetched no other records."""
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
     if not offsets:
         return {}
-    missing = {TopicPartition(*place): offset for place, offset in offsets.items()}
-    found: dict[Place, float] = {}
+    missing = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+    found: dict[PartitionId, float] = {}
     deadline = time.monotonic() + _TIMES_S
     with consumer(bootstrap) as client:
         client.assign(list(missing))
-        for place, offset in missing.items():
-            client.seek(place, offset)
+        for partition, offset in missing.items():
+            client.seek(partition, offset)
         while missing and time.monotonic() < deadline:
-            for place, records in client.poll(timeout_ms=_POLL_MS).items():
-                if missing.pop(place, None) is not None:
-                    found[place.topic, place.partition] = records[0].timestamp / 1000
-                    client.pause(place)
+            for partition, records in client.poll(timeout_ms=_POLL_MS).items():
+                if missing.pop(partition, None) is not None:
+                    found[partition.topic, partition.partition] = records[0].timestamp / 1000
+                    client.pause(partition)
     return found

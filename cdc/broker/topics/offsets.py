@@ -20,17 +20,17 @@ def end_offsets(bootstrap: str, topics: Iterable[str]) -> dict[tuple[str, int], 
     """
     with consumer(bootstrap) as client:
         ends = client.end_offsets(partitions(client, topics))
-    return {(place.topic, place.partition): end for place, end in ends.items()}
+    return {(partition.topic, partition.partition): end for partition, end in ends.items()}
 
 
 def partitions(client: Any, topics: Iterable[str]) -> list[Any]:
     """Returns the partitions of topics as `TopicPartition`s of kafka's consumer."""
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
 
-    places = []
+    partitions = []
     for topic in topics:
         numbers = client.partitions_for_topic(topic)
         if not numbers:
             raise TopicMissingError(f"topic {topic} does not exist", hint="headwater up creates it")
-        places += [TopicPartition(topic, number) for number in sorted(numbers)]
-    return places
+        partitions += [TopicPartition(topic, number) for number in sorted(numbers)]
+    return partitions

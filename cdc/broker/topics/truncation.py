@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from cdc.broker.topics.extent import Place
+    from cdc.broker.topics.extent import PartitionId
 
 _SHORT: Final = {"segment.ms": "1000"}
 _AT_ONCE: Final = {"file.delete.delay.ms": "0"}
@@ -57,7 +57,7 @@ def _altered(bootstrap: str, topic: str, configs: Mapping[str, str]) -> Iterator
         topics.alter(bootstrap, topic, {name: before.get(name) for name in configs})
 
 
-def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
+def cut_off(bootstrap: str, before: Mapping[PartitionId, int]) -> None:
     """Deletes the records before an offset of each partition.
 
     Args:
@@ -71,7 +71,7 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
     from kafka import TopicPartition  # noqa: PLC0415  # see admin
     from kafka.errors import KafkaError  # noqa: PLC0415
 
-    asked = {TopicPartition(*place): offset for place, offset in before.items()}
+    asked = {TopicPartition(*partition): offset for partition, offset in before.items()}
     with admin(bootstrap) as client:
         try:
             client.delete_records(asked)
@@ -87,8 +87,8 @@ def cut_off(bootstrap: str, before: Mapping[Place, int]) -> None:
 
 @contextmanager
 def removal(
-    bootstrap: str, places: Collection[Place]
-) -> Iterator[Callable[[float], frozenset[Place]]]:
+    bootstrap: str, partitions: Collection[PartitionId]
+) -> Iterator[Callable[[float], frozenset[PartitionId]]]:
     """Watches the files of partitions that are truncated within the block.
 
     A copy of a partition grows with each record and shrinks only when its broker deletes files. A
@@ -97,7 +97,7 @@ def removal(
 
     Args:
         bootstrap: Kafka's address.
-        places: The partitions.
+        partitions: The partitions.
 
     Yields:
         A function that waits for the copies to shrink, up to a number of seconds, and returns the
@@ -106,12 +106,12 @@ def removal(
     Raises:
         BrokerUnreachableError: No broker answers.
     """
-    names = sorted({topic for topic, _ in places})
+    names = sorted({topic for topic, _ in partitions})
     with admin(bootstrap) as client:
         before = copies_bytes(client, names)
 
-        def wait(deadline_s: float) -> frozenset[Place]:
-            last, left = before, {copy for copy in before if copy[1:] in places}
+        def wait(deadline_s: float) -> frozenset[PartitionId]:
+            last, left = before, {copy for copy in before if copy[1:] in partitions}
             for _ in looks(deadline_s, _POLL_S):
                 now = copies_bytes(client, names)
                 left = {copy for copy in left if copy not in now or now[copy] >= last[copy]}

@@ -16,34 +16,34 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cdc.broker.group.member import Place
+    from cdc.broker.topics.extent import PartitionId
 
 pytestmark = pytest.mark.integration
 
 
-class Places:
+class AssignedPartitions:
     """The partitions that a member has been given."""
 
     def __init__(self) -> None:
-        self.mine: set[Place] = set()
+        self.mine: set[PartitionId] = set()
 
-    def assigned(self, places: set[Place]) -> None:
-        self.mine |= places
+    def assigned(self, partitions: set[PartitionId]) -> None:
+        self.mine |= partitions
 
-    def release(self, places: set[Place]) -> None:
-        self.mine -= places
+    def release(self, partitions: set[PartitionId]) -> None:
+        self.mine -= partitions
 
-    def wait_idle(self, places: set[Place], timeout_s: float) -> bool:  # noqa: ARG002
+    def wait_idle(self, partitions: set[PartitionId], timeout_s: float) -> bool:  # noqa: ARG002
         return True
 
     def committable(
         self,
-        places: Iterable[Place] | None = None,  # noqa: ARG002
-    ) -> dict[Place, int]:
+        partitions: Iterable[PartitionId] | None = None,  # noqa: ARG002
+    ) -> dict[PartitionId, int]:
         return {}
 
-    def forget(self, places: set[Place]) -> None:
-        self.mine -= places
+    def forget(self, partitions: set[PartitionId]) -> None:
+        self.mine -= partitions
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ def topic(kafka_bootstrap: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def places() -> Places:
-    return Places()
+def owner() -> AssignedPartitions:
+    return AssignedPartitions()
 
 
 @pytest.fixture
-def join(kafka_bootstrap: str, topic: str, places: Places) -> Iterator[Callable[[], GroupMember]]:
+def join(kafka_bootstrap: str, topic: str, owner: AssignedPartitions) -> Iterator[Callable[[], GroupMember]]:
     with ExitStack() as members:
 
         def join() -> GroupMember:
             member = GroupMember(
-                kafka_bootstrap, f"g-{topic}", [topic], places, session_timeout_s=30, handover_s=1
+                kafka_bootstrap, f"g-{topic}", [topic], owner, session_timeout_s=30, handover_s=1
             )
             members.callback(member.close)
-            until(lambda: places.mine, lambda: member.poll(0.1))
+            until(lambda: owner.mine, lambda: member.poll(0.1))
             return member
 
         yield join
@@ -85,7 +85,7 @@ def until(holds: Callable[[], object], turn: Callable[[], object] = lambda: None
 
 
 def test_its_first_join_knows_the_partitions_so_no_second_one_follows(
-    join: Callable[[], GroupMember], topic: str, places: Places
+    join: Callable[[], GroupMember], topic: str, owner: AssignedPartitions
 ) -> None:
     join().close()  # the brokers make the first member of a new group wait, and that hides it
     member = join()
@@ -94,12 +94,12 @@ def test_its_first_join_knows_the_partitions_so_no_second_one_follows(
         member._client.topics()  # what it knows of the topics is refreshed
         member.poll(1.0)
 
-    assert {(topic, 0)} == places.mine
+    assert {(topic, 0)} == owner.mine
     assert joined == _generation(member)
 
 
 def test_a_join_that_ends_between_two_polls_is_not_forgotten(
-    kafka_bootstrap: str, join: Callable[[], GroupMember], topic: str, places: Places
+    kafka_bootstrap: str, join: Callable[[], GroupMember], topic: str, owner: AssignedPartitions
 ) -> None:
     member = join()
     joined = _generation(member)
@@ -111,7 +111,7 @@ def test_a_join_that_ends_between_two_polls_is_not_forgotten(
         until(lambda: _told(client, f"g-{topic}") == "Stable")
     until(lambda: _state(member) is MemberState.STABLE, lambda: member.poll(0.001))
 
-    until(lambda: places.mine == {(topic, 0), (topic, 1)}, lambda: member.poll(0.1))
+    until(lambda: owner.mine == {(topic, 0), (topic, 1)}, lambda: member.poll(0.1))
     assert member.commit({(topic, 0): 0, (topic, 1): 0})
 
 

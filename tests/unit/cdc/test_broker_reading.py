@@ -80,7 +80,7 @@ def test_a_broker_that_gives_nothing_is_reported(monkeypatch):
 
 def test_a_search_reads_no_record_at_or_after_its_bound():
     search = SearchedPartition.__new__(SearchedPartition)
-    search._client, search._place = Client(offsets=range(9), end=9, at_once=4), PLACE
+    search._client, search._partition = Client(offsets=range(9), end=9, at_once=4), PLACE
 
     assert [2, 3, 4, 5] == [record.offset for record in search._records(2, 6)]
     assert [] == list(search._records(6, 6))
