@@ -102,14 +102,14 @@ def retry(
     """Let the job retry quarantined keys, and report the result. Exits 3 if some remain."""
     picked = _narrowed(KeySelection(view, store, key, code), everything=everything)
     with _opened(options, view) as (connection, source, platform):
-        places = quarantine_admin.retry(connection, source, picked)
+        retried = quarantine_admin.retry(connection, source, picked)
         runs = platform.job_runs()
-        untried, in_vain = places, set[quarantine_admin.Place]()
+        untried, in_vain = retried, set[quarantine_admin.WaitingKey]()
         deadline = time.monotonic() + _WAIT_S
         while runs and untried and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            untried, in_vain = quarantine_admin.still_waiting(connection, source, places)
-    applied = len(places) - len(untried) - len(in_vain)
+            untried, in_vain = quarantine_admin.still_waiting(connection, source, retried)
+    applied = len(retried) - len(untried) - len(in_vain)
     if as_json:
         print_json({"applied": applied, "waiting": len(in_vain), "untried": len(untried)})
     else:

@@ -24,7 +24,7 @@ app = Commands(
 _LISTED = 1_000
 
 Name = Annotated[str, typer.Argument(metavar="REACTOR", help="Its name: the consumer group.")]
-Place = Annotated[
+RecordName = Annotated[
     str | None,
     typer.Argument(
         metavar="[RECORD]", help="The record for which the key is parked: TOPIC/PARTITION@OFFSET."
@@ -41,7 +41,7 @@ class GroupOptions(SourceOptions):
         typer.Option("--kafka", help="Kafka's address; default: that of the project."),
     ] = None
 
-    def place(self) -> tuple[str, str]:
+    def broker_and_source(self) -> tuple[str, str]:
         """Returns Kafka's address and the source's name; see `SourceOptions.part`."""
         if self.kafka is not None and self.source is not None:
             return self.kafka, self.source
@@ -59,7 +59,7 @@ def list_groups(
     """List the consumer groups of the source: running, paused or stopped, and parked keys."""
     from cdc.consumer import groups  # noqa: PLC0415  # needs the extra
 
-    kafka, source = options.place()
+    kafka, source = options.broker_and_source()
     rows = [
         {
             "group": one.group,
@@ -82,7 +82,7 @@ def pause(
     """Pause a reactor in all processes. Once this returns, it makes no effect until `resume`."""
     from cdc import consumer  # noqa: PLC0415  # needs the extra
 
-    kafka, source = options.place()
+    kafka, source = options.broker_and_source()
     consumer.pause(kafka, source=source, group=name)
     typer.echo(f"{name} is paused")
 
@@ -96,7 +96,7 @@ def resume(
     """Resume a paused reactor at its position."""
     from cdc import consumer  # noqa: PLC0415  # needs the extra
 
-    kafka, source = options.place()
+    kafka, source = options.broker_and_source()
     consumer.resume(kafka, source=source, group=name)
     typer.echo(f"{name} is resumed")
 
@@ -111,10 +111,10 @@ def list_parked(
     """List the keys that are parked because an effect failed, without their values."""
     from cdc import consumer  # noqa: PLC0415  # needs the extra
 
-    kafka, source = options.place()
+    kafka, source = options.broker_and_source()
     rows = [
         {
-            "record": _place(one),
+            "record": _record_name(one),
             "error_type": one.error_type,
             "error_code": one.error_code,
             "attempts": one.attempts,
@@ -129,7 +129,7 @@ def list_parked(
 @app.command("retry")
 def retry(
     name: Name,
-    record: Place = None,
+    record: RecordName = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="All parked keys.")] = False,
     options: GroupOptions,
@@ -139,7 +139,7 @@ def retry(
 
     if (record is None) != everything:
         raise UsageError("name one record, or --all")
-    kafka, source = options.place()
+    kafka, source = options.broker_and_source()
     parked = consumer.parked(kafka, source=source, group=name)
     chosen = parked if record is None else [_chosen(parked, name, record)]
     for one in chosen:
@@ -163,7 +163,7 @@ def drop(
 
     if not yes:
         raise UsageError("its effects will never be made", hint="add --yes if you mean it")
-    kafka, source = options.place()
+    kafka, source = options.broker_and_source()
     one = _chosen(consumer.parked(kafka, source=source, group=name), name, record)
     consumer.drop(kafka, one, source=source, group=name, everything=everything)
     typer.echo("dropped")
@@ -227,13 +227,13 @@ def show_effects(
     print_rows(rows, as_json=as_json, title="", empty="these changes have no effects")
 
 
-def _place(parked: ParkedKey) -> str:
+def _record_name(parked: ParkedKey) -> str:
     return f"{parked.topic}/{parked.partition}@{parked.offset}"
 
 
 def _chosen(parked: list[ParkedKey], name: str, record: str) -> ParkedKey:
     for one in parked:
-        if _place(one) == record:
+        if _record_name(one) == record:
             return one
     raise UnhealthyError(
         f"no key is parked for {record}", hint=f"headwater reactor changes parked {name}"

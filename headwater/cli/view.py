@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from projections.definition.views import Store
     from projections.verification.results_table import Verified
 
-    Place = tuple[str, Store]
+    ViewInStore = tuple[str, Store]
 
 app = Commands(help="Views: status, versions, verification.", no_args_is_help=True)
 app.command("diff")(difference.diff)
@@ -125,9 +125,9 @@ def print_backlogs(source: str | None, backlogs: Mapping[str, Mapping[str, Any]]
             when = "the rate is not known yet"
         else:
             when = f"not catching up, {-rate:,.0f} more each second"
-        place = store if source is None else f"{source} in {store}"
+        where = store if source is None else f"{source} in {store}"
         stderr.print(
-            f"[dim]backlog[/] {escape(place)}: {counted(backlog['records'], 'record')}, {when}"
+            f"[dim]backlog[/] {escape(where)}: {counted(backlog['records'], 'record')}, {when}"
         )
 
 
@@ -153,7 +153,7 @@ class _Listing(NamedTuple):
 
     rows: list[dict[str, Any]]
     paused: list[Fault]
-    building: list[Place]
+    building: list[ViewInStore]
     backlogs: Mapping[str, Mapping[str, Any]]
     loads: Sequence[Mapping[str, Any]]
 
@@ -168,20 +168,22 @@ def _status(platform: Platform) -> _Listing:
     verified = {(each.view, str(each.store)): each for each in platform.views.verified()}
     rows: list[dict[str, Any]] = []
     for position in platform.views.positions():
-        place = position.view, str(position.store)
+        view_in_store = position.view, str(position.store)
         rows.append(
             {
                 "view": position.view,
                 "store": position.store,
                 "state": "paused"
                 if position.view in paused
-                else apart.get(place) or failing.get(place[1], beside),
+                else apart.get(view_in_store) or failing.get(view_in_store[1], beside),
                 "applied_through": str(position.applied_through),
                 "updated_at": position.updated_at.isoformat(timespec="milliseconds"),
-                **_verified(verified.get(place)),
-                **records.get(place, _NO_RECORDS),
-                **dict(zip(("waiting", "unresolved"), waiting.get(place, (0, 0)), strict=True)),
-                "unexpected": unexpected.get(place, {}),
+                **_verified(verified.get(view_in_store)),
+                **records.get(view_in_store, _NO_RECORDS),
+                **dict(
+                    zip(("waiting", "unresolved"), waiting.get(view_in_store, (0, 0)), strict=True)
+                ),
+                "unexpected": unexpected.get(view_in_store, {}),
             }
         )
     rows += [
@@ -228,10 +230,10 @@ def explain_view(
         text = value if isinstance(value, str) else ", ".join(value) or "none"
         stdout().print(f"{label:<10}{text}", markup=False, soft_wrap=True)
     for store, lines in sinks.items():
-        for place, line in enumerate(lines):
-            stdout().print(f"{'' if place else store:<10}{line}", markup=False, soft_wrap=True)
-    for place, line in enumerate(expectations):
-        stdout().print(f"{'' if place else 'expects':<10}{line}", markup=False, soft_wrap=True)
+        for number, line in enumerate(lines):
+            stdout().print(f"{'' if number else store:<10}{line}", markup=False, soft_wrap=True)
+    for number, line in enumerate(expectations):
+        stdout().print(f"{'' if number else 'expects':<10}{line}", markup=False, soft_wrap=True)
 
 
 @app.command("versions")

@@ -10,7 +10,7 @@ from projections.common.fault import Fault
 if TYPE_CHECKING:
     from pathlib import Path
 
-    Place = tuple[str, str]
+    ViewInStore = tuple[str, str]
 
 
 class JobReport:
@@ -31,7 +31,7 @@ class JobReport:
             return None
         return ": ".join(filter(None, (error["code"], error["message"], error["detail"])))
 
-    def records(self) -> dict[Place, dict[str, int]]:
+    def records(self) -> dict[ViewInStore, dict[str, int]]:
         """Returns by view and store what became of its records since the job started."""
         return {
             (view, store): counts
@@ -39,7 +39,7 @@ class JobReport:
             for view, counts in query.get("views", {}).items()
         }
 
-    def unexpected(self) -> dict[Place, dict[str, int]]:
+    def unexpected(self) -> dict[ViewInStore, dict[str, int]]:
         """Returns by view and store the rows since the job started that failed an expectation."""
         found = {
             (view, store): counts
@@ -80,7 +80,7 @@ class JobReport:
         """Returns the error of each part of the job beside its queries that is restarted."""
         return _errors(self._job.get("attendants", {}))
 
-    def halted(self) -> dict[Place, str]:
+    def halted(self) -> dict[ViewInStore, str]:
         """Returns by view and store why a view is paused there, and not in its other stores."""
         return {
             (view["view"], store): view["error"]["code"]
@@ -88,7 +88,7 @@ class JobReport:
             for store in view["stores"]
         }
 
-    def failing_derived(self) -> dict[Place, str]:
+    def failing_derived(self) -> dict[ViewInStore, str]:
         """Returns by view and store the error's code of a derived view that is not kept there."""
         found = {}
         for view, of_view in self.derived().items():
@@ -100,8 +100,8 @@ class JobReport:
 
     def views(self) -> frozenset[str]:
         """Returns the views that the job keeps, by the names that they are declared with."""
-        places = {view for view, _ in self.records()} | {view for view, _ in self.halted()}
-        return frozenset(place.partition(".")[0] for place in places | self.derived().keys())
+        names = {view for view, _ in self.records()} | {view for view, _ in self.halted()}
+        return frozenset(name.partition(".")[0] for name in names | self.derived().keys())
 
     def derived(self) -> dict[str, Any]:
         """Returns how each derived view is kept."""

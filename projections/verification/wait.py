@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from projections.common.throttle import Throttle
     from projections.definition.views import Store
 
-    Place = tuple[str, Store]
+    ViewInStore = tuple[str, Store]
 
 POLL_S: Final = 0.2
 _END: Final = "SELECT pg_current_wal_insert_lsn()::text"
@@ -51,7 +51,7 @@ class PositionWaiter:
         row = self._connection.execute(_END).fetchone()
         return Lsn.parse(str(row[0] if row else ""))
 
-    def positions(self) -> Mapping[Place, Lsn]:
+    def positions(self) -> Mapping[ViewInStore, Lsn]:
         """Returns the position of each view in each store; none if nothing was captured."""
         try:
             rows = positions.read(self._connection)
@@ -63,7 +63,7 @@ class PositionWaiter:
             ) from None
         return {(each.view, each.store): each.applied_through for each in rows}
 
-    def wait(self, wanted: Iterable[Place], lsn: Lsn) -> None:
+    def wait(self, wanted: Iterable[ViewInStore], lsn: Lsn) -> None:
         """Waits until views have applied everything up to a position.
 
         Raises:
@@ -73,21 +73,21 @@ class PositionWaiter:
         if behind:
             raise self.late(behind, lsn)
 
-    def behind(self, wanted: Iterable[Place], lsn: Lsn) -> set[Place]:
+    def behind(self, wanted: Iterable[ViewInStore], lsn: Lsn) -> set[ViewInStore]:
         """Waits like `wait`; returns the views that are behind after the deadline."""
         if self._resting:
             return set()
-        places, deadline = set(wanted), time.monotonic() + self._deadline_s
+        waiting, deadline = set(wanted), time.monotonic() + self._deadline_s
         while True:
             reached = self.positions()
-            behind = {each for each in places if each not in reached or reached[each] < lsn}
+            behind = {each for each in waiting if each not in reached or reached[each] < lsn}
             if self._throttle.stopped:
                 return set()
             if not behind or time.monotonic() > deadline:
                 return behind
             self._throttle.rest(POLL_S)
 
-    def late(self, behind: Iterable[Place], lsn: Lsn) -> NotCaughtUpError:
+    def late(self, behind: Iterable[ViewInStore], lsn: Lsn) -> NotCaughtUpError:
         """Returns the error for views that are behind."""
         return NotCaughtUpError(
             f"views have not reached {lsn} after {self._deadline_s:.0f} s",

@@ -89,7 +89,7 @@ SELECT view, store, key, bool_or(state = 'retry') FROM headwater.quarantine
 """
 
 _T = TypeVar("_T")
-Place = tuple[str, str, str]
+WaitingKey = tuple[str, str, str]
 """View, store and key of records that wait together."""
 
 
@@ -179,15 +179,15 @@ def records(connection: Connection, source: str, picked: KeySelection) -> list[Q
     return _rows(connection, QuarantinedRecord, _RECORDS, source, picked)
 
 
-def retry(connection: Connection, source: str, picked: KeySelection) -> set[Place]:
+def retry(connection: Connection, source: str, picked: KeySelection) -> set[WaitingKey]:
     """Requests that the job retries keys; returns them."""
     with translated_errors():
         return set(connection.execute(_RETRY.encode(), _parameters(source, picked)).fetchall())
 
 
 def still_waiting(
-    connection: Connection, source: str, keys: set[Place]
-) -> tuple[set[Place], set[Place]]:
+    connection: Connection, source: str, keys: set[WaitingKey]
+) -> tuple[set[WaitingKey], set[WaitingKey]]:
     """Returns the keys that the job has not retried yet, and those whose retry has failed."""
     columns = [list(column) for column in zip(*sorted(keys), strict=True)] or [[], [], []]
     with translated_errors():

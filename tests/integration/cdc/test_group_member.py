@@ -61,7 +61,9 @@ def owner() -> AssignedPartitions:
 
 
 @pytest.fixture
-def join(kafka_bootstrap: str, topic: str, owner: AssignedPartitions) -> Iterator[Callable[[], GroupMember]]:
+def join(
+    kafka_bootstrap: str, topic: str, owner: AssignedPartitions
+) -> Iterator[Callable[[], GroupMember]]:
     with ExitStack() as members:
 
         def join() -> GroupMember:
