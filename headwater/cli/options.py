@@ -162,11 +162,6 @@ class LogOptions(DatabaseOptions):
     ] = None
 
 
-def view_of(place: str) -> str:
-    """Returns the name of the view from the physical name of a version: `orders.v2`."""
-    return place.partition(".")[0]
-
-
 class Commands(typer.Typer):
     """Commands whose parameters may be groups of options, such as `ProjectOptions`."""
 

@@ -11,13 +11,14 @@ import typer
 
 from cdc.postgres import session
 from foundation.errors import EXIT_UNHEALTHY
-from headwater.cli.options import Commands, Json, SourceOptions, Yes, view_of
+from headwater.cli.options import Commands, Json, SourceOptions, Yes
 from headwater.cli.output import counted, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
 from headwater.errors import UsageError
 from headwater.platform.platform import Platform
 from projections.changes.quarantine import admin as quarantine_admin
 from projections.changes.quarantine.admin import KeySelection
+from projections.definition.views import view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

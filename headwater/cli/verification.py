@@ -16,7 +16,7 @@ from headwater.cli.output import print_json, print_rows, stderr
 from headwater.cli.sources import for_each
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform.platform import Platform
-from projections.definition.views import Store, kept_in
+from projections.definition.views import Store, maintained_stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -225,8 +225,8 @@ def refuse_unknown(
         if view is None:
             hint = did_you_mean(name, declared, "headwater view list")
             raise UsageError(f"no view is named {name[:80]}", hint=hint)
-        if store is not None and store not in kept_in(view):
-            stores = ", ".join(sorted(kept_in(view)))
+        if store is not None and store not in maintained_stores(view):
+            stores = ", ".join(sorted(maintained_stores(view)))
             raise UsageError(f"view {name} is not in {store}", hint=f"its stores: {stores}")
 
 

@@ -135,7 +135,7 @@ def row_of(version: ViewVersion) -> dict[str, Any]:
         "view": version.view,
         "version": version.number,
         "state": "switching" if version.switching else str(version.state),
-        "place": version.place,
+        "place": version.physical_name,
         "progress": None if figures is None else figures._asdict(),
         "made_at": None if version.made_at is None else version.made_at.isoformat("T", "seconds"),
         "why": "; ".join(version.reasons) or None,

@@ -13,7 +13,7 @@ from headwater.cli import difference, plan, rebuild, replay, state, token, verif
 from headwater.cli.options import Commands, Json, ProjectOptions, SourceOptions
 from headwater.cli.output import counted, duration, print_json, print_rows, stderr, stdout
 from headwater.cli.sources import for_each
-from projections.definition.views import DerivedView
+from projections.definition.views import DerivedView, view_of
 from projections.publishing.published_versions import Published
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _status(platform: Platform) -> _Listing:
             "unexpected": counts,
         }
         for (view, store), counts in unexpected.items()
-        if view.partition(".")[0] in platform.project.declarations.derived
+        if view_of(view) in platform.project.declarations.derived
     ]
     listed = {(row["view"], str(row["store"])) for row in rows}
     rows += [

@@ -248,7 +248,7 @@ class RowErasure:
         if found:
             raise ForgettingRefusedError(
                 f"data of {self._table} would remain in some stores",
-                detail="; ".join(f"{each.place}: {each.why}" for each in found),
+                detail="; ".join(f"{each.physical_name}: {each.why}" for each in found),
                 hint="; ".join(dict.fromkeys(each.hint for each in found))
                 + "; then repeat the command",
             )

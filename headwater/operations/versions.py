@@ -212,7 +212,7 @@ class Versions:
             ) from None
         except (CdcError, ProjectionError) as error:
             fault = Fault.of(error)
-            registry.note_fault(connection, self._source, version.place, fault)
+            registry.note_fault(connection, self._source, version.physical_name, fault)
             raise
         rebuild.join(connection, spec.config, version)
 

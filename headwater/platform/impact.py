@@ -15,7 +15,7 @@ from cdc.schema_change.trial import try_migration
 from cdc.upkeep.difference import Difference, Part
 from headwater.platform.specs import job_spec
 from projections.archive import event_compatibility
-from projections.definition.views import EventsView
+from projections.definition.views import EventsView, view_of
 from projections.errors import ViewPausedError
 from projections.planning import impact
 from projections.planning.schema_policy import SchemaOutcome
@@ -70,7 +70,7 @@ class Effect:
             return "it goes on with what it is made from" if self.broken else None
         if self.fault.code != ViewPausedError.code or _RESUME not in (self.fault.hint or ""):
             return self.fault.hint
-        view = self.view.partition(".")[0]
+        view = view_of(self.view)
         return f"{self.fault.hint}; or beside it: headwater view rebuild {view}"
 
 
@@ -135,7 +135,7 @@ class Impact:
             if (place := name if known is not self.failing else shown.get(name, name))
             in (known or {})
         }
-        still = {each.view.partition(".")[0] for each in found.views if each.fault is not None}
+        still = {view_of(each.view) for each in found.views if each.fault is not None}
         for view in derived.values():
             waits_for = sorted((still | faults.keys()) & set(view.inputs))
             if waits_for:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.runtime.home import read_json
 from projections.common.fault import Fault
+from projections.definition.views import view_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +102,7 @@ class JobReport:
     def views(self) -> frozenset[str]:
         """Returns the views that the job keeps, by the names that they are declared with."""
         names = {view for view, _ in self.records()} | {view for view, _ in self.halted()}
-        return frozenset(name.partition(".")[0] for name in names | self.derived().keys())
+        return frozenset(view_of(name) for name in names | self.derived().keys())
 
     def derived(self) -> dict[str, Any]:
         """Returns how each derived view is kept."""

@@ -14,7 +14,7 @@ from cdc.upkeep.difference import Difference, Part
 from foundation.suggestion import did_you_mean
 from headwater.errors import UnhealthyError, UsageError
 from projections.definition.diff import DefinitionChangeKind
-from projections.definition.views import DerivedView, Store
+from projections.definition.views import DerivedView, Store, view_of
 from projections.errors import VerificationError, ViewPausedError
 from projections.planning import binding
 from projections.planning.job_config import FUNCTIONS
@@ -115,7 +115,7 @@ class KeptViews:
         with self._site.connect() as connection:
             versions = registry.read(connection, self._site.source)
         # read after the others: whatever joins no more by now has come to all its stores
-        not_there = {each.place for each in versions if each.state not in _THERE}
+        not_there = {each.physical_name for each in versions if each.state not in _THERE}
         return (
             tuple(plan for plan in plans if plan.name not in not_there),
             tuple(view for view in derived if view.name not in not_there),
@@ -188,7 +188,7 @@ class KeptViews:
             found = explain(plan, plans.values(), unlogged)
         if Store.TABLE not in found.sinks:
             return found
-        path = stable_path(self._site.project.home.root / "tables", name.partition(".")[0])
+        path = stable_path(self._site.project.home.root / "tables", view_of(name))
         lines = (*found.sinks[Store.TABLE], f"read it at {path}", *self._vector(place))
         return replace(found, sinks={**found.sinks, str(Store.TABLE): lines})
 
@@ -261,7 +261,7 @@ class KeptViews:
         """
         bound, job = self.bound(), self._job_report
         with self._site.connect() as connection:
-            noted = {each.place for each in registry.read(connection, self._site.source)}
+            noted = {each.physical_name for each in registry.read(connection, self._site.source)}
         kept = {(position.view, position.store) for position in self.positions()}
         stuck = {view.name for view in bound.paused}
         apart = job.halted() | job.failing_derived()
@@ -386,7 +386,7 @@ class KeptViews:
         )
         # every version of a view is verified with it
         places = {*views, *(plan.name for plan in spec.plans if plan.view in views)}
-        places |= {each.name for each in spec.derived if each.name.partition(".")[0] in views}
+        places |= {each.name for each in spec.derived if view_of(each.name) in views}
         reports = verify.verify(
             spec,
             views=places,
@@ -394,9 +394,7 @@ class KeptViews:
             throttle=Throttle(budget, error=VerificationError),
             uncompared=uncompared,
         )
-        derived = tuple(
-            view for view in spec.derived if not views or view.name.partition(".")[0] in views
-        )
+        derived = tuple(view for view in spec.derived if not views or view_of(view.name) in views)
         if derived and (not stores or "table" in stores):
             reports += _verify_derived(replace(spec, derived=derived), uncompared)
         with self._site.connect() as connection:

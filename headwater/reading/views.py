@@ -32,7 +32,7 @@ from headwater.platform.platform import Platform
 from headwater.project.project import open_project, settings_file
 from headwater.reading import sql as query
 from projections.changes.documents import key_text
-from projections.definition.views import DerivedView, Store, kept_in
+from projections.definition.views import DerivedView, Store, maintained_stores, view_of
 from projections.publishing import read_barrier
 from projections.publishing.published_versions import Published
 from projections.publishing.read_barrier import TIMEOUT_S, BehindError, ReadBarrier
@@ -167,7 +167,7 @@ class Views:
         """Waits until the tables that a query names have what was written; see `query`."""
         words, deadline = query.words(sql), time.monotonic() + timeout_s
         for name, view in self._declared.items():
-            if name in words and Store.TABLE in kept_in(view):
+            if name in words and Store.TABLE in maintained_stores(view):
                 left_s = max(0.0, deadline - time.monotonic())
                 self[name].wait_for(at_least, stores={Store.TABLE}, timeout_s=left_s)
 
@@ -186,18 +186,18 @@ class Views:
             self[name]  # refuses what there is not
         plans, derived = self._platform.views.taken_over()
         with self.reading() as connection:
-            places = registry.current_places(connection, self.source)
+            physical_names = registry.active_names(connection, self.source)
             found = [ReadBarrier(self.source, plan.name, plan.to) for plan in plans]
             found += [
                 ReadBarrier(
                     self.source,
                     view.name,
-                    kept_in(view),
-                    tuple(places.get(i, i) for i in view.inputs if not self._elsewhere(i)),
+                    maintained_stores(view),
+                    tuple(physical_names.get(i, i) for i in view.inputs if not self._elsewhere(i)),
                 )
                 for view in derived
             ]
-            wanted = [each for each in found if not names or each.view.partition(".")[0] in names]
+            wanted = [each for each in found if not names or view_of(each.view) in names]
             return read_barrier.measure(connection, self.token(), wanted, timeout_s)
 
     def close(self) -> None:
@@ -229,13 +229,15 @@ class Views:
 
     def barrier(self, connection: psycopg.Connection[Any], view: View | DerivedView) -> ReadBarrier:
         """Returns the barrier for the version of a view that readers see."""
-        places = dict(registry.current_places(connection, self.source))
+        physical_names = dict(registry.active_names(connection, self.source))
         owner = self._cross_reads.readers.get(view.name)
         if owner is not None:  # the versions of its views are noted in that source
-            places |= Published(self._platform.project.home.root / "tables", owner).current()
+            physical_names |= Published(
+                self._platform.project.home.root / "tables", owner
+            ).current()
         inputs = view.inputs if isinstance(view, DerivedView) else ()
-        read = tuple(places.get(each, each) for each in inputs if not self._elsewhere(each))
-        return ReadBarrier(self.source, places.get(view.name, view.name), view.to, read)
+        read = tuple(physical_names.get(each, each) for each in inputs if not self._elsewhere(each))
+        return ReadBarrier(self.source, physical_names.get(view.name, view.name), view.to, read)
 
     def _elsewhere(self, view: str) -> bool:
         """Returns whether an input of a derived view has no rows of this source."""
@@ -301,7 +303,7 @@ class ReadableView:
                 future.
             UsageError: The view does not live in one of the stores.
         """
-        lives = kept_in(self.view)
+        lives = maintained_stores(self.view)
         if absent := sorted(set(stores) - lives):
             raise UsageError(
                 f"view {self.view.name} is not in {absent[0]}",

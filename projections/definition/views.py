@@ -337,7 +337,12 @@ View = MirrorView | EventsView
 AnyView = MirrorView | EventsView | DerivedView
 
 
-def kept_in(view: AnyView) -> frozenset[Store]:
+def view_of(physical_name: str) -> str:
+    """Returns the view of a version from its physical name, such as `orders.v2`."""
+    return physical_name.partition(".")[0]
+
+
+def maintained_stores(view: AnyView) -> frozenset[Store]:
     """Returns the stores of a view.
 
     A derived view always has a table: SQL reads it, and further derived views read it.

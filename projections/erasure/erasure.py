@@ -21,7 +21,7 @@ from cdc.broker.topics import truncation
 from cdc.values import decode
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.file_lock import WriterLock
-from projections.definition.views import Store, kept_in
+from projections.definition.views import Store, maintained_stores, view_of
 from projections.erasure.archive import ArchivedTopic
 from projections.erasure.certificate import Erased
 from projections.erasure.residue import expunge, forget_past, rewrite_files
@@ -29,7 +29,7 @@ from projections.erasure.unreached import made_from
 from projections.errors import SinkUnavailableError
 from projections.publishing.other_sources import active_elsewhere, readers
 from projections.publishing.published_content import SourcePosition
-from projections.publishing.published_versions import Published, places_of_others, promised
+from projections.publishing.published_versions import Published, names_of_others, promised
 from projections.publishing.stable_table import StableTable
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.factory import open_sink
@@ -76,7 +76,7 @@ class Erasure:
     @property
     def followers(self) -> list[str]:
         """Returns views derived from these, directly or indirectly."""
-        derived = [(_view(view.name), view.inputs) for view in self._spec.derived]
+        derived = [(view_of(view.name), view.inputs) for view in self._spec.derived]
         return sorted(made_from(self.views, derived) - set(self.views))
 
     @property
@@ -92,7 +92,7 @@ class Erasure:
             (active[view.name][0], store)
             for view in reading
             if view.name in active
-            for store in kept_in(view)
+            for store in maintained_stores(view)
         )
 
     def archived(self) -> list[ArchivedTopic]:
@@ -136,7 +136,9 @@ class Erasure:
         wanted = SourcePosition(now.epoch, now.lsn.value)
         made = self._readers()
         unpublished += [
-            f"{r.place} of source {r.source}" for r in made if r.table.others[source] < wanted
+            f"{r.physical_name} of source {r.source}"
+            for r in made
+            if r.table.others[source] < wanted
         ]
         for owner in sorted(
             {self._spec.cross_reads.readers[v.name] for v in self._views_elsewhere()}
@@ -223,13 +225,15 @@ class Erasure:
         root = self._spec.config.addresses.tables
         published = Published(root, self._spec.config.source)
         made = self._readers()
-        owners = {_view(each.place): Published(root, each.source) for each in made}
+        owners = {view_of(each.physical_name): Published(root, each.source) for each in made}
         for group in (published, *owners.values()):
             group.forget_former()
-        others = places_of_others(root, self._spec.config.source) - {each.place for each in made}
+        others = names_of_others(root, self._spec.config.source) - {
+            each.physical_name for each in made
+        }
         readable = sorted((root.parent / "views").glob("[!.]*"))
         stable_paths = [
-            path for path in readable if path.name not in {_view(each) for each in others}
+            path for path in readable if path.name not in {view_of(each) for each in others}
         ]
         try:
             for path in stable_paths:
@@ -290,7 +294,3 @@ def _place(table: str) -> str:
     for end in _BESIDE:
         table = table.removesuffix(end)
     return table
-
-
-def _view(place: str) -> str:
-    return place.partition(".")[0]

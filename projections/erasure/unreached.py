@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cdc.postgres import escaped_topics
-from projections.definition.views import DerivedView, MirrorView, kept_in
+from projections.definition.views import DerivedView, MirrorView, maintained_stores, view_of
 from projections.errors import DefinitionUnreadableError
 from projections.planning import view_schemas
 from projections.publishing import positions
@@ -36,12 +36,12 @@ class Unreached(NamedTuple):
     """A copy of erased data that the erasure cannot reach.
 
     Attributes:
-        place: The physical name of a view's version.
+        physical_name: That of a view's version.
         why: Why it is not reached.
         hint: How to make it reachable.
     """
 
-    place: str
+    physical_name: str
     why: str
     hint: str
 
@@ -82,11 +82,11 @@ class _StoreStates:
     def __init__(self, connection: Connection, spec: JobSpec, table: TableName) -> None:
         self._spec = spec
         self._versions = registry.read(connection, spec.config.source)
-        self._views = {each.place: _defined(each) for each in self._versions}
+        self._views = {each.physical_name: _defined(each) for each in self._versions}
         there = [p for p in positions.read(connection) if p.source == spec.config.source]
         self._positions = {(p.view, p.store) for p in there}
         shapes = view_schemas.read(connection, spec.config.source)
-        self._known = shapes.keys() | {place for place, _ in self._positions}
+        self._known = shapes.keys() | {physical_name for physical_name, _ in self._positions}
         row = connection.execute(_OID, (table.schema, table.name)).fetchone()
         oid, topic = (
             row[0] if row else None,
@@ -96,30 +96,38 @@ class _StoreStates:
         self._own = {
             *(plan.name for plan in spec.plans if plan.schema.table == table),
             *(view.name for view in spec.paused if topic in view.topics),
-            *(place for place, s in shapes.items() if table in s.tables or s.table_oid == oid),
-            *(place for place, view in self._views.items() if _mirrors(view, table)),
+            *(
+                physical_name
+                for physical_name, s in shapes.items()
+                if table in s.tables or s.table_oid == oid
+            ),
+            *(
+                physical_name
+                for physical_name, view in self._views.items()
+                if _mirrors(view, table)
+            ),
         }
-        made = [(_view(view.name), view.inputs) for view in spec.derived]
+        made = [(view_of(view.name), view.inputs) for view in spec.derived]
         made += [
             (each.view, view.inputs)
             for each in self._versions
-            if isinstance(view := self._views[each.place], DerivedView)
+            if isinstance(view := self._views[each.physical_name], DerivedView)
             and each.state is not VersionState.DROPPED
         ]
-        self._made = made_from({_view(place) for place in self._own}, made)
+        self._made = made_from({view_of(physical_name) for physical_name in self._own}, made)
 
     def paused(self) -> Iterator[Unreached]:
         for view in self._spec.paused:
             if view.name in self._own:
-                resumed = f"headwater view resume {_view(view.name)}"
+                resumed = f"headwater view resume {view_of(view.name)}"
                 yield Unreached(view.name, f"paused: {view.fault.code}", view.fault.hint or resumed)
 
     def halted(self, halted: Mapping[tuple[str, str], str]) -> Iterator[Unreached]:
         kept = {plan.name for plan in self._spec.plans} & self._own
-        for (place, store), code in halted.items():
-            if place in kept:
+        for (physical_name, store), code in halted.items():
+            if physical_name in kept:
                 yield Unreached(
-                    place,
+                    physical_name,
                     f"stopped in {store}: {code}",
                     "headwater view status shows how to resume it",
                 )
@@ -128,14 +136,14 @@ class _StoreStates:
         """Yields stores from which a view was removed: they are no longer written."""
         stores = {plan.name: plan.to for plan in self._spec.plans if plan.name in self._own}
         for view in self._spec.derived:
-            if _view(view.name) in self._made:
-                stores[view.name] = kept_in(view)
-        for place, store in self._positions:
-            if place in stores and store not in stores[place]:
+            if view_of(view.name) in self._made:
+                stores[view.name] = maintained_stores(view)
+        for physical_name, store in self._positions:
+            if physical_name in stores and store not in stores[physical_name]:
                 yield Unreached(
-                    place,
+                    physical_name,
                     f"was kept in {store} before, and still lies there",
-                    f"declare view {_view(place)} in {store} again, then headwater up",
+                    f"declare view {view_of(physical_name)} in {store} again, then headwater up",
                 )
 
     def left(self) -> Iterator[Unreached]:
@@ -145,30 +153,30 @@ class _StoreStates:
         kept = {plan.name for plan in spec.plans} | {view.name for view in spec.paused}
         kept |= {view.name for view in spec.derived}
         for version in self._versions:
-            if version.place in kept or not self._concerns(version):
+            if version.physical_name in kept or not self._concerns(version):
                 continue
             all_of_it = f"headwater view drop {version.view} --yes"
             drop = f"headwater view drop {version.view} {version.number} --yes"
             if version.state is VersionState.DROPPED:
-                if version.place in self._known:
+                if version.physical_name in self._known:
                     rest = drop if version.view in declared else all_of_it
-                    yield Unreached(version.place, "was dropped by halves", rest)
+                    yield Unreached(version.physical_name, "was dropped by halves", rest)
             elif version.view not in declared:
                 again = f"{all_of_it}, or declare it again and headwater up"
-                yield Unreached(version.place, "its view is declared no more", again)
+                yield Unreached(version.physical_name, "its view is declared no more", again)
             elif version.state is not VersionState.BUILDING:
                 # a version being built is refused separately; a derived one has no data yet
                 again = f"declare view {version.view} as it was, or {drop}"
-                yield Unreached(version.place, "is not kept as it is declared", again)
-        for place in (self._own & self._known) - kept - self._views.keys():
-            again = f"declare view {_view(place)} again, then headwater up"
-            yield Unreached(place, "no view maintains it", again)
+                yield Unreached(version.physical_name, "is not kept as it is declared", again)
+        for physical_name in (self._own & self._known) - kept - self._views.keys():
+            again = f"declare view {view_of(physical_name)} again, then headwater up"
+            yield Unreached(physical_name, "no view maintains it", again)
 
     def _concerns(self, version: ViewVersion) -> bool:
-        view = self._views[version.place]
+        view = self._views[version.physical_name]
         if view is None:  # unknown
             return True
-        return version.place in self._own or (
+        return version.physical_name in self._own or (
             isinstance(view, DerivedView) and not self._made.isdisjoint(view.inputs)
         )
 
@@ -183,7 +191,3 @@ def _defined(version: ViewVersion) -> AnyView | None:
 
 def _mirrors(view: AnyView | None, table: TableName) -> bool:
     return isinstance(view, MirrorView) and view.table == table
-
-
-def _view(place: str) -> str:
-    return place.partition(".")[0]

@@ -27,6 +27,7 @@ from projections.definition.views import (
     ChangeTime,
     EventsView,
     Store,
+    view_of,
 )
 from projections.errors import PlanError
 from projections.planning.row_upcaster import TableShapes
@@ -160,7 +161,7 @@ class ViewPlan:
     @property
     def view(self) -> str:
         """Returns the view's own name: `name` is the physical name of this version."""
-        return self.name.partition(".")[0]
+        return view_of(self.name)
 
     @property
     def topics(self) -> Mapping[str, TableSchema]:

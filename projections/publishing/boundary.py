@@ -114,7 +114,7 @@ def divide(
         ahead: Progress of the tables beyond their last boundary.
     """
     placed = [
-        (topic, [(record, place_of(record)) for record in records]) for topic, records in runs
+        (topic, [(record, position_of(record)) for record in records]) for topic, records in runs
     ]
     places = [(topic, place) for topic, records in placed for _, place in records if place]
     epoch = max((place.epoch for _, place in places), default=ahead.epoch)
@@ -170,7 +170,7 @@ def _boundary(
     return boundary if boundary > 0 and ahead.read_lsn <= boundary else None
 
 
-def place_of(record: Record | tuple[Any, ...]) -> RecordPosition | None:
+def position_of(record: Record | tuple[Any, ...]) -> RecordPosition | None:
     """Returns the log position of a record; None if it lacks the connector's usual form.
 
     It searches the bytes backwards: the user's data comes earlier, with its quotes escaped.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from cdc.lsn import Lsn
-from projections.definition.views import Store
+from projections.definition.views import Store, view_of
 from projections.publishing.published_content import SourcePosition
 from projections.publishing.published_versions import Published, sources
 
@@ -30,13 +30,13 @@ class OtherViews(NamedTuple):
 
     Attributes:
         tables: Their tables, by physical name.
-        places: Physical name of each view's active version.
+        physical_names: Physical name of each view's active version.
         sources: Source of each physical name.
         positions: Boundary of each source.
     """
 
     tables: dict[str, TableVersion]
-    places: dict[str, str]
+    physical_names: dict[str, str]
     sources: dict[str, str]
     positions: dict[str, SourcePosition]
 
@@ -46,12 +46,12 @@ class Reader(NamedTuple):
 
     Attributes:
         source: The source whose job maintains it.
-        place: Its physical name.
+        physical_name: Its physical name.
         table: A published version, or one about to be.
     """
 
     source: str
-    place: str
+    physical_name: str
     table: TableVersion
 
 
@@ -73,16 +73,16 @@ def published_views(tables: Path, views: Mapping[str, str]) -> OtherViews:
     for source in sorted(set(views.values())):
         group = Published(tables, source)
         # in this order: a version that a cutover activates in between is already published
-        places, latest = group.current(), group.latest()
+        physical_names, latest = group.current(), group.latest()
         if latest is None:
             continue
         views_elsewhere.positions[source] = SourcePosition(latest.epoch, latest.lsn)
         for view in (each for each, of in views.items() if of == source):
-            place = places.get(view, view)
-            if place in latest.views:
-                views_elsewhere.tables[place] = latest.views[place]
-                views_elsewhere.places[view] = place
-                views_elsewhere.sources[place] = source
+            physical_name = physical_names.get(view, view)
+            if physical_name in latest.views:
+                views_elsewhere.tables[physical_name] = latest.views[physical_name]
+                views_elsewhere.physical_names[view] = physical_name
+                views_elsewhere.sources[physical_name] = source
     return views_elsewhere
 
 
@@ -111,7 +111,7 @@ def own_position(
         known: These tables.
         others: Source of each physical name from another source.
     """
-    own = (known[place] for place in read if place not in others)
+    own = (known[physical_name] for physical_name in read if physical_name not in others)
     return min(SourcePosition(table.epoch, table.lsn) for table in own)
 
 
@@ -120,10 +120,10 @@ def other_positions(
 ) -> dict[str, SourcePosition]:
     """Returns the boundaries of a derived view in other sources; see `own_position`."""
     positions: dict[str, SourcePosition] = {}
-    for place in read:
-        table, vector = known[place], known[place].others
-        if place in others:
-            vector = {others[place]: SourcePosition(table.epoch, table.lsn)}
+    for physical_name in read:
+        table, vector = known[physical_name], known[physical_name].others
+        if physical_name in others:
+            vector = {others[physical_name]: SourcePosition(table.epoch, table.lsn)}
         for name, position in vector.items():
             positions[name] = min(position, positions.get(name, position))
     return positions
@@ -146,16 +146,16 @@ def readers(tables: Path, source: str, views: Collection[str]) -> list[Reader]:
             continue
         versions = filter(None, (group.latest(), group.newest()))
         among = [
-            Reader(group.folder.name, place, table)
+            Reader(group.folder.name, physical_name, table)
             for version in versions
-            for place, table in version.views.items()
-            if source in table.others and (tables / place / "_delta_log").is_dir()
+            for physical_name, table in version.views.items()
+            if source in table.others and (tables / physical_name / "_delta_log").is_dir()
         ]
         reached = set(views)
         while new := [each for each in among if _reads(each, reached)]:
             all_readers += new
             among = [each for each in among if each not in new]
-            reached |= {_view(each.place) for each in new}
+            reached |= {view_of(each.physical_name) for each in new}
     return all_readers
 
 
@@ -184,8 +184,4 @@ def reached_by_readers(file: Path, source: str, epoch: int) -> dict[tuple[str, S
 
 
 def _reads(reader: Reader, views: Collection[str]) -> bool:
-    return any(_view(place) in views for place in reader.table.made_from)
-
-
-def _view(place: str) -> str:
-    return place.partition(".")[0]
+    return any(view_of(physical_name) in views for physical_name in reader.table.made_from)

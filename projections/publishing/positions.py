@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.lsn import Lsn
-from projections.definition.views import Store
+from projections.definition.views import Store, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ def publish_readers(
     views, stores = [place for place, _ in reached], [str(store) for _, store in reached]
     connection.execute(_LEAVE_READERS, (f"{source}/", views, stores))
     for (place, store), lsn in reached.items():
-        owner = owners[place.partition(".")[0]]
+        owner = owners[view_of(place)]
         publish(connection, f"{source}/{owner}", [(place, store)], lsn)
 
 

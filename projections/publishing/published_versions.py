@@ -75,18 +75,18 @@ def sources(tables: Path) -> list[Published]:
     return [Published(tables, folder.name) for folder in folders if folder.is_dir()]
 
 
-def places_of_others(tables: Path, source: str) -> frozenset[str]:
+def names_of_others(tables: Path, source: str) -> frozenset[str]:
     """Returns the physical names of views that other sources have published.
 
     Args:
         tables: Folder of the tables.
         source: The source that is left out.
     """
-    places: set[str] = set()
+    physical_names: set[str] = set()
     for group in sources(tables):
         newest = None if group.folder.name == source else group.newest()
-        places.update(() if newest is None else newest.views)
-    return frozenset(places)
+        physical_names.update(() if newest is None else newest.views)
+    return frozenset(physical_names)
 
 
 def promised(tables: Path, view: str) -> list[int]:
@@ -186,21 +186,22 @@ class Published:
         self._forget(made.published_at_us - KEPT_HOURS * _US_PER_HOUR)
         return made
 
-    def behind(self, places: Iterable[str], epoch: int, lsn: int) -> list[str]:
+    def behind(self, physical_names: Iterable[str], epoch: int, lsn: int) -> list[str]:
         """Returns the physical names whose active or next version is at an earlier boundary.
 
         Args:
-            places: The physical names.
+            physical_names: Names of versions, such as `orders.v2`.
             epoch: Incarnation of the source.
             lsn: The boundary, in bytes.
         """
         versions = [version for version in (self.latest(), self.newest()) if version is not None]
         return sorted(
-            place
-            for place in places
+            physical_name
+            for physical_name in physical_names
             if any(
-                place in version.views
-                and (version.views[place].epoch, version.views[place].lsn) < (epoch, lsn)
+                physical_name in version.views
+                and (version.views[physical_name].epoch, version.views[physical_name].lsn)
+                < (epoch, lsn)
                 for version in versions
             )
         )
@@ -219,14 +220,14 @@ class Published:
         current = self._current()
         return current.places if at_us is None else current.at(at_us)
 
-    def switch(self, places: Mapping[str, str], *, backwards: bool = False) -> None:
+    def switch(self, physical_names: Mapping[str, str], *, backwards: bool = False) -> None:
         """Changes the physical names of views, all in one step.
 
         A caller that reads before it sees all former versions, and a caller that reads after it all
         new ones. If the process is killed, either all or none have changed.
 
         Args:
-            places: The physical names, by view.
+            physical_names: Names of the versions, by view.
             backwards: Whether a version may be at an earlier boundary than the one that it
                 replaces.
 
@@ -237,15 +238,15 @@ class Published:
         if self.latest() is None:  # the source may be another project's
             raise PlaceUnpublishedError(
                 "no view can be switched: nothing is published yet",
-                detail=", ".join(sorted(places.values())),
+                detail=", ".join(sorted(physical_names.values())),
                 hint="retry when its table has reached a boundary: headwater view versions",
             )
         with self._switching():
             current = self._current()
             moved = {
-                view: place
-                for view, place in places.items()
-                if current.places.get(view, view) != place
+                view: physical_name
+                for view, physical_name in physical_names.items()
+                if current.places.get(view, view) != physical_name
             }
             if not moved:
                 return
@@ -275,7 +276,7 @@ class Published:
             made = Current(current.places | {view: _NO_PLACE}, switches)
             _write(self._folder / _CURRENT, msgspec.json.encode(made))
 
-    def refuse_behind(self, places: Mapping[str, str]) -> None:
+    def refuse_behind(self, physical_names: Mapping[str, str]) -> None:
         """Raises the errors that `switch` would raise; changes nothing.
 
         Raises:
@@ -283,8 +284,8 @@ class Published:
             PlaceBehindError: Readers of a view would see an earlier state.
         """
         current = self.current()
-        was = {view: current.get(view, view) for view in places}
-        self._require_readable(places, was, backwards=False)
+        was = {view: current.get(view, view) for view in physical_names}
+        self._require_readable(physical_names, was, backwards=False)
 
     def _current(self) -> Current:
         try:
@@ -301,26 +302,26 @@ class Published:
             yield
 
     def _require_readable(
-        self, places: Mapping[str, str], was: Mapping[str, str], *, backwards: bool
+        self, physical_names: Mapping[str, str], was: Mapping[str, str], *, backwards: bool
     ) -> None:
         latest, newest = self.latest(), self.newest()
-        for view, place in places.items():
-            if latest is None or place not in latest.views:
+        for view, physical_name in physical_names.items():
+            if latest is None or physical_name not in latest.views:
                 raise PlaceUnpublishedError(
                     f"view {view} cannot be switched: the version has no published table",
-                    detail=place,
+                    detail=physical_name,
                     hint=("retry when its table has reached a boundary: headwater view versions"),
                 )
             # readers of mirrors use the newest version, even before its derived views exist
             for version in filter(None, (latest, newest)):
-                old, new = version.views.get(was[view]), version.views.get(place)
+                old, new = version.views.get(was[view]), version.views.get(physical_name)
                 if backwards or old is None or new is None:
                     continue
                 if (old.epoch, old.lsn) > (new.epoch, new.lsn):
                     raise PlaceBehindError(
                         f"view {view} would go back to an earlier boundary",
                         detail=f"{was[view]} is at {old.applied_through},"
-                        f" {place} at {new.applied_through}",
+                        f" {physical_name} at {new.applied_through}",
                         hint="wait until the version has caught up: headwater view status",
                     )
 
@@ -335,8 +336,8 @@ class Published:
         first: Offsets = {}
         for topic, records in self.beyond().waiting:
             for record in records:
-                place = topic, record.partition
-                first[place] = min(record.offset, first.get(place, record.offset))
+                partition = topic, record.partition
+                first[partition] = min(record.offset, first.get(partition, record.offset))
         return first
 
     def keep_beyond(self, ahead: UnpublishedProgress, waiting: Iterable[Run] = ()) -> None:

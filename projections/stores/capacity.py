@@ -36,7 +36,7 @@ class StoreCapacity(NamedTuple):
 
 
 def store_capacities(
-    addresses: StoreAddresses, place: str, stores: Iterable[Store]
+    addresses: StoreAddresses, physical_name: str, stores: Iterable[Store]
 ) -> dict[str, StoreCapacity]:
     """Estimates how much of each store other than the tables a version uses.
 
@@ -44,7 +44,7 @@ def store_capacities(
 
     Args:
         addresses: Addresses of the stores.
-        place: The version's physical name.
+        physical_name: That of the version.
         stores: The stores to ask.
     """
     capacities = {}
@@ -52,14 +52,14 @@ def store_capacities(
         with suppress(SinkError):
             if store is Store.CACHE:
                 capacities[str(store)] = cache_capacity(
-                    addresses.cache_url, addresses.cache_prefix, place
+                    addresses.cache_url, addresses.cache_prefix, physical_name
                 )
             elif store is Store.SEARCH:
-                capacities[str(store)] = search_capacity(addresses.search_url, place)
+                capacities[str(store)] = search_capacity(addresses.search_url, physical_name)
     return {store: capacity for store, capacity in capacities.items() if capacity is not None}
 
 
-def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
+def cache_capacity(url: str, prefix: str, physical_name: str) -> StoreCapacity | None:
     """Estimates the cache memory of a version's rows from a sample.
 
     It excludes lookups, counters, leaderboards and recorded deletes, so it is a lower bound.
@@ -67,7 +67,7 @@ def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
     Args:
         url: The server's URL.
         prefix: Namespace of the project.
-        place: The version's physical name.
+        physical_name: That of the version.
 
     Returns:
         The capacity; None if the sample has no row of the version.
@@ -75,7 +75,7 @@ def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
     Raises:
         SinkError: The cache refuses, or does not answer.
     """
-    pattern = f"{glob(Keys(prefix, place).rows)}*"
+    pattern = f"{glob(Keys(prefix, physical_name).rows)}*"
     cursor = looked_at = matched = sampled = sampled_bytes = 0
     with closing(CacheServer(url, prefix)) as server, translated_errors():
         client: Any = server.client
@@ -99,12 +99,12 @@ def cache_capacity(url: str, prefix: str, place: str) -> StoreCapacity | None:
     return StoreCapacity(round(rows * sampled_bytes / sampled), free)
 
 
-def search_capacity(url: str, place: str) -> StoreCapacity | None:
+def search_capacity(url: str, physical_name: str) -> StoreCapacity | None:
     """Returns the disk space of a version in search, including replicas.
 
     Args:
         url: The engine's URL.
-        place: The version's physical name.
+        physical_name: That of the version.
 
     Returns:
         The capacity; None if the version has no index.
@@ -113,7 +113,7 @@ def search_capacity(url: str, place: str) -> StoreCapacity | None:
         SinkError: The engine refuses, or does not answer.
     """
     with closing(SearchEngine(url)) as engine:
-        path = f"/{index_of(place)}/_stats/store?ignore_unavailable=true"
+        path = f"/{index_of(physical_name)}/_stats/store?ignore_unavailable=true"
         stats = engine.request("GET", path)["indices"]
     sizes = [int(each["total"]["store"]["size_in_bytes"]) for each in stats.values()]
     return StoreCapacity(sum(sizes)) if sizes else None

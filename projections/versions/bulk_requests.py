@@ -137,9 +137,9 @@ class BulkRequests:
     def __init__(self, config: JobConfig) -> None:
         self._root = config.checkpoint(Store.TABLE).parent / _FOLDER
 
-    def asking(self, place: str) -> WriterLock:
+    def asking(self, physical_name: str) -> WriterLock:
         """Returns the lock that a command holds while it fills a version."""
-        return WriterLock(self._root / f"{place}.lock", wait=False)
+        return WriterLock(self._root / f"{physical_name}.lock", wait=False)
 
     def serving(self) -> WriterLock:
         """Returns the lock that the job holds while it accepts requests."""
@@ -156,7 +156,7 @@ class BulkRequests:
         server: BulkServer | None = self._read(self._root / f".{_JOB}.json", _SERVERS)
         return server if server is not None and server.form == FORM else None
 
-    def ask(self, place: str, work: BulkWork) -> str:
+    def ask(self, physical_name: str, work: BulkWork) -> str:
         """Makes a request; cancels the version's earlier one.
 
         Returns:
@@ -165,7 +165,7 @@ class BulkRequests:
         Raises:
             BulkLostError: The view's classes cannot be sent to another process.
         """
-        self.withdraw(place)
+        self.withdraw(physical_name)
         made = BulkRequest(secrets.token_hex(8), work)
         try:
             pickled = pickle.dumps(made)
@@ -175,48 +175,48 @@ class BulkRequests:
                 detail="a class of its events cannot be imported in another process",
                 hint="declare events in a module beside the one with the views",
             ) from None
-        self._write(self._request(place, made.id), pickled)
+        self._write(self._request(physical_name, made.id), pickled)
         return made.id
 
-    def withdraw(self, place: str) -> None:
+    def withdraw(self, physical_name: str) -> None:
         """Cancels a version's request, and removes its answer."""
-        for path in self._folder(place).glob(_REQUESTS):
+        for path in self._folder(physical_name).glob(_REQUESTS):
             path.unlink(missing_ok=True)  # first: from here on the request does not count
-        shutil.rmtree(self._folder(place), ignore_errors=True)
+        shutil.rmtree(self._folder(physical_name), ignore_errors=True)
 
-    def forget(self, place: str) -> None:
+    def forget(self, physical_name: str) -> None:
         """Removes all files of a dropped version."""
-        self.withdraw(place)
-        (self._root / f"{place}.lock").unlink(missing_ok=True)
+        self.withdraw(physical_name)
+        (self._root / f"{physical_name}.lock").unlink(missing_ok=True)
 
     def open(self) -> list[tuple[str, str]]:
         """Returns the open requests: version and request number."""
         paths = sorted(self._root.glob(f"*/{_REQUESTS}")) if self._root.is_dir() else []
         return [(path.parent.name, path.name.partition(".")[0]) for path in paths]
 
-    def read(self, place: str, id_: str) -> BulkRequest:
+    def read(self, physical_name: str, id_: str) -> BulkRequest:
         """Returns a request.
 
         Raises:
             Exception: It was cancelled, written by another release, or damaged.
         """
         # a process that can write this folder can write the checkpoints and stored functions, too
-        request: BulkRequest = pickle.loads(self._request(place, id_).read_bytes())  # noqa: S301
+        request: BulkRequest = pickle.loads(self._request(physical_name, id_).read_bytes())  # noqa: S301
         if getattr(request, "form", 0) != FORM:
             raise ReplayError("the command is of another release than the job")
         return request
 
-    def there(self, place: str, id_: str) -> bool:
+    def there(self, physical_name: str, id_: str) -> bool:
         """Returns whether a request is neither cancelled nor closed."""
-        return self._request(place, id_).exists()
+        return self._request(physical_name, id_).exists()
 
-    def counts(self, place: str, id_: str) -> bool:
+    def counts(self, physical_name: str, id_: str) -> bool:
         """Returns whether a request still counts: its file exists, and its command runs."""
-        return self.there(place, id_) and self.asked(place)
+        return self.there(physical_name, id_) and self.asked(physical_name)
 
-    def close(self, place: str, id_: str) -> None:
+    def close(self, physical_name: str, id_: str) -> None:
         """Removes a request that was answered, or no longer counts."""
-        self._request(place, id_).unlink(missing_ok=True)
+        self._request(physical_name, id_).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Removes the requests of killed commands."""
@@ -225,37 +225,39 @@ class BulkRequests:
                 with suppress(WriterLockedError), self.asking(folder.name):
                     self.withdraw(folder.name)  # under the lock: no command asks meanwhile
 
-    def asked(self, place: str) -> bool:
+    def asked(self, physical_name: str) -> bool:
         """Returns whether a command that fills a version is running."""
-        return _held(self.asking(place))
+        return _held(self.asking(physical_name))
 
-    def folder(self, place: str, id_: str) -> Path:
+    def folder(self, physical_name: str, id_: str) -> Path:
         """Returns the folder of a fold's files."""
-        return self._folder(place) / id_
+        return self._folder(physical_name) / id_
 
-    def progress(self, place: str, id_: str) -> BulkProgress:
+    def progress(self, physical_name: str, id_: str) -> BulkProgress:
         """Returns the progress of a request."""
-        progress = self._read(self._folder(place) / "progress", _PROGRESS)
+        progress = self._read(self._folder(physical_name) / "progress", _PROGRESS)
         return BulkProgress(id_) if progress is None or progress.id != id_ else progress
 
-    def note(self, place: str, progress: BulkProgress) -> None:
+    def note(self, physical_name: str, progress: BulkProgress) -> None:
         """Records the progress of a request."""
-        self._write(self._folder(place) / "progress", msgspec.json.encode(progress), new=False)
+        self._write(
+            self._folder(physical_name) / "progress", msgspec.json.encode(progress), new=False
+        )
 
-    def answer(self, place: str, answer: BulkAnswer) -> None:
+    def answer(self, physical_name: str, answer: BulkAnswer) -> None:
         """Answers a request, unless it was cancelled and its folder removed."""
-        self._write(self._folder(place) / "answer", msgspec.json.encode(answer), new=False)
+        self._write(self._folder(physical_name) / "answer", msgspec.json.encode(answer), new=False)
 
-    def answered(self, place: str, id_: str) -> BulkAnswer | None:
+    def answered(self, physical_name: str, id_: str) -> BulkAnswer | None:
         """Returns the answer to a request; None if there is none yet."""
-        answer = self._read(self._folder(place) / "answer", _ANSWERS)
+        answer = self._read(self._folder(physical_name) / "answer", _ANSWERS)
         return answer if answer is not None and answer.id == id_ else None
 
-    def _request(self, place: str, id_: str) -> Path:
-        return self._folder(place) / f"{id_}.request"
+    def _request(self, physical_name: str, id_: str) -> Path:
+        return self._folder(physical_name) / f"{id_}.request"
 
-    def _folder(self, place: str) -> Path:
-        return self._root / place
+    def _folder(self, physical_name: str) -> Path:
+        return self._root / physical_name
 
     @staticmethod
     def _read(path: Path, decoder: msgspec.json.Decoder[Any]) -> Any:

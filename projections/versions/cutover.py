@@ -84,11 +84,11 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
     ):
         for each in registry.of_view(connection, config.source, target.view):
             seen = each.state is VersionState.CURRENT or each.switching
-            if seen and each.place != target.place:
+            if seen and each.physical_name != target.physical_name:
                 refuse_behind(connection, config, each, target, here)
         if not resumed:  # the stores may have stopped answering during the wait
             _refuse_away(target, _ask(config, target))
-        registry.note_switching(noting, config.source, target.place)
+        registry.note_switching(noting, config.source, target.physical_name)
         _complete(connection, config, target, here, asked.away)
 
 
@@ -162,7 +162,7 @@ def _to_finish(connection: Connection, config: JobConfig) -> list[str]:
         each.view
         for each in moving
         # a derived version is checked by its table, which appears soon
-        if each.derived or all((each.place, store) in there for store in stores_of(each))
+        if each.derived or all((each.physical_name, store) in there for store in stores_of(each))
     )
 
 
@@ -324,10 +324,12 @@ def _complete(
         raise _unfinished(target, left)
     before = [VersionState.CURRENT]
     for each in registry.of_view(connection, config.source, target.view):
-        if each.place != target.place:
-            registry.move(connection, config.source, each.place, VersionState.FORMER, before)
+        if each.physical_name != target.physical_name:
+            registry.move(
+                connection, config.source, each.physical_name, VersionState.FORMER, before
+            )
     before = [VersionState.HELD, VersionState.FORMER, VersionState.CURRENT]
-    registry.move(connection, config.source, target.place, VersionState.CURRENT, before)
+    registry.move(connection, config.source, target.physical_name, VersionState.CURRENT, before)
     _log.info("readers see another version", view=target.view, version=target.number)
 
 
@@ -369,17 +371,20 @@ def refuse_behind(
     reached = {(p.view, p.store): p.applied_through for p in positions.read(connection)}
     behind = []
     for store in sorted(stores):
-        own, seen = reached.get((target.place, store)), reached.get((current.place, store))
+        own, seen = (
+            reached.get((target.physical_name, store)),
+            reached.get((current.physical_name, store)),
+        )
         if own is None or (seen is not None and own < seen):
             behind.append(f"{store}: {own or 'nothing yet'}, readers see {seen}")
     if Store.TABLE in stores:
         published = Published(config.addresses.tables, config.source)
-        if not _published(published.latest(), target.place):
+        if not _published(published.latest(), target.physical_name):
             behind.append("table: not published yet")
         else:
             behind += _next_behind(published, target)
     if behind:
-        shape = view_schemas.read(connection, config.source).get(target.place)
+        shape = view_schemas.read(connection, config.source).get(target.physical_name)
         still = shape is not None and shape.paused is not None
         raise VersionBehindError(
             f"version {target.number} of view {target.view} is behind",
@@ -400,7 +405,7 @@ def _refuse_derived_behind(
     published = Published(config.addresses.tables, config.source)
     latest = published.latest()
     views = {} if latest is None else latest.views
-    own, seen = views.get(target.place), views.get(current.place)
+    own, seen = views.get(target.physical_name), views.get(current.physical_name)
     behind = []
     if own is None or (seen is not None and (own.epoch, own.lsn) < (seen.epoch, seen.lsn)):
         at, seen_through = own and own.applied_through, seen and seen.applied_through
@@ -410,7 +415,7 @@ def _refuse_derived_behind(
     for store in sorted(stores):
         if store is Store.TABLE:
             continue
-        had = delivered(config, store).get(target.place)
+        had = delivered(config, store).get(target.physical_name)
         if own is None or had is None or not had.table or had.version != own.version:
             behind.append(f"{store}: not at the published version yet")
     if behind:
@@ -424,14 +429,14 @@ def _refuse_derived_behind(
 def _next_behind(published: Published, target: ViewVersion) -> list[str]:
     """Returns why the tables' cutover would refuse a version behind the next published one."""
     try:
-        published.refuse_behind({target.view: target.place})
+        published.refuse_behind({target.view: target.physical_name})
     except PlaceBehindError as error:
         return [f"table: {error.detail}"]
     return []
 
 
-def _published(latest: PublishedVersion | None, place: str) -> bool:
-    if latest is None or place not in latest.views:
+def _published(latest: PublishedVersion | None, physical_name: str) -> bool:
+    if latest is None or physical_name not in latest.views:
         return False
-    table = latest.views[place]
+    table = latest.views[physical_name]
     return (table.epoch, table.lsn) == (latest.epoch, latest.lsn)

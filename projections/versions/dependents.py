@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from projections.definition.columns import BOOKKEEPING, VERSION_COLUMN
 from projections.definition.derived.view_function import digest_in
 from projections.definition.diff import DefinitionChangeKind
-from projections.definition.views import DerivedView
+from projections.definition.views import DerivedView, view_of
 from projections.errors import PlanError, SinkUnavailableError
 from projections.planning import binding
 from projections.publishing.other_sources import active_elsewhere
@@ -85,10 +85,10 @@ def of_version(connection: Connection, spec: JobSpec, target: ViewVersion) -> De
     if not followers:
         return NO_DEPENDENTS
     now, latest = _now(connection, spec.config, target.view, followers), _latest(spec.config)
-    at = latest.get(target.place)
+    at = latest.get(target.physical_name)
     then = {name: columns for name, columns in now.items() if name != target.view}
     if at is not None:
-        then[target.view] = _columns_at(spec.config, target.place, at)
+        then[target.view] = _columns_at(spec.config, target.physical_name, at)
     return Dependents(followers, now, then)
 
 
@@ -131,7 +131,9 @@ def columns_elsewhere(spec: JobSpec) -> dict[str, Columns]:
     active = active_elsewhere(spec.config.addresses.tables, spec.config.source).items()
     read = {*spec.cross_reads.read, *(n for v in spec.cross_reads.derived for n in v.inputs)}
     return {
-        name: _columns_at(spec.config, place, at) for name, (place, at) in active if name in read
+        name: _columns_at(spec.config, physical_name, at)
+        for name, (physical_name, at) in active
+        if name in read
     }
 
 
@@ -140,8 +142,8 @@ def _of_query(
 ) -> Dependents:
     now = _now(connection, config, view.name, (view, *followers))
     versions = registry.of_view(connection, config.source, view.name)
-    place = registry.current_places(connection, config.source).get(view.name)
-    current = next((each for each in versions if each.place == place), None)
+    physical_name = registry.active_names(connection, config.source).get(view.name)
+    current = next((each for each in versions if each.physical_name == physical_name), None)
     # a function that cannot be stored may be replaced in place
     if current is not None and (view.function is None or digest_in(view.text) is not None):
         change = registry.changed(connection, current, view)
@@ -156,14 +158,14 @@ def _followers(connection: Connection, spec: JobSpec, view: str) -> tuple[Derive
 
     Views that the job of another source maintains are included as declared.
     """
-    places = registry.current_places(connection, spec.config.source)
+    physical_names = registry.active_names(connection, spec.config.source)
     known = versions_derived.maintained_views(
         connection, spec.config.source, spec.declared_derived, spec.config.functions
     )
     reached, followers = {view}, []
     for each in (*known, *spec.cross_reads.derived):
-        name = each.name.partition(".")[0]
-        if each.name != places.get(name, name) or reached.isdisjoint(each.inputs):
+        name = view_of(each.name)
+        if each.name != physical_names.get(name, name) or reached.isdisjoint(each.inputs):
             continue
         reached.add(name)
         followers.append(replace(each, name=name))
@@ -174,15 +176,20 @@ def _now(
     connection: Connection, config: JobConfig, view: str, reading: tuple[DerivedView, ...]
 ) -> dict[str, Columns]:
     """Returns the columns of the active version of every input from outside `reading`."""
-    places, latest = dict(registry.current_places(connection, config.source)), dict(_latest(config))
-    for name, (place, at) in active_elsewhere(config.addresses.tables, config.source).items():
-        places[name], latest[place] = place, at
+    physical_names, latest = (
+        dict(registry.active_names(connection, config.source)),
+        dict(_latest(config)),
+    )
+    for name, (physical_name, at) in active_elsewhere(
+        config.addresses.tables, config.source
+    ).items():
+        physical_names[name], latest[physical_name] = physical_name, at
     made = {each.name for each in reading} - {view}
     columns = {}
     for name in sorted({view}.union(*(each.inputs for each in reading)) - made):
-        place = places.get(name, name)
-        if place in latest:
-            columns[name] = _columns_at(config, place, latest[place])
+        physical_name = physical_names.get(name, name)
+        if physical_name in latest:
+            columns[name] = _columns_at(config, physical_name, latest[physical_name])
     return columns
 
 
@@ -191,13 +198,13 @@ def _latest(config: JobConfig) -> Mapping[str, TableVersion]:
     return {} if latest is None else latest.views
 
 
-def _columns_at(config: JobConfig, place: str, at: TableVersion) -> Columns:
+def _columns_at(config: JobConfig, physical_name: str, at: TableVersion) -> Columns:
     try:
-        table = DeltaTable(str(config.addresses.tables / place), version=at.version)
+        table = DeltaTable(str(config.addresses.tables / physical_name), version=at.version)
         return _columns(table.schema())
     except (DeltaError, OSError) as error:
         raise SinkUnavailableError(
-            f"table {place} cannot be read", detail=type(error).__name__
+            f"table {physical_name} cannot be read", detail=type(error).__name__
         ) from None
 
 

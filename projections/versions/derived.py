@@ -98,7 +98,7 @@ def _maintained(
         if version.state is VersionState.CURRENT:
             change = registry.changed(connection, version, view)
             if change.kind is not DefinitionChangeKind.REBUILD:
-                return MaintainedDerivedView(replace(view, name=version.place))
+                return MaintainedDerivedView(replace(view, name=version.physical_name))
         declared = version.declared()
     except DefinitionUnreadableError:
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deltalake.exceptions import DeltaError
 
-from projections.definition.views import DerivedView, Store
+from projections.definition.views import DerivedView, Store, view_of
 from projections.errors import SinkUnavailableError, VersionBehindError
 from projections.incremental.delivery import plan_at
 from projections.publishing.other_sources import active_elsewhere
@@ -51,7 +51,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
     )
     by_view: dict[str, list[DerivedView]] = {}
     for each in known:
-        by_view.setdefault(each.view.name.partition(".")[0], []).append(each.view)
+        by_view.setdefault(view_of(each.view.name), []).append(each.view)
     by_view.setdefault(view.name, []).append(view)
     versions_derived.in_order(by_view)
     own = [v for v in registry.read(connection, spec.config.source) if v.view == view.name]
@@ -81,8 +81,8 @@ def _rows(config: JobConfig, view: DerivedView) -> int:
         return 0
     active = active_elsewhere(tables, config.source) | latest.by_view(published.current())
     read = [active[name] for name in view.inputs if name in active]
-    there = [(place, table.version) for place, table in read]
-    return sum(rows_at(tables, place, version) for place, version in there)
+    there = [(physical_name, table.version) for physical_name, table in read]
+    return sum(rows_at(tables, physical_name, version) for physical_name, version in there)
 
 
 def compare(
@@ -108,7 +108,7 @@ def compare(
 
 def _bound(config: JobConfig, latest: PublishedVersion | None, version: ViewVersion) -> ViewPlan:
     view = version.declared()
-    at = None if latest is None else latest.views.get(version.place)
+    at = None if latest is None else latest.views.get(version.physical_name)
     if at is None or not isinstance(view, DerivedView):
         raise VersionBehindError(
             f"version {version.number} of view {version.view} is not published yet",
@@ -118,7 +118,7 @@ def _bound(config: JobConfig, latest: PublishedVersion | None, version: ViewVers
         plan = plan_at(config, view, at.version)
     except (DeltaError, OSError) as error:
         raise SinkUnavailableError(
-            f"table {version.place} cannot be read", detail=type(error).__name__
+            f"table {version.physical_name} cannot be read", detail=type(error).__name__
         ) from None
     # a derived view has a table even if it declares none
     return replace(plan, to=plan.to | {Store.TABLE})

@@ -70,7 +70,7 @@ def fill(  # noqa: PLR0913  # a fill and its options
             filled.engine = JobEngine(spec.config, plan, filling)
         done = filled.run()
     done = replace(done, progress=None)  # a round without records may have recorded progress
-    registry.note_replayed(connection, spec.config.source, version.place, done)
+    registry.note_replayed(connection, spec.config.source, version.physical_name, done)
 
 
 @dataclass

@@ -58,23 +58,31 @@ def checked(spec: JobSpec) -> JobSpec:
     coming = {plan.name: plan for plan in spec.plans if plan.name in spec.joining}
     topics = frozenset(topic for plan in coming.values() for topic in plan.topics)
     bounds = extent.bounds(spec.config.bootstrap, topics)
-    late = {place for place, plan in coming.items() if too_late(plan, spec.joining[place], bounds)}
+    late = {
+        physical_name
+        for physical_name, plan in coming.items()
+        if too_late(plan, spec.joining[physical_name], bounds)
+    }
     if not late:
         return spec
     with session.connect(spec.config.source_dsn) as connection:
-        for place in sorted(late):
+        for physical_name in sorted(late):
             error = RecordsLostError(
-                f"the job cannot adopt version {place}: records that it lacks are gone",
+                f"the job cannot adopt version {physical_name}: records that it lacks are gone",
                 detail="topics keep less than has passed since it was filled",
                 hint="headwater view rebuild continues with the present archive, or reports"
                 " why it cannot",
             )
-            registry.note_fault(connection, spec.config.source, place, Fault.of(error))
-            _log.warning("a version cannot be adopted", version=place, code=error.code)
+            registry.note_fault(connection, spec.config.source, physical_name, Fault.of(error))
+            _log.warning("a version cannot be adopted", version=physical_name, code=error.code)
     return replace(
         spec,
         plans=tuple(plan for plan in spec.plans if plan.name not in late),
-        joining={place: ends for place, ends in spec.joining.items() if place not in late},
+        joining={
+            physical_name: ends
+            for physical_name, ends in spec.joining.items()
+            if physical_name not in late
+        },
     )
 
 
@@ -117,14 +125,14 @@ def settle(connection: psycopg.Connection[object], spec: JobSpec) -> None:
     Positions that the last batches of a dropped version left behind are deleted.
     """
     versions = registry.moving(connection, spec.config.source)
-    coming = {each.place for each in versions if each.state is VersionState.JOINING}
-    dropped = {each.place for each in versions if each.state is VersionState.DROPPED}
+    coming = {each.physical_name for each in versions if each.state is VersionState.JOINING}
+    dropped = {each.physical_name for each in versions if each.state is VersionState.DROPPED}
     if not coming and not dropped:
         return
     there = {(p.view, p.store) for p in positions.read(connection)}
     kept = {plan.name for plan in spec.plans}
-    for place in sorted((dropped - kept) & {view for view, _ in there}):
-        registry.forget(connection, spec.config.source, place)
+    for physical_name in sorted((dropped - kept) & {view for view, _ in there}):
+        registry.forget(connection, spec.config.source, physical_name)
     for plan in spec.plans:
         if plan.name in coming and all((plan.name, store) in there for store in plan.to):
             before = [VersionState.JOINING]
@@ -151,18 +159,18 @@ class HandoverOffsets(NamedTuple):
     left: int
 
 
-def note(config: JobConfig, place: str, taken: Mapping[Store, HandoverOffsets]) -> None:
+def note(config: JobConfig, physical_name: str, taken: Mapping[Store, HandoverOffsets]) -> None:
     """Writes a version's progress to a file; one version is adopted at a time."""
     path = _path(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     stores = {str(store): list(each) for store, each in taken.items()}
-    write_atomically(path, orjson.dumps({"place": place, "stores": stores}))
+    write_atomically(path, orjson.dumps({"place": physical_name, "stores": stores}))
 
 
-def read(config: JobConfig, place: str) -> dict[Store, HandoverOffsets]:
+def read(config: JobConfig, physical_name: str) -> dict[Store, HandoverOffsets]:
     """Returns the last recorded progress; empty if it belongs to another version."""
     document = _read(_path(config))
-    if document.get("place") != place:
+    if document.get("place") != physical_name:
         return {}
     return {Store(store): HandoverOffsets(*each) for store, each in document["stores"].items()}
 
@@ -172,12 +180,12 @@ class HandoverProgress:
 
     Args:
         config: The job's configuration.
-        place: The version's physical name.
+        physical_name: That of the version.
     """
 
-    def __init__(self, config: JobConfig, place: str) -> None:
+    def __init__(self, config: JobConfig, physical_name: str) -> None:
         self._config = config
-        self._place = place
+        self._physical_name = physical_name
         self._moved_at = time.monotonic()
         self._look_at = 0.0
         self._best: dict[Store, int] = {}
@@ -199,7 +207,9 @@ class HandoverProgress:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
-        taken = {s: each for s, each in read(self._config, self._place).items() if s not in there}
+        taken = {
+            s: each for s, each in read(self._config, self._physical_name).items() if s not in there
+        }
         self._left = {store: each.left for store, each in taken.items()}
         moved = False
         for store, each in taken.items():
@@ -224,15 +234,15 @@ class HandoverProgress:
         """Returns the number of the version's records that queries of other stores have read."""
         queries: Mapping[str, Any] = _read(self._config.status_file).get("queries", {})
         return {
-            store: query["views"][self._place]["records"]
+            store: query["views"][self._physical_name]["records"]
             for store, query in queries.items()
-            if store not in there and self._place in query.get("views", {})
+            if store not in there and self._physical_name in query.get("views", {})
         }
 
     def _table_bytes(self, there: Collection[Store]) -> int:
         if Store.TABLE in there:
             return 0
-        files = (self._config.addresses.tables / self._place).rglob("*.parquet")
+        files = (self._config.addresses.tables / self._physical_name).rglob("*.parquet")
         return sum(_size(path) for path in files)
 
 

@@ -131,9 +131,9 @@ def plan_rebuild(
     size = table_size.of_tables(connection, tables_of(view))
     changes, lacking = size.rows, None
     if source == "archive":
-        place = view.name if current is None else current.place
+        physical_name = view.name if current is None else current.physical_name
         there = coverage.of_view(
-            connection, spec.config, view, place, whole_reads(connection, spec.config)
+            connection, spec.config, view, physical_name, whole_reads(connection, spec.config)
         )
         changes, lacking = there.records, there.lacking
     archived = source == "archive"
@@ -163,7 +163,9 @@ def stores_capacity(
     """Estimates the capacity that another version of a view uses in each other store."""
     if current is None:
         return {}
-    return store_capacities(config.addresses, current.place, view.to & current.declared().to)
+    return store_capacities(
+        config.addresses, current.physical_name, view.to & current.declared().to
+    )
 
 
 def followers(spec: JobSpec, view: AnyView) -> tuple[str, ...]:
@@ -306,7 +308,7 @@ def prepare(config: JobConfig, plan: ViewPlan) -> None:
 def join(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
     """Lets the job adopt a filled version."""
     before = [VersionState.BUILDING]
-    registry.move(connection, config.source, version.place, VersionState.JOINING, before)
+    registry.move(connection, config.source, version.physical_name, VersionState.JOINING, before)
 
 
 def await_held(  # noqa: PLR0913  # a wait, and each condition that may end it
@@ -326,7 +328,7 @@ def await_held(  # noqa: PLR0913  # a wait, and each condition that may end it
         RebuildRefusedError: The job cannot adopt it.
     """
     began = time.monotonic()
-    approach, report_at = HandoverProgress(config, version.place), began + REPORT_INTERVAL_S
+    approach, report_at = HandoverProgress(config, version.physical_name), began + REPORT_INTERVAL_S
     while True:
         now = numbered(connection, config, version.view, version.number)
         if now.state not in _COMING:
@@ -335,7 +337,7 @@ def await_held(  # noqa: PLR0913  # a wait, and each condition that may end it
             raise RebuildRefusedError(
                 now.fault.message, detail=now.fault.detail, hint=now.fault.hint
             )
-        approach.look({p.store for p in positions.read(connection) if p.view == now.place})
+        approach.look({p.store for p in positions.read(connection) if p.view == now.physical_name})
         if stopped() or not running() or approach.still_s > STILL_MAX_S:
             why = None if stopped() else f"it has come no nearer for {approach.still_s:,.0f} s"
             raise RebuildStoppedError(
@@ -350,7 +352,7 @@ def await_held(  # noqa: PLR0913  # a wait, and each condition that may end it
 
 
 def _awaited(connection: Connection, version: ViewVersion, waited_s: float) -> str:
-    there = {p.store for p in positions.read(connection) if p.view == version.place}
+    there = {p.store for p in positions.read(connection) if p.view == version.physical_name}
     lacking = ", ".join(sorted(routing.stores_of(version) - there)) or "no store"
     return (
         f"version {version.number} of view {version.view} is filled; the job adopts it:"
@@ -426,15 +428,15 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
     turns = {store_lock.of_derived(store) for store in stores} if version.derived else stores
     # the job checks this before its next batch and then writes no more to it
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
-    registry.move(connection, config.source, version.place, VersionState.DROPPED, before)
-    plan = routing.place_of(version.place, stores)
+    registry.move(connection, config.source, version.physical_name, VersionState.DROPPED, before)
+    plan = routing.plan_of_name(version.physical_name, stores)
     with store_lock.alone(connection, config.source, turns):
         pass  # the batch that was writing to it has finished
     for store in sorted(stores):
         with closing(routing.version_pointer(store, config)) as sink:
             sink.drop(plan)
-    BulkRequests(config).forget(version.place)
-    registry.forget(connection, config.source, version.place)
+    BulkRequests(config).forget(version.physical_name)
+    registry.forget(connection, config.source, version.physical_name)
     function_store.tidy(connection, config.functions, shared=config.shares_home)
 
 
@@ -472,7 +474,11 @@ def parquet_bytes(config: JobConfig, version: ViewVersion | None) -> int:
     """Returns the size of a version's Delta tables; 0 if it has none."""
     if version is None:
         return 0
-    names = (version.place, f"{version.place}.deleted", f"{version.place}.changes")
+    names = (
+        version.physical_name,
+        f"{version.physical_name}.deleted",
+        f"{version.physical_name}.changes",
+    )
     folders = [config.addresses.tables / name for name in names]
     files = (path for folder in folders for path in folder.rglob("*.parquet"))
     return sum(path.stat().st_size for path in files if path.is_file())

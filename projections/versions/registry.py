@@ -145,7 +145,9 @@ def dropped(connection: Connection, source: str) -> frozenset[str]:
     """Returns the physical names of dropped versions."""
     if not ready(connection):
         return frozenset()
-    return frozenset(place for (place,) in connection.execute(_DROPPED, (source,)).fetchall())
+    return frozenset(
+        physical_name for (physical_name,) in connection.execute(_DROPPED, (source,)).fetchall()
+    )
 
 
 def register(connection: Connection, source: str, declared: Iterable[AnyView]) -> dict[str, str]:
@@ -168,14 +170,14 @@ def register(connection: Connection, source: str, declared: Iterable[AnyView]) -
         if known is None:
             with connection.transaction():
                 if add(connection, source, view, VersionState.CURRENT) > 1:
-                    place = _current(read(connection, source))[view.name].place
-                    note_switching(connection, source, place)
+                    physical_name = _current(read(connection, source))[view.name].physical_name
+                    note_switching(connection, source, physical_name)
             continue
         change, document = changed(connection, known, view), codec.encoded(view)
         if change.kind is DefinitionChangeKind.REBUILD:
             differing[view.name] = "; ".join(change.differences)
         elif document != known.definition:
-            connection.execute(_DEFINE, (Jsonb(document), source, known.place))
+            connection.execute(_DEFINE, (Jsonb(document), source, known.physical_name))
     return differing
 
 
@@ -231,7 +233,7 @@ def _maintained(connection: Connection, version: ViewVersion, view: View) -> Mai
     made_for = cast("View", version.declared([view]))
     if version.state is VersionState.CURRENT:
         follows = changed(connection, version, view).kind is not DefinitionChangeKind.REBUILD
-        return MaintainedView(replace(view, name=version.place) if follows else made_for)
+        return MaintainedView(replace(view, name=version.physical_name) if follows else made_for)
     joining = version.state is VersionState.JOINING and version.replayed is not None
     ends = version.replayed.ends if joining and version.replayed is not None else None
     return MaintainedView(made_for, active=False, joining=ends)
@@ -284,9 +286,9 @@ def defined(version: ViewVersion) -> AnyView:
     return codec.decoded(version.definition)
 
 
-def current_places(connection: Connection, source: str) -> dict[str, str]:
+def active_names(connection: Connection, source: str) -> dict[str, str]:
     """Returns the physical name of each view's active version."""
-    return {view: each.place for view, each in _current(read(connection, source)).items()}
+    return {view: each.physical_name for view, each in _current(read(connection, source)).items()}
 
 
 def add(  # noqa: PLR0913, PLR0917  # the initial state of a version
@@ -313,37 +315,41 @@ def add(  # noqa: PLR0913, PLR0917  # the initial state of a version
 def move(
     connection: Connection,
     source: str,
-    place: str,
+    physical_name: str,
     state: VersionState,
     before: Iterable[VersionState],
 ) -> bool:
     """Changes a version's state if it has one of the given ones; returns whether it did."""
     states = [str(each) for each in before]
-    given = {"state": str(state), "source": source, "place": place, "before": states}
+    given = {"state": str(state), "source": source, "place": physical_name, "before": states}
     return connection.execute(_MOVE, given).rowcount > 0
 
 
-def note_replayed(connection: Connection, source: str, place: str, replayed: FillProgress) -> None:
+def note_replayed(
+    connection: Connection, source: str, physical_name: str, replayed: FillProgress
+) -> None:
     """Records how far a version has been filled."""
-    connection.execute(_REPLAYED, (Jsonb(replayed_to_json(replayed)), source, place))
+    connection.execute(_REPLAYED, (Jsonb(replayed_to_json(replayed)), source, physical_name))
 
 
-def note_fault(connection: Connection, source: str, place: str, fault: Fault | None) -> None:
+def note_fault(
+    connection: Connection, source: str, physical_name: str, fault: Fault | None
+) -> None:
     """Records why a version that is being filled cannot continue."""
     document = None if fault is None else Jsonb(asdict(fault))
-    connection.execute(_FAULT, (document, source, place))
+    connection.execute(_FAULT, (document, source, physical_name))
 
 
-def forget(connection: Connection, source: str, place: str) -> None:
+def forget(connection: Connection, source: str, physical_name: str) -> None:
     """Deletes a dropped version's positions and quarantined records."""
     with connection.transaction():
         for statement in _FORGET:
-            connection.execute(statement, {"source": source, "place": place})
+            connection.execute(statement, {"source": source, "place": physical_name})
 
 
-def note_switching(connection: Connection, source: str, place: str) -> None:
+def note_switching(connection: Connection, source: str, physical_name: str) -> None:
     """Records the target of a view's cutover, replacing an earlier one."""
-    connection.execute(_SWITCHING, {"source": source, "place": place})
+    connection.execute(_SWITCHING, {"source": source, "place": physical_name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,9 +367,9 @@ class VersionsMark:
     def among(self, names: Collection[str]) -> dict[str, str]:
         """Returns the definitions, without joining versions that are not in `names`."""
         return {
-            place: definition
-            for place, definition in self.definitions.items()
-            if place in names or place not in self.joining
+            physical_name: definition
+            for physical_name, definition in self.definitions.items()
+            if physical_name in names or physical_name not in self.joining
         }
 
 
@@ -372,8 +378,10 @@ def mark(connection: Connection, source: str, views: Iterable[str]) -> VersionsM
     if not ready(connection):
         return VersionsMark()
     rows = connection.execute(_MARK, (source, list(views))).fetchall()
-    joining = frozenset(place for place, _, joins in rows if joins)
-    return VersionsMark({place: definition for place, definition, _ in rows}, joining)
+    joining = frozenset(physical_name for physical_name, _, joins in rows if joins)
+    return VersionsMark(
+        {physical_name: definition for physical_name, definition, _ in rows}, joining
+    )
 
 
 @contextmanager
@@ -412,11 +420,11 @@ def _current(versions: Iterable[ViewVersion]) -> dict[str, ViewVersion]:
 
 
 def _version(*row: Any) -> ViewVersion:
-    view, number, place, state, definition, reasons, bounds, replayed, fault, *rest = row
+    view, number, physical_name, state, definition, reasons, bounds, replayed, fault, *rest = row
     return ViewVersion(
         view,
         number,
-        place,
+        physical_name,
         VersionState(state),
         definition,
         tuple(reasons),

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from projections.common import store_lock
-from projections.definition.views import Store
+from projections.definition.views import Store, view_of
 from projections.errors import VersionError, VersionUnknownError
 from projections.publishing import other_sources
 from projections.versions import derived as versions_derived
@@ -55,7 +55,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
     _refuse_read(connection, spec, view)
     for each in versions:
         registry.move(
-            connection, spec.config.source, each.place, VersionState.DROPPED, VersionState
+            connection, spec.config.source, each.physical_name, VersionState.DROPPED, VersionState
         )
     turns = {*Store, *(store_lock.of_derived(each) for each in Store)}
     with store_lock.alone(connection, spec.config.source, turns):
@@ -65,10 +65,10 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
         with closing(routing.version_pointer(store, spec.config)) as sink:
             for each in versions:
                 # also from stores that the definition no longer names
-                sink.drop(routing.place_of(each.place, {store}))
+                sink.drop(routing.plan_of_name(each.physical_name, {store}))
     for each in versions:
-        BulkRequests(spec.config).forget(each.place)
-        registry.forget(connection, spec.config.source, each.place)
+        BulkRequests(spec.config).forget(each.physical_name)
+        registry.forget(connection, spec.config.source, each.physical_name)
     function_store.tidy(connection, spec.config.functions, shared=spec.config.shares_home)
     return tuple(versions)
 
@@ -82,15 +82,11 @@ def _refuse_read(connection: Connection, spec: JobSpec, view: str) -> None:
     ]
     if not readers:
         made = other_sources.readers(spec.config.addresses.tables, spec.config.source, {view})
-        direct = {e.place: e for e in made if view in map(_view, e.table.made_from)}
-        readers += [f"{e.place} of source {e.source}" for e in direct.values()]
+        direct = {e.physical_name: e for e in made if view in map(view_of, e.table.made_from)}
+        readers += [f"{e.physical_name} of source {e.source}" for e in direct.values()]
     if readers:
         raise VersionError(
             f"versions of other views are made from view {view}",
             detail=", ".join(readers),
             hint="rebuild these as declared now, cut over, and drop their older versions",
         )
-
-
-def _view(place: str) -> str:
-    return place.partition(".")[0]

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol, cast
 
 from cdc.table import TableName, TableSchema
-from projections.definition.views import Store, kept_in
+from projections.definition.views import Store, maintained_stores
 from projections.errors import SinkUnavailableError
 from projections.planning.view_plan import ViewPlan
 from projections.publishing.published_versions import Published
@@ -54,7 +54,7 @@ class OwnedVersionPointer(ActiveVersionPointer, Protocol):
 
 def stores_of(version: ViewVersion) -> frozenset[Store]:
     """Returns the stores of a version."""
-    return kept_in(version.declared())
+    return maintained_stores(version.declared())
 
 
 def in_order(stores: Collection[Store]) -> list[Store]:
@@ -62,7 +62,7 @@ def in_order(stores: Collection[Store]) -> list[Store]:
     return [each for each in (Store.TABLE, Store.SEARCH, Store.CACHE) if each in stores]
 
 
-def place_of(name: str, stores: Collection[Store]) -> ViewPlan:
+def plan_of_name(name: str, stores: Collection[Store]) -> ViewPlan:
     """Returns a plan with only a physical name, for calls that need no more."""
     schema = TableSchema(TableName("", ""), (), ())
     return ViewPlan(name, "", "", schema, (), frozenset(stores))
@@ -83,10 +83,14 @@ def is_active(config: JobConfig, store: Store, target: ViewVersion) -> bool:
         with _reaching_tables():
             published = Published(config.addresses.tables, config.source)
             content = StableTable(config.addresses.tables, target.view).content()
-            place = published.current().get(target.view, target.view)
-        return place == target.place and content is not None and content.place == place
+            physical_name = published.current().get(target.view, target.view)
+        return (
+            physical_name == target.physical_name
+            and content is not None
+            and content.place == physical_name
+        )
     with closing(version_pointer(store, config)) as sink:
-        return sink.is_active(place_of(target.place, stores_of(target)))
+        return sink.is_active(plan_of_name(target.physical_name, stores_of(target)))
 
 
 def activate(config: JobConfig, store: Store, target: ViewVersion) -> None:
@@ -99,10 +103,10 @@ def activate(config: JobConfig, store: Store, target: ViewVersion) -> None:
     if store is Store.TABLE:
         with _reaching_tables():
             published = Published(config.addresses.tables, config.source)
-            published.switch({target.view: target.place})
+            published.switch({target.view: target.physical_name})
             StableTable(config.addresses.tables, target.view).follow(published)
         return
-    plan = place_of(target.place, stores_of(target))
+    plan = plan_of_name(target.physical_name, stores_of(target))
     with closing(version_pointer(store, config)) as sink:
         if not sink.is_active(plan):
             sink.activate(plan)

@@ -78,7 +78,7 @@ class ViewVersion:
     Attributes:
         view: The view.
         number: Its number, from 1.
-        place: Its physical name in every store.
+        physical_name: Its name in every store, such as `orders.v2`.
         state: Its state.
         definition: Its definition, as `codec.encoded` returns it.
         reasons: How the definition differs from the version before.
@@ -92,7 +92,7 @@ class ViewVersion:
 
     view: str
     number: int
-    place: str
+    physical_name: str
     state: VersionState
     definition: Any
     reasons: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class ViewVersion:
             decoded = replace(
                 decoded, events=replace(decoded.events, registry=same.events.registry)
             )
-        return replace(decoded, name=self.place)
+        return replace(decoded, name=self.physical_name)
 
 
 def replayed_to_json(replayed: FillProgress) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from cdc.position import version_of
 from projections.common.fault import Fault
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
+from projections.definition.views import view_of
 from projections.errors import ProjectionError, QueryFailedError, ViewQueryError
 from projections.incremental.analysis.pruning import columns_in_order
 from projections.incremental.analysis.strategy import Keyed
@@ -95,7 +96,9 @@ class DerivedMaintainer:
         if known is None:
             return None
         explanation = known.explain()
-        identities = {_view(place): columns for place, columns in self.identities.items()}
+        identities = {
+            view_of(physical_name): columns for physical_name, columns in self.identities.items()
+        }
         return replace(
             explanation, near=columns_in_order(known.anchors, explanation.by, identities)
         )
@@ -105,7 +108,7 @@ class DerivedMaintainer:
         version: PublishedVersion,
         known: Mapping[str, TableVersion],
         own: TableVersion | None,
-        places: Mapping[str, str] | None = None,
+        physical_names: Mapping[str, str] | None = None,
         *,
         whole: bool = False,
         others: Mapping[str, str] | None = None,
@@ -116,8 +119,8 @@ class DerivedMaintainer:
             version: The boundary.
             known: The tables of all complete views at the boundary, by physical name.
             own: The last published version of the view's table; None if there is none.
-            places: Physical names that differ from the view's name. If an input's differs from the
-                one that the view was computed from, the view is recomputed.
+            physical_names: Physical names that differ from the view's name. If an input's differs
+                from the one that the view was computed from, the view is recomputed.
             whole: Whether the table may have been altered: all rows are then computed and compared.
             others: Source of each table that does not belong to the boundary's own source.
 
@@ -129,17 +132,21 @@ class DerivedMaintainer:
             PySparkException: Spark cannot run it.
         """
         view = self.view
-        read = [(places or {}).get(name, name) for name in view.inputs]
+        read = [(physical_names or {}).get(name, name) for name in view.inputs]
         if not known.keys() >= set(read):
             return None
-        wanted = {place: known[place].version for place in read}
+        wanted = {physical_name: known[physical_name].version for physical_name in read}
         query = view.fingerprint
         vector = other_positions(read, known, others or {})
         same = own is not None and own.query in view.fingerprints and own.epoch == version.epoch
         epochs = {source: position.epoch for source, position in vector.items()}
         self._origin = Origin(query, wanted, epochs | {_OWN: version.epoch})
         if own is not None and same and self._goes_on(own, self._origin):
-            changed = {place for place in wanted if own.made_from[place] != wanted[place]}
+            changed = {
+                physical_name
+                for physical_name in wanted
+                if own.made_from[physical_name] != wanted[physical_name]
+            }
         else:
             own, changed = None, set(wanted)
         if whole:
@@ -185,7 +192,10 @@ class DerivedMaintainer:
         own: TableVersion | None,
     ) -> None:
         versions = self._reader(wanted)
-        new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
+        new = {
+            view_of(physical_name): versions.rows(physical_name, at)
+            for physical_name, at in wanted.items()
+        }
         derivation = self._analysis(versions, new)
         number = number_of(version)
         if own is not None and self._suits(versions, derivation, new):
@@ -193,8 +203,11 @@ class DerivedMaintainer:
                 return
             along = self.view.along
             if isinstance(derivation.strategy, Keyed) or (along is not None and not along.by):
-                places = {place: (own.made_from[place], wanted[place]) for place in changed}
-                self._affected(versions, derivation, new, places, own, number)
+                physical_names = {
+                    physical_name: (own.made_from[physical_name], wanted[physical_name])
+                    for physical_name in changed
+                }
+                self._affected(versions, derivation, new, physical_names, own, number)
                 return
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
@@ -212,8 +225,8 @@ class DerivedMaintainer:
         stored, read = partial(self._stored, versions), new
         try:
             changes = {
-                _view(place): versions.changes(place, *between)
-                for place, between in changed.items()
+                view_of(physical_name): versions.changes(physical_name, *between)
+                for physical_name, between in changed.items()
             }
             if (extent := self._along(versions, changed)) is not None:
                 (rows,), (changes_of_it,) = new.values(), changes.values()
@@ -221,7 +234,10 @@ class DerivedMaintainer:
             else:
                 derivation = self._kept(derivation, set(changes))
                 had = own.made_from
-                old = {_view(place): versions.rows(place, had[place]) for place in had}
+                old = {
+                    view_of(physical_name): versions.rows(physical_name, had[physical_name])
+                    for physical_name in had
+                }
                 if (nearby := self._near(versions, derivation, own, changed)) is not None:
                     old, read = nearby.of(old), nearby.of(new)
                 affected_rows = affected(derivation, changes, old, read, nearby)
@@ -254,16 +270,16 @@ class DerivedMaintainer:
         if not derivation.anchors:
             return None
         few = {
-            _view(place): few_rows.rows
-            for place, between in changed.items()
-            if (few_rows := versions.few_changes(place, *between)) is not None
+            view_of(physical_name): few_rows.rows
+            for physical_name, between in changed.items()
+            if (few_rows := versions.few_changes(physical_name, *between)) is not None
         }
         if len(few) < len(changed):
             return None
         known = {
-            _view(place): self.identities[place]
-            for place in own.made_from
-            if place in self.identities
+            view_of(physical_name): self.identities[physical_name]
+            for physical_name in own.made_from
+            if physical_name in self.identities
         }
         return near(derivation, keyed(derivation).by, known, few)
 
@@ -279,14 +295,17 @@ class DerivedMaintainer:
         along = self.view.along
         if along is None or not along.by:  # if all rows form one group, this is the only way
             return along
-        ((place, (_, now)),) = changed.items()  # nothing else is read
-        count = versions.count(place, now)
+        ((physical_name, (_, now)),) = changed.items()  # nothing else is read
+        count = versions.count(physical_name, now)
         return along if count is None or count >= self.onward_rows_min else None
 
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
         """Repairs the table, regardless of its state."""
         versions = self._reader(wanted)
-        new = {_view(place): versions.rows(place, at) for place, at in wanted.items()}
+        new = {
+            view_of(physical_name): versions.rows(physical_name, at)
+            for physical_name, at in wanted.items()
+        }
         derivation, number = self._analysis(versions, new), number_of(version)
         # a merge treats duplicate rows of a key alike
         if self._doubled(versions):
@@ -403,7 +422,10 @@ class DerivedMaintainer:
         Args:
             versions: Versions by physical name; see `TableVersion.made_from`.
         """
-        new = {_view(place): self.versions.rows(place, at) for place, at in versions.items()}
+        new = {
+            view_of(physical_name): self.versions.rows(physical_name, at)
+            for physical_name, at in versions.items()
+        }
         return self._analysis(self.versions, new).definition(new)
 
     def expected(self, result: DataFrame) -> DataFrame:
@@ -485,14 +507,11 @@ def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:
 
 def _between(first: Mapping[str, int], tables: Mapping[str, int], last: Mapping[str, int]) -> bool:
     """Returns whether tables' versions are within the range of two others."""
-    return all(first[place] <= at <= last[place] for place, at in tables.items())
+    return all(
+        first[physical_name] <= at <= last[physical_name] for physical_name, at in tables.items()
+    )
 
 
 def _alike(stored: DataFrame, result: DataFrame) -> bool:
     """Returns whether a stored table has the columns and types of a result."""
     return stored.drop(VERSION_COLUMN).schema.simpleString() == result.schema.simpleString()
-
-
-def _view(place: str) -> str:
-    """Returns the view with this physical name."""
-    return place.partition(".")[0]

@@ -82,8 +82,8 @@ class DerivedReplay:
         self._root = root
         self._physical_names = dict(physical_names)
         self._known = {
-            place: TableVersion(DeltaTable(str(root / place)).version(), epoch, lsn)
-            for place in physical_names.values()
+            physical_name: TableVersion(DeltaTable(str(root / physical_name)).version(), epoch, lsn)
+            for physical_name in physical_names.values()
         }
         self._boundary = PublishedVersion(1, epoch, lsn, 0, {})
 
@@ -114,14 +114,14 @@ class DerivedReplay:
         return self._made(views[-1]).count()
 
     def compare(
-        self, view: DerivedView, tables: Path, place: str, version: int
+        self, view: DerivedView, tables: Path, physical_name: str, version: int
     ) -> ReplayComparison:
         """Compares a computed view with the stored one.
 
         Args:
             view: The view.
             tables: Folder of the job's tables.
-            place: Folder there of the view's table.
+            physical_name: Folder there of the view's table.
             version: Version of that table.
 
         Raises:
@@ -129,7 +129,7 @@ class DerivedReplay:
         """
         stored = TableVersions(self._versions.session, tables, files_max=0)
         try:
-            return _compared(self._made(view), stored.rows(place, version), view.keys)
+            return _compared(self._made(view), stored.rows(physical_name, version), view.keys)
         except (PySparkException, Py4JJavaError) as error:
             fault = query_fault(view.name, error)
             raise ViewQueryError(

@@ -100,7 +100,7 @@ def derived_report(
         The report; None if the view is not published.
     """
     known = {**latest.views, **others.tables}
-    _require_unique(maintainer, known, {**physical_names, **others.places})
+    _require_unique(maintainer, known, {**physical_names, **others.physical_names})
     own = latest.views.get(maintainer.view.name)
     return None if own is None else _report(maintainer, own, source)
 

@@ -197,7 +197,7 @@ class DerivedTablesTask(BackgroundTask):
         self._renewed.clear()
         before = self._published.latest()
         views = {} if before is None else before.views
-        physical_names = {**self._published.current(), **others.places}
+        physical_names = {**self._published.current(), **others.physical_names}
         names = {view.name for view in self.views}
         # the version also has the former tables of derived views
         known = {each: at for each, at in version.views.items() if each not in names}

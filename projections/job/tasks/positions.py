@@ -18,7 +18,7 @@ from cdc.schema_change import history
 from cdc.snapshot import reads
 from projections.changes import sweeps
 from projections.common.background_task import BackgroundTask
-from projections.definition.views import Store
+from projections.definition.views import Store, view_of
 from projections.errors import WriterFencedError
 from projections.planning import view_schemas
 from projections.publishing import positions
@@ -208,7 +208,7 @@ class PositionsTask(BackgroundTask):
             for place, lsn in reached_by_readers(
                 spec.config.derived_file_of(owner), spec.config.source, self._epoch
             ).items()
-            if place[0].partition(".")[0] in readers
+            if view_of(place[0]) in readers
         }
         if reached != self._readers:
             with spec.writing():

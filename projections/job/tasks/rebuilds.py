@@ -71,10 +71,10 @@ class RebuildServer(BackgroundTask):
             try:
                 self._report_slots()
                 self._requests.clear()
-                for place, id_ in self._requests.open():
+                for physical_name, id_ in self._requests.open():
                     if self._stopped.is_set():
                         return
-                    self._do(place, id_)
+                    self._do(physical_name, id_)
             except OSError as error:  # usually the disk is full: live views still need the job
                 _log.warning("a rebuild cannot be answered", kind=kind_and_place(error))
                 self._stopped.wait(PAUSE_S)
@@ -93,23 +93,25 @@ class RebuildServer(BackgroundTask):
             self._requests.serve(server)
             self._served = server
 
-    def _do(self, place: str, id_: str) -> None:
+    def _do(self, physical_name: str, id_: str) -> None:
         requests = self._requests
-        if requests.answered(place, id_) is None:
+        if requests.answered(physical_name, id_) is None:
             try:
-                answer = _Work(self._session, self._addresses, requests, place, id_, self).done()
+                answer = _Work(
+                    self._session, self._addresses, requests, physical_name, id_, self
+                ).done()
             except ReplayStoppedError:
-                if self._stopped.is_set() and requests.counts(place, id_):
+                if self._stopped.is_set() and requests.counts(physical_name, id_):
                     return  # the next job, or turn of this one, does it
                 answer = BulkAnswer(id_, "the command has cancelled it, or has ended")
             except Exception as error:  # noqa: BLE001  # one piece of work must not end the job
                 if self._stopped.is_set():
                     return  # Spark ends, too
-                _log.warning("a rebuild goes on without Spark", view=place, why=_why(error))
+                _log.warning("a rebuild goes on without Spark", view=physical_name, why=_why(error))
                 code = error.code if isinstance(error, ProjectionError) else None
                 answer = BulkAnswer(id_, _why(error), code)
-            requests.answer(place, answer)
-        requests.close(place, id_)
+            requests.answer(physical_name, answer)
+        requests.close(physical_name, id_)
 
     @property
     def stopping(self) -> bool:
@@ -125,16 +127,16 @@ class _Work:
         session: SparkSession,
         addresses: StoreAddresses,
         requests: BulkRequests,
-        place: str,
+        physical_name: str,
         id_: str,
         server: RebuildServer,
     ) -> None:
         self._engine = SparkEngine(session, addresses.tables, addresses=addresses)
         self._requests = requests
-        self._place = place
+        self._physical_name = physical_name
         self._id = id_
         self._server = server
-        self._attempts = requests.progress(place, id_).attempts
+        self._attempts = requests.progress(physical_name, id_).attempts
         self._rows = 0
         self._reported_at = 0.0
 
@@ -144,7 +146,7 @@ class _Work:
             return BulkAnswer(self._id, _ENDED_THE_JOB)
         self._note(self._attempts + 1)
         try:
-            work = self._requests.read(self._place, self._id).work
+            work = self._requests.read(self._physical_name, self._id).work
             return self._folded(work) if isinstance(work, BulkFold) else self._filled(work)
         except Exception as error:
             if self._server.stopping or isinstance(error, ReplayStoppedError):
@@ -152,7 +154,7 @@ class _Work:
             raise
 
     def _folded(self, work: BulkFold) -> BulkAnswer:
-        folder = self._requests.folder(self._place, self._id)
+        folder = self._requests.folder(self._physical_name, self._id)
         shutil.rmtree(folder, ignore_errors=True)  # of a job that was killed
         paths = self._engine.entries(work, folder, self._report_progress)
         names = tuple(path.relative_to(folder).as_posix() for path in paths)
@@ -184,14 +186,14 @@ class _Work:
         self._rows += rows
         if rows and time.monotonic() - self._reported_at < _REPORT_EVERY_S:
             return
-        if self._server.stopping or not self._requests.counts(self._place, self._id):
+        if self._server.stopping or not self._requests.counts(self._physical_name, self._id):
             raise ReplayStoppedError("a rebuild's part was stopped", hint="it is begun again")
         if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
             self._note(self._attempts + 1)
 
     def _note(self, attempts: int) -> None:
         self._reported_at = time.monotonic()
-        self._requests.note(self._place, BulkProgress(self._id, attempts, self._rows))
+        self._requests.note(self._physical_name, BulkProgress(self._id, attempts, self._rows))
 
 
 def _why(error: Exception) -> str:

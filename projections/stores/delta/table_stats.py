@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from projections.definition.operators.windows import START
-from projections.definition.views import DerivedView, EventsView
+from projections.definition.views import DerivedView, EventsView, view_of
 from projections.errors import SinkUnavailableError
 
 if TYPE_CHECKING:
@@ -73,28 +73,28 @@ class ViewState:
     limit: str = ""
 
 
-def version_stats(tables: Path, place: str, version: int) -> TableVersionStats:
+def version_stats(tables: Path, physical_name: str, version: int) -> TableVersionStats:
     """Measures a version of a table.
 
     Raises:
         SinkUnavailableError: The table, or this version of it, cannot be read.
     """
-    actions = _actions(tables / place, version)
+    actions = _actions(tables / physical_name, version)
     bounds = [(_bound(actions, f"min.{name}", pc.min), name) for name in _TIMES]
     oldest, name = next((each for each in bounds if each[0] is not None), bounds[0])
     return TableVersionStats(
         _sum(actions, "num_records"),
         actions.num_rows,
         _sum(actions, "size_bytes"),
-        _on_disk(tables / place),
+        _on_disk(tables / physical_name),
         oldest,
         _bound(actions, f"max.{name}", pc.max),
     )
 
 
-def rows_at(tables: Path, place: str, version: int) -> int:
+def rows_at(tables: Path, physical_name: str, version: int) -> int:
     """Returns the number of rows of a version of a table; for errors see `version_stats`."""
-    return _sum(_actions(tables / place, version), "num_records")
+    return _sum(_actions(tables / physical_name, version), "num_records")
 
 
 def states(
@@ -117,18 +117,18 @@ def states(
         SinkUnavailableError: A table cannot be read.
     """
     view_states = []
-    for name, (place, table) in published.by_view(current).items():
+    for name, (physical_name, table) in published.by_view(current).items():
         view = views.get(name)
         if view is None:
             continue
         reads = {
-            read.partition(".")[0]: rows_at(tables, read, version)
+            view_of(read): rows_at(tables, read, version)
             for read, version in table.made_from.items()
         }
         limit = view.limit if isinstance(view, DerivedView) else ""
-        way = _way(view, reports.get(place, {}))
+        way = _way(view, reports.get(physical_name, {}))
         view_states.append(
-            ViewState(name, way, version_stats(tables, place, table.version), reads, limit)
+            ViewState(name, way, version_stats(tables, physical_name, table.version), reads, limit)
         )
     return view_states
 

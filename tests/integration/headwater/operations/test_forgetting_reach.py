@@ -119,7 +119,7 @@ class Project:
         found = unreached(
             self.source, platform.views.job_spec(), table, platform.job_report.halted()
         )
-        return [(each.place, each.why) for each in found]
+        return [(each.physical_name, each.why) for each in found]
 
     def refused(self) -> ForgettingRefusedError:
         with pytest.raises(ForgettingRefusedError) as told:

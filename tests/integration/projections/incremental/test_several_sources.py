@@ -281,7 +281,7 @@ def test_versions_that_a_view_of_another_source_is_made_from_stay(
     ledger.publish()
     newest = DeltaTable(str(tables / "invoices")).version()
 
-    made: dict[str, TableVersion] = {each.place: each.table for each in _readers(tables)}
+    made: dict[str, TableVersion] = {each.physical_name: each.table for each in _readers(tables)}
     assert {"billed": 0, "unbilled": 0, "by_status": None} == {
         place: table.made_from.get("invoices") for place, table in made.items()
     }

@@ -62,9 +62,9 @@ def joined(source: psycopg.Connection[Any]) -> str:
     number = registry.add(source, "shop", replace(VIEW, left_out=("b",)))
     version = registry.of_view(source, "shop", "v")[number - 1]
     bind(source, "shop", [version.declared()], decides=True)
-    registry.note_replayed(source, "shop", version.place, FillProgress(ENDS))
-    moved(source, version.place, VersionState.JOINING)
-    return version.place
+    registry.note_replayed(source, "shop", version.physical_name, FillProgress(ENDS))
+    moved(source, version.physical_name, VersionState.JOINING)
+    return version.physical_name
 
 
 def moved(source: psycopg.Connection[Any], place: str, state: VersionState) -> None:

@@ -158,7 +158,9 @@ def test_a_view_that_another_source_s_view_is_made_from_is_not_dropped(
 
 def test_what_reads_another_view_or_has_no_table_any_more_is_no_reader(ledger: Ledger) -> None:
     def places() -> list[str]:
-        return sorted({each.place for each in readers(ledger.tables, "ledger", {"invoices"})})
+        return sorted(
+            {each.physical_name for each in readers(ledger.tables, "ledger", {"invoices"})}
+        )
 
     publish_readers(ledger.tables)
     assert ["billed", "sums"] == places()

@@ -100,7 +100,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
     with connected(spec.config) as connection, writing(database):
         held = built(connection, spec, wanted)
         assert begun == (spec.config.home / "job.log").read_text().count("query runs")
-        assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
+        assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.physical_name)
         assert ("its query",) == held.reasons
         first, _ = registry.of_view(connection, spec.config.source, view)
         found = compared(connection, spec.config, first, held)
@@ -117,11 +117,14 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
                     assert [] == job.orphans()
                     job.start()
                 if number % 4 == 3:  # whoever moved readers has died: the next who comes goes on
-                    registry.note_switching(connection, spec.config.source, target.place)
+                    registry.note_switching(connection, spec.config.source, target.physical_name)
                     cutover.finish(connection, spec.config, view)
                 else:
                     switched(connection, spec.config, target)
-                assert target.place == registry.current_places(connection, spec.config.source)[view]
+                assert (
+                    target.physical_name
+                    == registry.active_names(connection, spec.config.source)[view]
+                )
             switched(connection, spec.config, held)
         for reader in watching.values():
             reader.stopped.set()
@@ -163,7 +166,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         assert {"orders": 2} == dict(found.unexplained.by_column)
         with registry.alone(connection, spec.config.source, view):
             rebuild.drop(connection, spec.config, held)
-        assert not (spec.config.addresses.tables / held.place).exists()
+        assert not (spec.config.addresses.tables / held.physical_name).exists()
 
         unfit = declared(tmp_path, spec.config.source, "count(nothing) AS orders, 1 AS latest")
         with pytest.raises(RebuildRefusedError, match="no longer fits its inputs"):

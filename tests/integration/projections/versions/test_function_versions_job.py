@@ -116,9 +116,13 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
         assert {view: first.text} == kept_by(job)
         with connected(spec.config) as connection:
             held = built(connection, job, second)
-            assert (2, VersionState.HELD, f"{view}.v2") == (held.number, held.state, held.place)
+            assert (2, VersionState.HELD, f"{view}.v2") == (
+                held.number,
+                held.state,
+                held.physical_name,
+            )
             assert ("its function",) == held.reasons
-            assert {view: first.text, held.place: second.text} == kept_by(job)
+            assert {view: first.text, held.physical_name: second.text} == kept_by(job)
             then = dependents.of_plan(connection, spec, second)
             assert {view, f"{spec.config.source}_most"} == {each.name for each in then.views}
             one, _ = registry.of_view(connection, spec.config.source, view)
@@ -143,7 +147,7 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
     assert {f"{digest_in(second.text)}.py"} == {
         file.name for file in spec.config.functions.iterdir()
     }
-    assert {held.place: second.text} == kept_by(job)
+    assert {held.physical_name: second.text} == kept_by(job)
     goes_on(job, database)
     assert [] == job.catch_up()
     equal(job)
@@ -190,7 +194,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
 
         # readers come to the new one without the old one
         held = built(connection, job, found.derived[view])
-        assert f"{view}.v3" == held.place
+        assert f"{view}.v3" == held.physical_name
         with registry.alone(connection, source, view):
             switched(connection, job.spec.config, held)
     goes_on(job, database)

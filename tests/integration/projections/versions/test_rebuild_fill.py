@@ -269,9 +269,9 @@ def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) 
     why = "the job's Spark cannot do it: its disk is full"
     assert [f"version 2 of view orders is filled record by record: {why}"] == place.told
     assert (60, {(place.topic, 0): 60}) == (done.records, done.ends)
-    table = DeltaTable(str(spec.config.addresses.tables / version.place)).to_pyarrow_table()
+    table = DeltaTable(str(spec.config.addresses.tables / version.physical_name)).to_pyarrow_table()
     rows = {row["id"]: row["status"] for row in table.to_pylist()}
     assert {n: "paid" if 10 <= n < 20 else "placed" for n in range(50)} == rows
     assert [] == requests.open()
-    assert not requests.asked(version.place)
+    assert not requests.asked(version.physical_name)
     assert planned().filled_by == (False, "only newer records are left")

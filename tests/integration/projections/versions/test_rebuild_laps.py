@@ -140,8 +140,8 @@ def test_what_came_meanwhile_also_while_it_was_paused_is_replayed_and_little_is_
         assert [] == job.catch_up()
         for version in versions:
             check(connection, spec.config, version)
-        took = taken(spec.config, {version.place for version in versions})
-    assert {(v.place, str(s)) for v in versions for s in v.declared().to} == took.keys()
+        took = taken(spec.config, {version.physical_name for version in versions})
+    assert {(v.physical_name, str(s)) for v in versions for s in v.declared().to} == took.keys()
     assert max(took.values()) < BURST / 3, took
 
 

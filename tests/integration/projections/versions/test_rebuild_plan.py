@@ -187,13 +187,13 @@ def test_a_plan_reckons_with_the_last_rebuild_of_the_view_and_the_share_that_it_
     planned = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     begun = rebuild.begin(connection, spec.config, PLACED, planned, 0)
     replayed = FillProgress({}, None, 6000, 2.0, 0.5)
-    registry.note_replayed(connection, spec.config.source, begun.place, replayed)
+    registry.note_replayed(connection, spec.config.source, begun.physical_name, replayed)
 
     again = rebuild.plan_rebuild(connection, spec, PLACED, "source")
 
     assert (0.5, "by its last rebuild") == (again.seconds, again.known_by)
     row = "UPDATE headwater.view_versions SET replayed = replayed - 'share' WHERE place = %s"
-    connection.execute(row, (begun.place,))  # as it was noted before there was a share
+    connection.execute(row, (begun.physical_name,))  # as it was noted before there was a share
     older = rebuild.plan_rebuild(connection, spec, PLACED, "source")
     assert (1.0, True) == (older.seconds, "was not recorded" in older.known_by)
 
@@ -258,7 +258,9 @@ def test_a_version_is_waited_for_as_long_as_it_comes_nearer(
         """The job takes records for three seconds, and then the same ones again and again."""
         asked.append(time.monotonic())
         many = min(len(asked), 15)
-        handover.note(spec.config, begun.place, {Store.CACHE: HandoverOffsets(many, 1015 - many)})
+        handover.note(
+            spec.config, begun.physical_name, {Store.CACHE: HandoverOffsets(many, 1015 - many)}
+        )
         return True
 
     with pytest.raises(RebuildStoppedError) as ended:

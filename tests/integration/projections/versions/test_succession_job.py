@@ -142,7 +142,7 @@ def failing(job: ViewJob) -> set[str]:
 
 def current(job: ViewJob) -> str:
     with connected(job.spec.config) as connection:
-        return registry.current_places(connection, job.spec.config.source)["orders"]
+        return registry.active_names(connection, job.spec.config.source)["orders"]
 
 
 def test_readers_are_not_moved_to_a_version_that_a_view_made_from_it_does_not_fit(

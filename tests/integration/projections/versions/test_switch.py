@@ -87,7 +87,7 @@ class Places:
     def moving(self) -> list[str]:
         """Places of versions to which readers are being moved."""
         versions = registry.read(self.connection, self.spec.config.source)
-        return [each.place.partition("_")[2] for each in versions if each.switching]
+        return [each.physical_name.partition("_")[2] for each in versions if each.switching]
 
     def shown(self, view: str) -> dict[Store, list[int]]:
         """Numbers of the versions that readers of each store see."""
@@ -114,22 +114,22 @@ class Places:
 
     def remove(self) -> None:
         for place in self._made:
-            self.engine.request("DELETE", f"/{index_name(routing.place_of(place, ()))}")
+            self.engine.request("DELETE", f"/{index_name(routing.plan_of_name(place, ()))}")
         with closing(redis.Redis.from_url(self.spec.config.cache_url)) as cache:
             cache.delete(f"{self.spec.config.source}:_current")
         self.engine.close()
 
     def _fill(self, version: ViewVersion) -> None:
-        self._made.append(version.place)
+        self._made.append(version.physical_name)
         write_deltalake(
-            str(self.spec.config.addresses.tables / version.place),
+            str(self.spec.config.addresses.tables / version.physical_name),
             pa.table({"id": [version.number]}),
         )
         self.engine.request("PUT", f"/{self._index(version)}")
 
     @staticmethod
     def _index(version: ViewVersion) -> str:
-        return index_name(routing.place_of(version.place, ()))
+        return index_name(routing.plan_of_name(version.physical_name, ()))
 
 
 @pytest.fixture
@@ -299,8 +299,8 @@ def test_a_way_back_that_was_begun_is_gone_to_its_end_and_not_back_again(places:
 def test_who_notes_another_view_amid_a_switch_takes_nothing_from_it(places: Places) -> None:
     view, other = places.view("orders", 2), places.view("customers", 2)
     source, spec = places.spec.config.source, places.spec
-    registry.note_switching(places.connection, source, places.version(view, 2).place)
-    registry.note_switching(places.connection, source, places.version(other, 2).place)
+    registry.note_switching(places.connection, source, places.version(view, 2).physical_name)
+    registry.note_switching(places.connection, source, places.version(other, 2).physical_name)
     assert ["customers.v2", "orders.v2"] == places.moving()
 
     finished = cutover.finish(places.connection, spec.config, view)
@@ -316,7 +316,7 @@ def test_the_job_finishes_what_nobody_is_at(places: Places, database: str) -> No
     view, other = places.view("orders", 2), places.view("customers", 2)
     source = places.spec.config.source
     for name in (view, other):
-        registry.note_switching(places.connection, source, places.version(name, 2).place)
+        registry.note_switching(places.connection, source, places.version(name, 2).physical_name)
     with (
         psycopg.connect(database, autocommit=True) as somebody,
         registry.alone(somebody, source, other),
@@ -337,7 +337,7 @@ def test_what_a_store_has_forgotten_is_shown_again_also_while_another_view_is_mo
     moved(places, view, 2)
     routing.activate(places.spec.config, Store.CACHE, places.version(view, 1))
     registry.note_switching(
-        places.connection, places.spec.config.source, places.version(other, 2).place
+        places.connection, places.spec.config.source, places.version(other, 2).physical_name
     )
 
     cutover.restore_pointers(places.connection, places.spec.config)

@@ -137,16 +137,17 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         begun = started(spec.config)
         held = built(connection, spec, wanted)
         assert begun == started(spec.config), "a query was started anew for it"
-        assert (2, VersionState.HELD, f"{name}.v2") == (held.number, held.state, held.place)
+        assert (2, VersionState.HELD, f"{name}.v2") == (held.number, held.state, held.physical_name)
         first, _ = registry.of_view(connection, source, name)
 
         old, new = (bind(connection, source, [each.declared()]).plans[0] for each in (first, held))
         change = registry.changed(connection, first, registry.defined(held))
         found = compared(connection, spec.config, old, new, change)
         assert found.same
-        assert {"column note": 1, f"rows that {held.place} excludes: apply_as_deletes": 60} == (
-            found.explained
-        )
+        assert {
+            "column note": 1,
+            f"rows that {held.physical_name} excludes: apply_as_deletes": 60,
+        } == (found.explained)
 
         watching = readers(spec.config, name)
         for reader in watching.values():
@@ -160,7 +161,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
                     _begun(connection, spec.config, target)
                 else:
                     switched(connection, spec.config, target)
-                assert target.place == registry.current_places(connection, source)[name]
+                assert target.physical_name == registry.active_names(connection, source)[name]
         for reader in watching.values():
             reader.stopped.set()
             reader.join(30)
@@ -168,9 +169,9 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         assert all(reader.seen > ROUNDS for reader in watching.values())
 
         # whoever moved readers has died: the job does the rest
-        registry.note_switching(connection, source, held.place)
+        registry.note_switching(connection, source, held.physical_name)
         wait_until(
-            lambda: registry.current_places(connection, source)[name] == held.place,
+            lambda: registry.active_names(connection, source)[name] == held.physical_name,
             timeout_s=LONG_S,
         )
         writer.stopped.set()
@@ -201,8 +202,8 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
     with connected(spec.config) as connection:
         version = filled(connection, spec, declared(spec.config.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
-        wait_until(lambda: version.place in (backfill.read(file) or {}), timeout_s=LONG_S)
-        assert handover.read(spec.config, version.place)  # whoever waits sees how far it is
+        wait_until(lambda: version.physical_name in (backfill.read(file) or {}), timeout_s=LONG_S)
+        assert handover.read(spec.config, version.physical_name)  # whoever waits sees how far it is
         job.kill()
         assert job.orphans() == []
         state = rebuild.numbered(connection, spec.config, name, 2).state
@@ -215,17 +216,17 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
         )
         assert VersionState.JOINING is state
         assert [] == job.catch_up()
-        assert {name, version.place} == {plan.name for plan in job.bound().plans}
+        assert {name, version.physical_name} == {plan.name for plan in job.bound().plans}
 
 
 def _begun(connection: Any, config: JobConfig, target: ViewVersion) -> None:
     """A switch whose process dies after the first store; the next command does the rest."""
-    registry.note_switching(connection, config.source, target.place)
+    registry.note_switching(connection, config.source, target.physical_name)
     with (
         store_lock.alone(connection, config.source, [Store.SEARCH]),
         closing(routing.version_pointer(Store.SEARCH, config)) as sink,
     ):
-        sink.activate(routing.place_of(target.place, target.declared().to))
+        sink.activate(routing.plan_of_name(target.physical_name, target.declared().to))
     finished = cutover.finish(connection, config, target.view)
     assert finished is not None
-    assert target.place == finished.place
+    assert target.physical_name == finished.physical_name

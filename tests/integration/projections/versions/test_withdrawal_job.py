@@ -209,7 +209,9 @@ def _shown(project: Project) -> list[str]:
     newest = {each.view: each for each in versions if each.view != project.name("kept")}
     places = Published(project.spec.config.addresses.tables, project.source).current()
     return [
-        "switching" if each.switching or places.get(each.view) != each.place else str(each.state)
+        "switching"
+        if each.switching or places.get(each.view) != each.physical_name
+        else str(each.state)
         for each in newest.values()
     ]
 

@@ -20,7 +20,7 @@ from headwater.project.settings.errors import ConflictingSettingsError
 from headwater.reading import sql
 from headwater.runtime import Endpoints
 from projections.errors import DeclarationError, SeveralSourcesError
-from projections.publishing.published_versions import Published, places_of_others
+from projections.publishing.published_versions import Published, names_of_others
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -294,7 +294,7 @@ def test_a_view_with_the_rows_of_another_source_is_refused(tmp_path: Path) -> No
     refuse_moved(whole.part("shop"))
     with pytest.raises(ViewMovedError, match="invoices has the rows of source shop"):
         refuse_moved(whole.part("billing"))
-    assert {"invoices"} == places_of_others(tables, "billing")
+    assert {"invoices"} == names_of_others(tables, "billing")
     shop.withdraw("invoices")
     refuse_moved(whole.part("billing"))
 

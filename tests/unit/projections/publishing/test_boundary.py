@@ -16,7 +16,7 @@ from projections.publishing.boundary import (
     RecordPosition,
     UnpublishedProgress,
     divide,
-    place_of,
+    position_of,
 )
 
 if TYPE_CHECKING:
@@ -209,8 +209,8 @@ def test_another_epoch_begins_anew_and_what_is_left_of_the_old_one_counts_no_mor
     ],
 )
 def test_what_does_not_tell_its_place_is_applied_as_it_comes(damaged: bytes | None) -> None:
-    assert place_of(Record(None, damaged, "1", 0, 0)) is None
-    assert place_of(record(0, 5, 6)._replace(epoch=None)) is None
-    assert place_of(record(0, 5, 6)._replace(epoch="one")) is None
-    assert RecordPosition(1, 5, 0) == place_of(record(0, 5, 6))
-    assert RecordPosition(1, 0, 0) == place_of(record(0, None, 6))
+    assert position_of(Record(None, damaged, "1", 0, 0)) is None
+    assert position_of(record(0, 5, 6)._replace(epoch=None)) is None
+    assert position_of(record(0, 5, 6)._replace(epoch="one")) is None
+    assert RecordPosition(1, 5, 0) == position_of(record(0, 5, 6))
+    assert RecordPosition(1, 0, 0) == position_of(record(0, None, 6))
