@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
-import structlog
 from psycopg import sql
 
 from cdc import source as capture
@@ -67,8 +66,6 @@ _STOP_S = 10.0
 _PROGRESS_EVERY_S = 2.0
 _STORE_S = 30.0  # a store that is started again answers by then
 _STORES = (ServiceName.CACHE, ServiceName.SEARCH)
-
-_log = structlog.get_logger(__name__)
 
 
 class Platform:

@@ -50,7 +50,6 @@ ANSWER_S: Final = 300.0
 REST_MAX_S: Final = 1800.0
 """Longest pause after a table, however long it took."""
 
-_POLL_S: Final = 1.0
 _NOW: Final = "SELECT clock_timestamp()"
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _log = structlog.get_logger(__name__)
