@@ -7,19 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
-from cdc.errors import CdcError
 from cdc.postgres import session
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
 from headwater.operations.cutover_refusals import differs, left_behind
 from headwater.platform import others
 from headwater.platform.specs import job_spec
-from projections.common.fault import Fault
 from projections.definition.views import DerivedView
 from projections.errors import (
-    ProjectionError,
-    RebuildStoppedError,
-    ReplayStoppedError,
     SinkUnavailableError,
     VersionBehindError,
 )
@@ -29,7 +24,6 @@ from projections.versions import cutover as versions_cutover
 from projections.versions import (
     dependents,
     derived_rebuild,
-    fill_from_archive,
     rebuild,
     registry,
     retire,
@@ -162,10 +156,8 @@ class Versions:
             version = rebuild.begin(
                 connection, spec.config, view, planned, spare, held_too=held_too
             )
-            if version.state is VersionState.BUILDING and version.derived:
-                rebuild.join(connection, spec.config, version)
-            elif version.state is VersionState.BUILDING:
-                self._fill(connection, spec, version, planned, filling)
+            if version.state is VersionState.BUILDING:
+                rebuild.build(connection, spec, version, planned, filling)
             return rebuild.await_held(
                 connection,
                 spec.config,
@@ -188,33 +180,6 @@ class Versions:
                 hint=f"headwater view rebuild {view.name} computes it from these",
             )
         return derived_rebuild.plan_rebuild(connection, spec, view)
-
-    def _fill(
-        self,
-        connection: Connection,
-        spec: JobSpec,
-        version: ViewVersion,
-        planned: RebuildPlan,
-        filling: FillOptions,
-    ) -> None:
-        try:
-            plan = rebuild.bind(connection, spec, version)
-            rebuild.prepare(spec.config, plan)
-            if planned.source != "source":
-                fill_from_archive.fill(
-                    connection, spec, version, plan, filling, changes=planned.changes
-                )
-        except ReplayStoppedError:
-            raise RebuildStoppedError(
-                f"the rebuild of view {version.view} is paused",
-                detail=f"version {version.number} stays half built",
-                hint=f"headwater view rebuild {version.view} goes on with it",
-            ) from None
-        except (CdcError, ProjectionError) as error:
-            fault = Fault.of(error)
-            registry.note_fault(connection, self._source, version.physical_name, fault)
-            raise
-        rebuild.join(connection, spec.config, version)
 
     def compare(self, name: str, number: int | None = None) -> VersionDifference:
         """Compares a version with the one that readers see, at one position.
@@ -400,17 +365,6 @@ class Versions:
             raise VersionBehindError(fault.message, detail=fault.detail, hint=fault.hint)
         return bound.plans[0]
 
-    def _followed(self, name: str) -> View:
-        """A view that follows tables itself: of another one no rows are made apart."""
-        view = self._view(name)
-        if isinstance(view, DerivedView):
-            raise UsageError(
-                f"view {name} is a derived view: single rows of it cannot be rebuilt",
-                hint=f"headwater view rebuild {name} computes all of it; headwater view repair"
-                f" {name} repairs what differs",
-            )
-        return view
-
     def _view(self, name: str) -> AnyView:
         view = self._declared.get(name)
         if view is not None:
@@ -423,10 +377,6 @@ class Versions:
     def _spec(self) -> JobSpec:
         platform = self._platform
         return job_spec(platform.project, (), platform.source_dsn, platform.endpoints)
-
-    def _bound_spec(self) -> JobSpec:
-        bound = self._platform.views.bound()
-        return replace(self._spec(), plans=bound.plans, paused=bound.paused)
 
     @property
     def _source(self) -> str:

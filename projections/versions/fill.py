@@ -1,4 +1,4 @@
-"""Filling: the inputs and the bookkeeping of a replay that fills a version.
+"""Filling: the binding, inputs and bookkeeping of a replay that fills a version.
 
 Records that the archive receives during a replay are replayed in catch-up rounds. Each round covers
 the records that arrived during the previous one, so rounds get shorter; all are limited to the same
@@ -9,31 +9,36 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import psycopg
+
+from cdc.schema_change import history, trigger
 from cdc.snapshot import reads
 from projections.archive import coverage
 from projections.archive.task import ReplayTarget
 from projections.changes import sweeps
 from projections.changes.quarantine import table as quarantine_table
-from projections.definition.views import Store
-from projections.errors import ArchiveIncompleteError, SinkUnavailableError
+from projections.definition.views import Store, tables_of
+from projections.errors import ArchiveIncompleteError, RebuildRefusedError, SinkUnavailableError
+from projections.planning import binding, view_schemas
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import psycopg
-
     from cdc.snapshot.reads import Read
     from projections.archive.progress import ReplayProgress
     from projections.archive.task import ReplayResult as Done
     from projections.common.offsets import Offsets
+    from projections.definition.views import View
     from projections.planning.job_config import JobConfig
+    from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
-    from projections.versions.version import FillProgress
+    from projections.versions.version import FillProgress, ViewVersion
 
     Connection = psycopg.Connection[Any]
 
@@ -57,6 +62,52 @@ class FillOptions:
     stopped: threading.Event = field(default_factory=threading.Event)
     progress: Callable[[ReplayProgress], None] = lambda _: None
     waits: Callable[[str], None] = lambda _: None
+
+
+def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+    """Binds a version to its table.
+
+    Raises:
+        PlanError: Its definition does not fit the table.
+        RebuildRefusedError: Its table was dropped or renamed.
+    """
+    view = cast("View", version.declared(spec.views))
+    plan = _bound(connection, spec.config, view)
+    if binding.read_unlogged(connection, spec.config.source, view, hiding=spec.config.hiding):
+        return _bound(connection, spec.config, view)
+    return plan
+
+
+def _bound(connection: Connection, config: JobConfig, view: View) -> ViewPlan:
+    bound = binding.bind(connection, config.source, [view], decides=True, hiding=config.hiding)
+    if bound.paused:
+        fault = bound.paused[0].fault
+        raise RebuildRefusedError(fault.message, detail=fault.detail, hint=fault.hint)
+    return replace(bound.plans[0], active=False)
+
+
+def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
+    """Binds a version to its table again, after the end of the archive is known.
+
+    A change of a table commits before any row of the new shape can reach the archive. Binding at
+    this time therefore sees every change of the table that its records depend on.
+    """
+    view = cast("View", version.declared(spec.views))
+    if view_schemas.ready(connection) and not trigger.active(connection):
+        with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape exists yet
+            history.observe(connection, tables_of(view))
+    return _bound(connection, spec.config, view)
+
+
+def prepare(config: JobConfig, plan: ViewPlan) -> None:
+    """Creates the tables, indexes and keys of a version in its stores.
+
+    Raises:
+        SinkError: A store refuses or cannot be reached.
+    """
+    for store in sorted(plan.to):
+        with closing(open_sink(store, config.addresses)) as sink:
+            sink.prepare(plan)
 
 
 def targets(connection: Connection, config: JobConfig, plan: ViewPlan) -> list[ReplayTarget]:

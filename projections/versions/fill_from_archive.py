@@ -15,7 +15,7 @@ from projections.archive.task import Had, ReplayOptions
 from projections.changes import sweeps
 from projections.errors import ArchiveIncompleteError, BulkLostError
 from projections.versions import fill as fill_rounds
-from projections.versions import handover, job_engine, rebuild, registry
+from projections.versions import handover, job_engine, registry
 from projections.versions.fill import CatchUpRounds, archived, note_swept, targets, whole_reads
 from projections.versions.fill_way import way_of
 from projections.versions.job_engine import JobEngine
@@ -99,7 +99,7 @@ class _ArchiveRebuild:
                 self.filling.waits(self._begins(done, left))
                 rounds.begin(left)
                 at = newest_version(self.spec.config.archive)
-                self.plan = rebuild.bind_again(self.connection, self.spec, self.version)
+                self.plan = fill_rounds.bind_again(self.connection, self.spec, self.version)
                 done = self._replayed(done, at)
             except BulkLostError as error:
                 self._go_on_alone(error)

@@ -11,32 +11,31 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import psycopg
-
+from cdc.errors import CdcError
 from cdc.postgres import session, table_size
-from cdc.schema_change import history, trigger
 from projections.archive import coverage
 from projections.archive.event_compatibility import refuse_unread
 from projections.common import store_lock
+from projections.common.fault import Fault
 from projections.definition.views import tables_of
 from projections.errors import (
     ArchiveIncompleteError,
+    ProjectionError,
     RebuildRefusedError,
     RebuildStoppedError,
+    ReplayStoppedError,
     VersionBehindError,
     VersionUnknownError,
 )
-from projections.planning import binding, view_schemas
 from projections.publishing import positions
 from projections.stores.capacity import store_capacities
-from projections.stores.factory import open_sink
-from projections.versions import function_store, registry, routing
+from projections.versions import fill_from_archive, function_store, registry, routing
 from projections.versions.bulk_requests import BulkRequests
-from projections.versions.fill import whole_reads
+from projections.versions.fill import bind, prepare, whole_reads
 from projections.versions.fill_way import way_planned
 from projections.versions.handover import HandoverProgress
 from projections.versions.rate_estimate import rate_of
@@ -45,11 +44,13 @@ from projections.versions.version import KEPT, VersionState
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    import psycopg
+
     from projections.definition.views import AnyView, View
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
-    from projections.planning.view_plan import ViewPlan
     from projections.stores.capacity import StoreCapacity
+    from projections.versions.fill import FillOptions
     from projections.versions.fill_way import FillWay
     from projections.versions.version import ViewVersion
 
@@ -259,50 +260,49 @@ def _refuse_full(view: AnyView, stores: Mapping[str, StoreCapacity]) -> None:
             )
 
 
-def bind(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
-    """Binds a version to its table.
+def build(
+    connection: Connection,
+    spec: JobSpec,
+    version: ViewVersion,
+    planned: RebuildPlan,
+    filling: FillOptions,
+) -> None:
+    """Fills a version that is being built, and lets the job adopt it.
+
+    The job itself computes a derived view, and reads the table if the source is to be read.
+
+    Args:
+        connection: To the source; it holds the lock of the view's versions.
+        spec: The job.
+        version: The version; its table must exist in the source unless it is derived.
+        planned: The plan.
+        filling: How to fill it from the archive.
 
     Raises:
-        PlanError: Its definition does not fit the table.
-        RebuildRefusedError: Its table was dropped or renamed.
+        RebuildStoppedError: It was paused; another call continues it.
+        ArchiveIncompleteError: The archive lacks records.
+        RebuildRefusedError: The table was dropped or renamed.
+        SinkError: A store refuses everything or cannot be reached.
     """
-    view = cast("View", version.declared(spec.views))
-    plan = _bound(connection, spec.config, view)
-    if binding.read_unlogged(connection, spec.config.source, view, hiding=spec.config.hiding):
-        return _bound(connection, spec.config, view)
-    return plan
-
-
-def _bound(connection: Connection, config: JobConfig, view: View) -> ViewPlan:
-    bound = binding.bind(connection, config.source, [view], decides=True, hiding=config.hiding)
-    if bound.paused:
-        fault = bound.paused[0].fault
-        raise RebuildRefusedError(fault.message, detail=fault.detail, hint=fault.hint)
-    return replace(bound.plans[0], active=False)
-
-
-def bind_again(connection: Connection, spec: JobSpec, version: ViewVersion) -> ViewPlan:
-    """Binds a version to its table again, after the end of the archive is known.
-
-    A change of a table commits before any row of the new shape can reach the archive. Binding at
-    this time therefore sees every change of the table that its records depend on.
-    """
-    view = cast("View", version.declared(spec.views))
-    if view_schemas.ready(connection) and not trigger.active(connection):
-        with suppress(psycopg.errors.LockNotAvailable):  # no row of that shape exists yet
-            history.observe(connection, tables_of(view))
-    return _bound(connection, spec.config, view)
-
-
-def prepare(config: JobConfig, plan: ViewPlan) -> None:
-    """Creates the tables, indexes and keys of a version in its stores.
-
-    Raises:
-        SinkError: A store refuses or cannot be reached.
-    """
-    for store in sorted(plan.to):
-        with closing(open_sink(store, config.addresses)) as sink:
-            sink.prepare(plan)
+    try:
+        if not version.derived:
+            plan = bind(connection, spec, version)
+            prepare(spec.config, plan)
+            if planned.source != "source":
+                fill_from_archive.fill(
+                    connection, spec, version, plan, filling, changes=planned.changes
+                )
+    except ReplayStoppedError:
+        raise RebuildStoppedError(
+            f"the rebuild of view {version.view} is paused",
+            detail=f"version {version.number} stays half built",
+            hint=f"headwater view rebuild {version.view} goes on with it",
+        ) from None
+    except (CdcError, ProjectionError) as error:
+        fault = Fault.of(error)
+        registry.note_fault(connection, spec.config.source, version.physical_name, fault)
+        raise
+    join(connection, spec.config, version)
 
 
 def join(connection: Connection, config: JobConfig, version: ViewVersion) -> None:

@@ -25,6 +25,7 @@ from projections.changes import sweeps
 from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.job import backfill
 from projections.stores.factory import open_sink
+from projections.versions import fill as versions_fill
 from projections.versions import rebuild, registry
 from projections.versions.version import VersionState
 from tests.fix_capture import reading
@@ -197,7 +198,7 @@ def _ask(captured: Captured, job: ViewJob) -> None:
 def _difference(connection: Connection, spec: JobSpec, view: View) -> list[object]:
     """What the command would say of both versions, at one boundary."""
     first, second = registry.of_view(connection, spec.config.source, view.name)
-    plans = [rebuild.bind(connection, spec, each) for each in (first, second)]
+    plans = [versions_fill.bind(connection, spec, each) for each in (first, second)]
     change = registry.changed(connection, first, registry.defined(second))
     found = compared(connection, spec.config, *plans, change)
     return [] if found.same else [found]

@@ -22,7 +22,7 @@ from projections.stores.delta.history import sink as history_sink
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import fill, fill_from_archive, rebuild, registry
+from projections.versions import fill, rebuild, registry
 from projections.versions.fill import FillOptions
 from projections.versions.version import VersionState
 from tests.support.version_steps import connected
@@ -319,10 +319,7 @@ def build(spec: JobSpec, view: View, step: int | None) -> None:
         planned = rebuild.plan_rebuild(connection, spec, view, "archive")
         version = rebuild.begin(connection, spec.config, view, planned, 0, held_too=True)
         if version.state is VersionState.BUILDING:
-            plan = rebuild.bind(connection, spec, version)
-            rebuild.prepare(spec.config, plan)
-            fill_from_archive.fill(connection, spec, version, plan, FillOptions(share=0.5))
-            rebuild.join(connection, spec.config, version)
+            rebuild.build(connection, spec, version, planned, FillOptions(share=0.5))
 
 
 def _counted(function: Callable[..., Any], left: list[int], *, halved: bool) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from projections.errors import RebuildStoppedError, VersionBehindError
-from projections.versions import compare, cutover, fill_from_archive, rebuild, registry
+from projections.versions import compare, cutover, rebuild, registry
 from projections.versions.fill import FillOptions
 from tests.waiting import LONG_S, wait_until
 
@@ -62,10 +62,7 @@ def connected(config: JobConfig) -> Iterator[psycopg.Connection[Any]]:
 def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> ViewVersion:
     planned = rebuild.plan_rebuild(connection, spec, view, "archive")
     version = rebuild.begin(connection, spec.config, view, planned, 0)
-    plan = rebuild.bind(connection, spec, version)
-    rebuild.prepare(spec.config, plan)
-    fill_from_archive.fill(connection, spec, version, plan, FillOptions())
-    rebuild.join(connection, spec.config, version)
+    rebuild.build(connection, spec, version, planned, FillOptions())
     return version
 
 

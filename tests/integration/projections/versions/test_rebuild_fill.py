@@ -82,8 +82,8 @@ class Place:
     def fill(self, version: ViewVersion, changes: int = 0) -> FillProgress:
         """Fills it, or goes on with it, as a process of its own would."""
         found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
-        plan = rebuild.bind(self.connection, self.spec, version)
-        rebuild.prepare(self.spec.config, plan)
+        plan = versions_fill.bind(self.connection, self.spec, version)
+        versions_fill.prepare(self.spec.config, plan)
         filling = FillOptions(waits=self.told.append)
         fill_from_archive.fill(self.connection, self.spec, found, plan, filling, changes=changes)
         found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
@@ -92,7 +92,7 @@ class Place:
         return found.replayed
 
     def rows(self, version: ViewVersion) -> dict[Any, Any]:
-        plan = rebuild.bind(self.connection, self.spec, version)
+        plan = versions_fill.bind(self.connection, self.spec, version)
         with closing(
             CacheSink(self.spec.config.cache_url, self.spec.config.addresses.cache_prefix)
         ) as sink:
