@@ -180,13 +180,13 @@ class TableHistory:
         """Returns the newest version."""
         return self.versions[-1] if self.versions else None
 
-    def place(self, lsn: int) -> int:
+    def index_at(self, lsn: int) -> int:
         """Returns the index of the version for a change at a position; -1 before the first."""
-        place = -1
+        index = -1
         for number, version in enumerate(self.versions):
             if version.lsn.value <= lsn:
-                place = number
-        return place
+                index = number
+        return index
 
     def numbered(self, change_id: int) -> ShapeVersion | None:
         """Returns the newest version that was not recorded after this one."""

@@ -14,7 +14,7 @@ from headwater.errors import UsageError
 from headwater.project import scaffold
 from headwater.project.settings import DEFAULT_FILE
 from headwater.project.spelling import printable, view_names
-from headwater.project.survey import EXCLUDED, NOT_ASKED, Wanted
+from headwater.project.survey import EXCLUDED, NOT_ASKED, TableSelection
 from headwater.project.views_text import views_text
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def init(  # the options for a database
 
     Example: headwater init shop --dsn postgresql://me:secret@db.example/shop --exclude "tmp_*"
     """
-    wanted = Wanted(_listed(tables), _listed(schemas), _listed(exclude))
+    wanted = TableSelection(_listed(tables), _listed(schemas), _listed(exclude))
     if add_source is not None:
         _add(folder or Path(), add_source, dsn, wanted, dry_run=dry_run, as_json=as_json)
         return
@@ -131,7 +131,7 @@ def init(  # the options for a database
 
 
 def _add(  # the options for a database
-    folder: Path, name: str, dsn: str, wanted: Wanted, *, dry_run: bool, as_json: bool
+    folder: Path, name: str, dsn: str, wanted: TableSelection, *, dry_run: bool, as_json: bool
 ) -> None:
     """Adds a source to the project in a folder."""
     from headwater.platform.others import refuse_captured  # noqa: PLC0415  # needs the extra

@@ -101,7 +101,7 @@ def _platform(options: ProjectOptions, name: str | None) -> Platform:
         return options.platform()
     if name in project.sources:
         return options.platform_of(name)
-    owners = [each for each in options.platforms() if _traces(each, name)]
+    owners = [each for each in options.platforms() if _has_parts(each, name)]
     if len(owners) != 1:
         raise UsageError(
             f"{len(owners)} databases of the project have remnants of source {name[:80]}",
@@ -110,7 +110,7 @@ def _platform(options: ProjectOptions, name: str | None) -> Platform:
     return owners[0]
 
 
-def _traces(platform: Platform, name: str) -> bool:
+def _has_parts(platform: Platform, name: str) -> bool:
     with session.connect(platform.source_dsn) as connection:
         return bool(remnants.find(connection, name))
 

@@ -234,7 +234,7 @@ class Rebuilding:
 
             def busy() -> bool:
                 try:
-                    with registry.alone(connection, source, name, wait_s=0):
+                    with registry.version_lock(connection, source, name, wait_s=0):
                         return False
                 except VersionBusyError:
                     return True

@@ -96,7 +96,7 @@ class ChildTraffic:
         for thread in self._threads:
             thread.start()
         if wish is not None:
-            self._tell(json.dumps(wish) + "\n")
+            self._send(json.dumps(wish) + "\n")
 
     def written(self) -> Written:
         """Returns the commits so far."""
@@ -141,7 +141,7 @@ class ChildTraffic:
             if stream is not None:
                 stream.close()
 
-    def _tell(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         if self._process.stdin is not None:
             self._process.stdin.write(text)
             self._process.stdin.flush()

@@ -235,7 +235,7 @@ class RowErasure:
             if not lacking:
                 break
             for view in sorted(lacking):
-                held.enter_context(registry.alone(connection, self._source, view))
+                held.enter_context(registry.version_lock(connection, self._source, view))
                 locked.add(view)
         self._refuse_unreached(connection, spec)
         self._refuse_building(connection, erasure)

@@ -148,7 +148,7 @@ class Versions:
         spare = self._platform.project.settings.disk_free_min_mib * _MIB
         with (
             self._connected() as connection,
-            registry.alone(connection, self._source, name),
+            registry.version_lock(connection, self._source, name),
         ):
             # no other command can, while this one holds the view
             versions_cutover.finish(connection, spec.config, name)
@@ -249,7 +249,7 @@ class Versions:
         self._view(name)
         with (
             self._connected() as connection,
-            registry.alone(connection, self._source, name),
+            registry.version_lock(connection, self._source, name),
         ):
             spec = self._spec()
             versions_cutover.finish(connection, spec.config, name)
@@ -277,7 +277,7 @@ class Versions:
         self._view(name)
         with (
             self._connected() as connection,
-            registry.alone(connection, self._source, name),
+            registry.version_lock(connection, self._source, name),
         ):
             spec = self._spec()
             then = _succession(
@@ -297,7 +297,7 @@ class Versions:
         self._view(name)
         with (
             self._connected() as connection,
-            registry.alone(connection, self._source, name),
+            registry.version_lock(connection, self._source, name),
         ):
             spec = self._spec()
             versions_cutover.finish(connection, spec.config, name)
@@ -325,7 +325,7 @@ class Versions:
             raise UsageError(f"the job that runs keeps view {name}, as it was declared", hint=again)
         with (
             self._connected() as connection,
-            registry.alone(connection, self._source, name),
+            registry.version_lock(connection, self._source, name),
         ):
             removed = retire.withdraw(connection, self._spec(), name)
         others.forget_view(self._platform.project, name)

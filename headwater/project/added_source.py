@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headwater.project.project import Project
     from headwater.project.scaffold import Draft
-    from headwater.project.survey import DatabaseSurvey, Wanted
+    from headwater.project.survey import DatabaseSurvey, TableSelection
 
 _SECRETS_MODE = 0o600
 
@@ -96,7 +96,7 @@ class AddedSource:
 
 
 def added(
-    project: Project, settings_file: Path, name: str, dsn: str, wanted: Wanted | None = None
+    project: Project, settings_file: Path, name: str, dsn: str, wanted: TableSelection | None = None
 ) -> tuple[AddedSource, Draft]:
     """Looks into a database and chooses what to mirror of it; writes nothing.
 

@@ -104,7 +104,7 @@ def adding(
     """
     changes = [asdict(AddedText.of(*each)) for each in contents]
     note = {"name": name, "files": changes, "drafts": [str(each.resolve()) for each in drafts]}
-    with _alone(folder):
+    with _settings_lock(folder):
         _remove_drafts(folder / NOTE)  # of a command that was killed while it wrote its note
         write_atomically(folder / NOTE, json.dumps(note), mode=_SECRET)
         try:
@@ -130,7 +130,7 @@ def undo(folder: Path) -> str | None:
     """
     if unfinished(folder) is None:
         return None
-    with _alone(folder):
+    with _settings_lock(folder):
         name = unfinished(folder)  # a command that was still running may have finished
         if name is not None:
             _undo(folder)
@@ -161,7 +161,7 @@ def _forget(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _settings_lock(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         held.callback(os.close, handle)

@@ -11,7 +11,7 @@ from cdc.postgres import address, session
 from headwater.errors import UsageError
 from headwater.project.settings import dotenv
 from headwater.project.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, printable
-from headwater.project.survey import EXCLUDED, NOT_ASKED, DatabaseSurvey, Wanted, survey
+from headwater.project.survey import EXCLUDED, NOT_ASKED, DatabaseSurvey, TableSelection, survey
 from headwater.project.views_text import views_text
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Draft:
         return f"Draft({self.folder}, {self.survey.source})"
 
 
-def draft(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> Draft:
+def draft(folder: Path, dsn: str, name: str, wanted: TableSelection | None = None) -> Draft:
     """Looks into a database and chooses what to mirror of it; writes nothing.
 
     Args:
@@ -82,11 +82,11 @@ def draft(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> Dr
     return drafted(folder, dsn, identifier(name, SOURCE_LENGTH_MAX, "db"), wanted)
 
 
-def drafted(folder: Path, dsn: str, source: str, wanted: Wanted | None = None) -> Draft:
+def drafted(folder: Path, dsn: str, source: str, wanted: TableSelection | None = None) -> Draft:
     """Looks into a database and chooses what to mirror of it as a source; see `draft`."""
     with session.connect(dsn) as connection:
         kept = address.completed(dsn, connection)
-        found = survey(connection, dsn, source, wanted or Wanted(), _free_bytes(folder))
+        found = survey(connection, dsn, source, wanted or TableSelection(), _free_bytes(folder))
     if not found.choices:
         raise UsageError(
             "the database has no tables", hint=("create a table, or check the database's name")
@@ -117,7 +117,7 @@ def write(drafted: Draft) -> list[Path]:
     return [settings, views, secrets]
 
 
-def create(folder: Path, dsn: str, name: str, wanted: Wanted | None = None) -> list[str]:
+def create(folder: Path, dsn: str, name: str, wanted: TableSelection | None = None) -> list[str]:
     """Looks into a database and writes a project for it; see `draft` and `write`.
 
     Returns:

@@ -57,8 +57,8 @@ EXCLUDED: Final = "left out by --exclude"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which tables are asked for; `*` and `?` stand for characters, as in a shell.
+class TableSelection:
+    """The tables to mirror; `*` and `?` stand for characters, as in a shell.
 
     Attributes:
         tables: Names with or without schema; all if empty. One that is named in full is mirrored
@@ -173,7 +173,7 @@ class DatabaseSurvey:
 
 
 def survey(
-    connection: Connection[Any], dsn: str, source: str, wanted: Wanted, disk_free_bytes: int
+    connection: Connection[Any], dsn: str, source: str, wanted: TableSelection, disk_free_bytes: int
 ) -> DatabaseSurvey:
     """Looks at a database and chooses what to mirror; changes nothing.
 
@@ -217,7 +217,7 @@ def survey(
 
 
 def _accepted(
-    connection: Connection[Any], wanted: Wanted, tables: Sequence[TableName]
+    connection: Connection[Any], wanted: TableSelection, tables: Sequence[TableName]
 ) -> frozenset[TableName]:
     """Tables that are asked for by name although Postgres will refuse UPDATE and DELETE on them."""
     named = [table for table in tables if wanted.names(table)]
@@ -236,7 +236,7 @@ class _Looker:
     def __init__(
         self,
         source: str,
-        wanted: Wanted,
+        wanted: TableSelection,
         described: Mapping[TableName, TableSchema],
         *,
         outbox: bool,
@@ -317,7 +317,7 @@ class _Looker:
             yield "cannot be declared: the name of its schema has a dot"
 
 
-def _sized(choices: list[Choice], wanted: Wanted, disk_free_bytes: int) -> list[Choice]:
+def _sized(choices: list[Choice], wanted: TableSelection, disk_free_bytes: int) -> list[Choice]:
     """Keeps large tables out of memory, and out of a disk that they would fill."""
     found = {choice.table: choice for choice in choices}
     left_bytes = disk_free_bytes * _DISK_USED
@@ -340,7 +340,7 @@ def _matches(pattern: str, table: TableName) -> bool:
     return exact or fnmatchcase(str(table), pattern) or fnmatchcase(table.name, pattern)
 
 
-def _refuse_unknown(wanted: Wanted, tables: Sequence[TableName]) -> None:
+def _refuse_unknown(wanted: TableSelection, tables: Sequence[TableName]) -> None:
     for pattern in (*wanted.tables, *wanted.exclude):
         if not any(_matches(pattern, table) for table in tables):
             raise _unknown("table", pattern, list(map(str, tables)))

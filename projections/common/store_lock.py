@@ -52,7 +52,7 @@ def shared(connection: psycopg.Connection[Any], source: str, store: str) -> Iter
 
 
 @contextmanager
-def alone(
+def exclusive(
     connection: psycopg.Connection[Any], source: str, stores: Iterable[str]
 ) -> Iterator[None]:
     """Waits until no batch is written to some stores, and holds back further ones.

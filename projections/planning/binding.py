@@ -209,13 +209,15 @@ def _binder(
     hiding: Hiding,
 ) -> Iterator[Binder]:
     """Opens a transaction for a binder; one caller at a time decides."""
-    with alone(connection, source, decides=decides), connection.transaction():
+    with decision_lock(connection, source, decides=decides), connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         yield Binder(connection, source, views, decides=decides, hiding=hiding)
 
 
 @contextmanager
-def alone(connection: psycopg.Connection[Any], source: str, *, decides: bool) -> Iterator[None]:
+def decision_lock(
+    connection: psycopg.Connection[Any], source: str, *, decides: bool
+) -> Iterator[None]:
     """Serialises decisions on views of a source."""
     if not decides:
         yield

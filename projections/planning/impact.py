@@ -19,7 +19,7 @@ from projections.definition.views import MirrorView
 from projections.errors import PlanError
 from projections.planning import view_schemas
 from projections.planning.binder import Binder
-from projections.planning.binding import alone
+from projections.planning.binding import decision_lock
 from projections.planning.job_spec import PausedView
 from projections.planning.schema_policy import SchemaOutcome
 
@@ -107,7 +107,10 @@ def predict(
     if not view_schemas.ready(connection):
         return SchemaImpact((), ())
     tables = [view.table for view in views if isinstance(view, MirrorView)]
-    with alone(connection, source, decides=True), connection.transaction(force_rollback=True):
+    with (
+        decision_lock(connection, source, decides=True),
+        connection.transaction(force_rollback=True),
+    ):
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         if migrated is None:
             histories.observe(connection, tables)

@@ -55,24 +55,24 @@ class TableShapes:
     past: bool = False
 
     @property
-    def foreseen(self) -> int:
-        """Returns from how many of the versions rows are upcast."""
+    def upcast_count(self) -> int:
+        """Returns the number of versions, from the oldest, whose rows are upcast."""
         versions = self.history.versions
         if self.until is None:
             return len(versions)
-        known = [place for place, version in enumerate(versions) if version.id <= self.until]
+        known = [index for index, version in enumerate(versions) if version.id <= self.until]
         last = known[-1] if known else 0
         shape = versions[last].shape
-        for place in range(last + 1, len(versions)):
-            later = versions[place].shape
+        for index in range(last + 1, len(versions)):
+            later = versions[index].shape
             if shape is None or later is None or _captured(later) != _captured(shape):
-                return place
+                return index
         return len(versions)
 
     @property
     def complete(self) -> bool:
         """Returns whether rows of every version are upcast."""
-        return self.foreseen == len(self.history.versions)
+        return self.upcast_count == len(self.history.versions)
 
     @property
     def older_names(self) -> dict[str, tuple[str, ...]]:
@@ -96,15 +96,15 @@ class TableShapes:
         versions = self.history.versions
         captured = self.numbers.keys() | self.left_out
         settled = 0
-        for place, version in enumerate(versions):
+        for index, version in enumerate(versions):
             if version.shape is None or version.shape.names != captured:
                 continue
             columns = (c for c in version.shape.columns if c.name in self.numbers)
             numbers = {column.name: column.number for column in columns}
-            unlike = numbers != self.numbers or place >= self.foreseen
-            if unlike or _filled_since(versions[place : self.foreseen]):
-                last = place + 1 == len(versions)
-                settled = _NEVER if last else versions[place + 1].lsn.value
+            unlike = numbers != self.numbers or index >= self.upcast_count
+            if unlike or _filled_since(versions[index : self.upcast_count]):
+                last = index + 1 == len(versions)
+                settled = _NEVER if last else versions[index + 1].lsn.value
         return settled
 
 
@@ -169,7 +169,7 @@ class Fitting:
         self._columns = schema.by_name
         self._numbers = shapes.numbers
         self._past = shapes.past
-        self._versions = shapes.history.versions[: shapes.foreseen]
+        self._versions = shapes.history.versions[: shapes.upcast_count]
         self._history = shapes.history
         self._known: dict[tuple[range, bool, frozenset[str]], _Mapping | _Either | None] = {}
         self.settled_lsn = shapes.settled_lsn
@@ -197,8 +197,8 @@ class Fitting:
         A snapshot row may have a later version than its position; a comparison of tables knows
         neither the time of a change nor what happened between two comparisons.
         """
-        place = self._history.place(lsn)
-        end = place + 1
+        index = self._history.index_at(lsn)
+        end = index + 1
         versions = self._history.versions
         unseen = False
         if read:
@@ -207,7 +207,7 @@ class Fitting:
             since = versions[end].seen_after
             unseen = since is not None and since.value <= lsn and end < len(self._versions)
             end += unseen
-        return range(max(place, 0), min(end, len(self._versions))), unseen
+        return range(max(index, 0), min(end, len(self._versions))), unseen
 
     def _mapping(
         self,
@@ -216,10 +216,10 @@ class Fitting:
         names: frozenset[str],
     ) -> _Mapping | _Either | None:
         found: list[_Mapping | None] = []
-        for place in candidates:
-            shape = self._versions[place].shape
+        for index in candidates:
+            shape = self._versions[index].shape
             if shape is not None and self._explains(shape, names):
-                mapping = self._from(place, shape)
+                mapping = self._from(index, shape)
                 if mapping not in found:
                     found.append(mapping)
         if not found and not unseen:
@@ -234,11 +234,11 @@ class Fitting:
         wanted = {c.name for c in shape.columns if c.number in self._numbers.values()}
         return wanted <= names <= shape.names
 
-    def _from(self, place: int, shape: TableShape) -> _Mapping | None:
+    def _from(self, index: int, shape: TableShape) -> _Mapping | None:
         if self._past:
             return self._as_it_was(shape)
-        later = self._versions[place + 1 :]
-        if _filled_since(self._versions[place:]):
+        later = self._versions[index + 1 :]
+        if _filled_since(self._versions[index:]):
             return None
         by_number = shape.by_number
         carried, constant = [], {}

@@ -79,7 +79,7 @@ class Renewals:
             view: The view.
             stores: Stores in which it is wrong.
         """
-        with self._alone():
+        with self._writer_lock():
             before = self.of_view(view)
             waiting = {*stores, *(before.waiting if before is not None else ())}
             made = Renewal(secrets.token_hex(8), view, tuple(sorted(waiting)))
@@ -119,7 +119,7 @@ class Renewals:
             store: Store in which it is done.
             number: Boundary that was computed or delivered there.
         """
-        with self._alone():
+        with self._writer_lock():
             current = self.of_view(renewal.view)
             if current is None or current.id != renewal.id:
                 return
@@ -130,7 +130,7 @@ class Renewals:
             since = number if store is Store.TABLE else current.since
             self._write(structs.replace(current, waiting=waiting, since=since))
 
-    def _alone(self) -> WriterLock:
+    def _writer_lock(self) -> WriterLock:
         return WriterLock(self._folder / _LOCK, wait=True)
 
     def _path(self, view: str) -> Path:

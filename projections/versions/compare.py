@@ -132,7 +132,7 @@ def compare_versions(  # noqa: PLR0913  # two versions, their plans and their ch
     else:
         store = Store.TABLE if Store.TABLE in pair.stores else min(pair.stores)
         with (
-            store_lock.alone(connection, config.source, [store]),
+            store_lock.exclusive(connection, config.source, [store]),
             closing(open_sink(store, config.addresses)) as sink,
         ):
             compared = _in_store(sink, store, pair)

@@ -80,7 +80,7 @@ def switch(connection: Connection, config: JobConfig, target: ViewVersion) -> No
     here = stores_of(target) - asked.away.keys()
     with (
         session.connect(config.source_dsn) as noting,  # the lock's session commits only at its end
-        store_lock.alone(connection, config.source, _turns(target, here)),
+        store_lock.exclusive(connection, config.source, _turns(target, here)),
     ):
         for each in registry.of_view(connection, config.source, target.view):
             seen = each.state is VersionState.CURRENT or each.switching
@@ -125,7 +125,7 @@ def finish(connection: Connection, config: JobConfig, view: str) -> ViewVersion 
         return None
     asked = _ask(config, target)
     # lock as few stores as possible, since this may be repeated often
-    with store_lock.alone(connection, config.source, _turns(target, asked.lacking)):
+    with store_lock.exclusive(connection, config.source, _turns(target, asked.lacking)):
         _complete(connection, config, target, asked.lacking, asked.away)
     return target
 
@@ -139,7 +139,7 @@ def resume(connection: Connection, config: JobConfig) -> None:
     unfinished: SwitchUnfinishedError | None = None
     for view in _to_finish(connection, config):
         try:
-            with registry.alone(connection, config.source, view, wait_s=0):
+            with registry.version_lock(connection, config.source, view, wait_s=0):
                 finish(connection, config, view)
         except VersionBusyError:
             continue
@@ -176,7 +176,7 @@ def restore_pointers(connection: Connection, config: JobConfig) -> None:
     if not later:
         return
     turns = frozenset[str]().union(*(_turns(each, stores_of(each)) for each in later))
-    with store_lock.alone(connection, config.source, turns):
+    with store_lock.exclusive(connection, config.source, turns):
         # no cutover runs under these locks, so the recorded versions are the active ones
         for version in _later(connection, config):
             for store in in_order(stores_of(version)):

@@ -152,7 +152,7 @@ def noting(
     Raises:
         OSError: The folder cannot be written.
     """
-    with _alone(connection):
+    with _files_lock(connection):
         for view in declared:
             if isinstance(view, DerivedView) and isinstance(view.function, ViewFunction):
                 _keep(folder, view.function)
@@ -174,12 +174,12 @@ def tidy(connection: Connection, folder: Path, *, shared: bool = False) -> None:
     """
     if shared:
         return
-    with _alone(connection):
+    with _files_lock(connection):
         _tidy(connection, folder)
 
 
 @contextmanager
-def _alone(connection: Connection) -> Iterator[None]:
+def _files_lock(connection: Connection) -> Iterator[None]:
     """Takes the lock of the files and of the rows that name them."""
     with connection.transaction():
         connection.execute(_LOCK.in_transaction)

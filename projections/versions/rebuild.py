@@ -430,7 +430,7 @@ def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> Non
     before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
     registry.move(connection, config.source, version.physical_name, VersionState.DROPPED, before)
     plan = routing.plan_of_name(version.physical_name, stores)
-    with store_lock.alone(connection, config.source, turns):
+    with store_lock.exclusive(connection, config.source, turns):
         pass  # the batch that was writing to it has finished
     for store in sorted(stores):
         with closing(routing.version_pointer(store, config)) as sink:

@@ -385,7 +385,7 @@ def mark(connection: Connection, source: str, views: Iterable[str]) -> VersionsM
 
 
 @contextmanager
-def alone(
+def version_lock(
     connection: Connection, source: str, view: str, *, wait_s: float = BUSY_WAIT_S
 ) -> Iterator[None]:
     """Takes the lock of a view's versions, held by the session.

@@ -58,7 +58,7 @@ def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVers
             connection, spec.config.source, each.physical_name, VersionState.DROPPED, VersionState
         )
     turns = {*Store, *(store_lock.of_derived(each) for each in Store)}
-    with store_lock.alone(connection, spec.config.source, turns):
+    with store_lock.exclusive(connection, spec.config.source, turns):
         pass  # the batch that was writing to it has finished
     for store in routing.in_order(list(Store)):
         routing.deactivate(spec.config, store, view)

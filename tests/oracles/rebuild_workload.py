@@ -314,7 +314,7 @@ def build(spec: JobSpec, view: View, step: int | None) -> None:
             setattr(owner, name, _counted(getattr(owner, name), left, halved=owner in HALVED))
     with (
         connected(spec.config) as connection,
-        registry.alone(connection, spec.config.source, view.name),
+        registry.version_lock(connection, spec.config.source, view.name),
     ):
         planned = rebuild.plan_rebuild(connection, spec, view, "archive")
         version = rebuild.begin(connection, spec.config, view, planned, 0, held_too=True)

@@ -22,7 +22,7 @@ from projections.job.rebuilding.engine import SparkEngine
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import microseconds
 from projections.stores.delta.history.sink import HistorySink
-from projections.stores.delta.history.tables import marks_of
+from projections.stores.delta.history.tables import progress_of
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_archive import archived, compacted
 from tests.fix_log import rekeyed
@@ -244,7 +244,7 @@ class HistoryTables(ReplayedTables):
 
         Live delivery notes nothing with a batch that leaves no state, as one of deletes alone.
         """
-        marks = marks_of(self._table())
+        marks = progress_of(self._table())
         return all(
             row["_version"] <= marks.version and microseconds(row["_at"]) <= marks.at_us
             for row in self._rows(self._table(".changes"), ())

@@ -67,7 +67,7 @@ def filled(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> Vi
 
 
 def built(connection: psycopg.Connection[Any], spec: JobSpec, view: View) -> ViewVersion:
-    with registry.alone(connection, spec.config.source, view.name):
+    with registry.version_lock(connection, spec.config.source, view.name):
         version = filled(connection, spec, view)
         deadline = time.monotonic() + 180
         try:

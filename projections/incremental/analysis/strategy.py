@@ -110,7 +110,7 @@ class Keyed:
     uses: tuple[UsedInput, ...]
     own: Mapping[str, CopiedColumns] = field(default_factory=dict)
 
-    def alone(self, name: str) -> Keyed:
+    def for_changes_of(self, name: str) -> Keyed:
         """Returns the strategy for a change of only one input: by the columns that are its own.
 
         Without own columns the strategy stays the same. With them, no other input need be read to

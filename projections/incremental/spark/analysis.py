@@ -55,14 +55,18 @@ class Derivation:
     catalyst: Catalyst = field(repr=False)
     anchors: tuple[Anchor, ...] = ()
 
-    def alone(self, name: str) -> Derivation:
-        """Returns the view with the strategy for a change of only one input; see `Keyed.alone`.
+    def for_changes_of(self, name: str) -> Derivation:
+        """Returns the view with the strategy for a change of only one input; see `Keyed`.
 
         Args:
             name: The input.
         """
         strategy = self.strategy
-        return self if isinstance(strategy, Whole) else replace(self, strategy=strategy.alone(name))
+        return (
+            self
+            if isinstance(strategy, Whole)
+            else replace(self, strategy=strategy.for_changes_of(name))
+        )
 
     def explain(self) -> Explanation:
         """Returns the explanation for `headwater view explain`."""

@@ -334,7 +334,7 @@ class DerivedMaintainer:
         if len(changed) > 1:
             return derivation
         (name,) = changed
-        alone = derivation.alone(name)
+        alone = derivation.for_changes_of(name)
         own, known = keyed(alone).own.get(name), self.view.identities.get(name)
         there = own is not None and known and set(known) <= set(own.columns.values())
         return alone if there else derivation

@@ -35,7 +35,7 @@ from projections.job.rebuilding.keyed_fill import KeyedFill
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
 from projections.job.spark.task_files import TaskFiles, disk_full, space_error
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
-from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, marks_of
+from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, progress_of
 from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS
 from projections.stores.delta.untouched import untouched
 
@@ -217,10 +217,10 @@ class SparkEngine:
                 self._commit(name, part.files[file], work.mark, part.number)
             return
         states = DeltaTable(str(self._root / plan.name))
-        marks = marks_of(states)
+        known = progress_of(states)
         progress = {
-            VERSION_MARK: max(marks.version, part.version),
-            AT_MARK: max(marks.at_us, part.at_us),
+            VERSION_MARK: max(known.version, part.version),
+            AT_MARK: max(known.at_us, part.at_us),
             COMMIT_MARK: part.number,
         }
         of_changes = {COMMIT_MARK: part.number}

@@ -132,7 +132,7 @@ class DerivedTablesTask(BackgroundTask):
                     self._hold()
                 if version is not None and not version.complete:
                     began = time.monotonic()
-                    with self._alone() as connection:
+                    with self._tables_lock() as connection:
                         if connection is not None:
                             self._meet(connection)
                         others = published_views(self._tables, self._spec.cross_reads.read)
@@ -239,7 +239,7 @@ class DerivedTablesTask(BackgroundTask):
             tables, view, self._versions, self._versions_of_few, driver_token=driver_token
         )
 
-    def _alone(self) -> AbstractContextManager[Connection | None]:
+    def _tables_lock(self) -> AbstractContextManager[Connection | None]:
         """Prevents that versions are dropped meanwhile, if there can be any."""
         return self._store_lock.acquired() if self._spec.declared_derived else nullcontext()
 

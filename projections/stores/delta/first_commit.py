@@ -44,7 +44,7 @@ class KeyState(NamedTuple):
 NOTHING: Final = KeyState(0, 0, 0)
 
 
-def alone(change: RowChange) -> RowChange:
+def insert_only(change: RowChange) -> RowChange:
     """Reduces a change to what it reports of its row's insert."""
     return structs.replace(change, version=0, row=None, unchanged_columns=(), base=None)
 

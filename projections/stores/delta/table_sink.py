@@ -229,16 +229,18 @@ class TableSink(ViewTables):
         """
         own = {change.key for change in (*upserts, *deletes)}
         own.update(each.change.key for each in refused)
-        only_begun = [first_commit.alone(c) for c in changes if c.begun and c.key not in own]
+        only_begun = [first_commit.insert_only(c) for c in changes if c.begun and c.key not in own]
         remembered_states, remembered = self._remembered(plan, upserts), []
         for change, each in zip(upserts, remembered_states, strict=True):
             if each is not None and change.begun > each.begun:
-                remembered.append(first_commit.alone(change))
+                remembered.append(first_commit.insert_only(change))
         of_upserts = [each or first_commit.NOTHING for each in remembered_states]
         known = first_commit.known(upserts, of_upserts)
         pairs = list(zip(known, of_upserts, strict=True))
         only_begun += [
-            first_commit.alone(c) for c, each in pairs if each.version >= c.version and c.begun
+            first_commit.insert_only(c)
+            for c, each in pairs
+            if each.version >= c.version and c.begun
         ]
         live = [change for change, each in pairs if each.version < change.version]
         deletes = self._as_begun(plan, deletes)

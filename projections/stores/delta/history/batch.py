@@ -37,7 +37,7 @@ _Row = tuple[int, "Mapping[str, object] | None", int]
 _BEHIND: Final = WaitsBehindError("waits behind an earlier change of its key")
 
 
-class Marks(NamedTuple):
+class HistoryProgress(NamedTuple):
     """The progress of a history; no key has anything beyond it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Marks(NamedTuple):
         """Adds the sweeps that ended rows of the key to its changes."""
         return [*changes, *ends(changes, self.sweeps)]
 
-    def after(self, changes: Iterable[HistoryChange], commit: int) -> Marks:
+    def after(self, changes: Iterable[HistoryChange], commit: int) -> HistoryProgress:
         """Returns the progress after some changes."""
         version, at_us = self.version, self.at_us
         for change in changes:
@@ -112,14 +112,14 @@ class StoredHistory:
     """What is stored of the keys of a batch.
 
     Attributes:
-        marks: Its progress.
+        progress: Its progress.
         current: Current states.
         unsettled: Keys whose states must be recomputed in any case.
         incomplete: Keys for which all changes must be read.
         known: The changes of those keys.
     """
 
-    marks: Marks
+    progress: HistoryProgress
     current: Mapping[TableKey, HistoryState]
     unsettled: set[TableKey]
     incomplete: set[TableKey] = field(default_factory=set)
@@ -164,7 +164,7 @@ class HistoryBatch:
         incomplete: set[TableKey] = set()
         for key, incoming in self.by_key.items():
             incomplete.update(each.base for each in incoming if each.base is not None)
-            if not self._joins(incoming, stored.current.get(key), stored.marks):
+            if not self._joins(incoming, stored.current.get(key), stored.progress):
                 incomplete.add(key)
         return incomplete
 
@@ -226,25 +226,28 @@ class HistoryBatch:
         return timed
 
     def _joins(
-        self, incoming: Sequence[IncomingChange], current: HistoryState | None, marks: Marks
+        self,
+        incoming: Sequence[IncomingChange],
+        current: HistoryState | None,
+        progress: HistoryProgress,
     ) -> bool:
         """Returns whether the changes of a key follow all known ones and need only its state."""
         made = [each.made(each.change.version, each.change.row) for each in incoming]
         moved = any(each.base is not None for each in incoming)
-        if moved or reopened(made, current, marks.sweeps):
+        if moved or reopened(made, current, progress.sweeps):
             return False
         rule = self._form.rule
         later = steps(made)
         first = incoming[0].change.version
         partial = any(each.change.unchanged_columns for each in incoming)
         if rule.by_sequence or current is None:
-            if partial or first <= marks.version or later[0][0] <= marks.at_us:
+            if partial or first <= progress.version or later[0][0] <= progress.at_us:
                 return False
-            return follows(marks.at_us if current is None else current.last_at_us, later, rule)
+            return follows(progress.at_us if current is None else current.last_at_us, later, rule)
         lent_by_read = partial and whole_row_read(current.last_version)
         if first <= current.last_version or lent_by_read:
             return False
-        if any(current.last_version < sweep.version for sweep in marks.sweeps):
+        if any(current.last_version < sweep.version for sweep in progress.sweeps):
             return False
         return follows(current.last_at_us, later, rule)
 
@@ -281,7 +284,7 @@ class HistoryBatch:
         last = max(older, key=itemgetter(0), default=None)
         if last is None:
             return None
-        truncates = [sweep.version for sweep in stored.marks.sweeps if sweep.logged]
+        truncates = [sweep.version for sweep in stored.progress.sweeps if sweep.logged]
         if whole_row_read(last[0]):
             last = self._logged_instead(older, last, incoming, truncates, kept_since)
         if any(last[0] < version < until for version in truncates):

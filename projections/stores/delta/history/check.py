@@ -18,7 +18,7 @@ from msgspec import structs
 from cdc.values import encoder
 from projections.stores.delta.history.arrow import COMMIT, HistoryForm
 from projections.stores.delta.history.states import history
-from projections.stores.delta.history.tables import having, marks_of, needs_recompute
+from projections.stores.delta.history.tables import having, needs_recompute, progress_of
 from projections.stores.delta.view_tables import unavailable
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class HistoryCheck:
     def _parts(self) -> Iterator[dict[TableKey, tuple[Document, tuple[str, ...]]]]:
         states = DeltaTable(self._path)
         changes = DeltaTable(f"{self._path}.changes")
-        through = marks_of(states).commit
+        through = progress_of(states).commit
         keys = iter(self._keys(states, changes, through))
         while part := set(islice(keys, KEYS_AT_ONCE)):
             yield self._part(states, changes, part)
@@ -87,10 +87,10 @@ class HistoryCheck:
     def _part(
         self, states: DeltaTable, changes: DeltaTable, part: set[TableKey]
     ) -> dict[TableKey, tuple[Document, tuple[str, ...]]]:
-        marks = marks_of(states)
+        progress = progress_of(states)
         known: dict[TableKey, list[HistoryChange]] = {}
         for rows in having(changes, self._form, part):
-            taken = rows.filter(pc.less_equal(rows.column(COMMIT), marks.commit))
+            taken = rows.filter(pc.less_equal(rows.column(COMMIT), progress.commit))
             for key, change in self._form.changes(taken):
                 known.setdefault(key, []).append(change)
         stored: dict[TableKey, list[HistoryState]] = {}
@@ -100,7 +100,7 @@ class HistoryCheck:
         differing = {}
         for key in part:
             every = known.get(key)
-            wanted = history(marks.with_sweeps(every), self._form.rule) if every else []
+            wanted = history(progress.with_sweeps(every), self._form.rule) if every else []
             difference = self._difference(wanted, stored.get(key, []))
             if difference is not None:
                 one = (wanted or stored[key])[0]

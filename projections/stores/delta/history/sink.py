@@ -17,7 +17,7 @@ from projections.definition.columns import VERSION_COLUMN
 from projections.errors import UnholdableValueError
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
-from projections.stores.delta.history.batch import HistoryBatch, Marks, StoredHistory
+from projections.stores.delta.history.batch import HistoryBatch, HistoryProgress, StoredHistory
 from projections.stores.delta.history.check import HistoryCheck
 from projections.stores.delta.history.states import history
 from projections.stores.delta.history.sweep import HistorySweep, ended
@@ -29,9 +29,9 @@ from projections.stores.delta.history.tables import (
     UNMERGED,
     VERSION_MARK,
     having,
-    marks_of,
     needs_recompute,
     open_sweeps,
+    progress_of,
     sweeps_of,
     transaction,
 )
@@ -141,16 +141,16 @@ class HistorySink(TableSink):
 
     def _recompute_states(self, form: HistoryForm, keys: set[TableKey]) -> None:
         """Recomputes the states of some keys from their changes."""
-        marks, known = self._marks(form), self._known(form, keys)
+        progress, known = self._progress(form), self._known(form, keys)
         states: list[tuple[TableKey, HistoryState]] = []
         gone: list[tuple[TableKey, tuple[int, int]]] = []
         for key, former in self._identities(form, keys).items():
             every = known.get(key)
-            recomputed = history(marks.with_sweeps(every), form.rule) if every else []
+            recomputed = history(progress.with_sweeps(every), form.rule) if every else []
             states += [(key, state) for state in recomputed]
             obsolete = former - {state.identity for state in recomputed}
             gone += [(key, identity) for identity in obsolete]
-        self._write_states(form, states, gone, marks, fresh=False, within=False)
+        self._write_states(form, states, gone, progress, fresh=False, within=False)
 
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         form = HistoryForm(plan)
@@ -225,12 +225,12 @@ class HistorySink(TableSink):
 
     def _take(self, form: HistoryForm, batch: HistoryBatch, kept_since: int) -> None:
         """Writes changes in two commits: the changes themselves, then the states of their keys."""
-        marks = self._marks(form)
-        unsettled = self._left_behind(form, marks)
+        progress = self._progress(form)
+        unsettled = self._left_behind(form, progress)
         if not batch.by_key and not unsettled:
             return
         current = self._current(form, {*batch.by_key, *unsettled})
-        stored = StoredHistory(marks, current, unsettled)
+        stored = StoredHistory(progress, current, unsettled)
         stored.incomplete = unsettled | batch.incomplete(stored)
         stored.known = self._known(form, stored.incomplete)
         batch.complete(stored, kept_since)
@@ -261,7 +261,7 @@ class HistorySink(TableSink):
         gone: list[tuple[TableKey, tuple[int, int]]] = []
         for key in changed:
             every = [*stored.known.get(key, ()), *batch.taken.get(key, ())]
-            settled = history(stored.marks.with_sweeps(every), form.rule)
+            settled = history(stored.progress.with_sweeps(every), form.rule)
             states += [(key, state) for state in settled]
             obsolete = former.get(key, set()) - {state.identity for state in settled}
             gone += [(key, identity) for identity in obsolete]
@@ -271,16 +271,16 @@ class HistorySink(TableSink):
                 states += [(key, state) for state in settled]
         changes = [c for of_key in (*batch.taken.values(), *stored.known.values()) for c in of_key]
         commit = transaction(self._changes(form), COMMIT_MARK)
-        marks = stored.marks.after(changes, commit)
+        progress = stored.progress.after(changes, commit)
         fresh = not former and not any(key in stored.current for key, _ in states)
-        self._write_states(form, states, gone, marks, fresh=fresh, within=not former)
+        self._write_states(form, states, gone, progress, fresh=fresh, within=not former)
 
     def _write_states(  # noqa: PLR0913  # the parts of one commit
         self,
         form: HistoryForm,
         states: Sequence[tuple[TableKey, HistoryState]],
         gone: Sequence[tuple[TableKey, tuple[int, int]]],
-        marks: Marks,
+        progress: HistoryProgress,
         *,
         fresh: bool,
         within: bool,
@@ -289,9 +289,13 @@ class HistorySink(TableSink):
             return
         table = self._states(form)
         rows = form.states_table(states)
-        progress = {VERSION_MARK: marks.version, AT_MARK: marks.at_us, COMMIT_MARK: marks.commit}
+        versions = {
+            VERSION_MARK: progress.version,
+            AT_MARK: progress.at_us,
+            COMMIT_MARK: progress.commit,
+        }
         properties = CommitProperties(
-            app_transactions=[Transaction(name, number) for name, number in progress.items()]
+            app_transactions=[Transaction(name, number) for name, number in versions.items()]
         )
         if fresh:
             write_deltalake(
@@ -334,21 +338,21 @@ class HistorySink(TableSink):
         versions = open_sweeps(self._states(form))
         if not versions:
             return 0
-        marks = self._marks(form)
+        progress = self._progress(form)
         changed: set[TableKey] = set()
-        for sweep in marks.sweeps:
+        for sweep in progress.sweeps:
             if sweep.version in versions:
-                changed |= ended(form, self._changes(form), sweep, marks.sweeps)
+                changed |= ended(form, self._changes(form), sweep, progress.sweeps)
         held = self._current(form, changed).keys()
         if changed:
-            changed |= self._left_behind(form, marks)  # records that the sweeps are complete
-            stored = StoredHistory(marks, {}, changed, changed, self._known(form, changed))
+            changed |= self._left_behind(form, progress)  # records that the sweeps are complete
+            stored = StoredHistory(progress, {}, changed, changed, self._known(form, changed))
             self._settle(form, stored, HistoryBatch(form, ()))
         _set(self._states(form), {OPEN_SWEEPS: ""})
         return len(held - self._current(form, held).keys())
 
-    def _marks(self, form: HistoryForm) -> Marks:
-        return marks_of(self._states(form))
+    def _progress(self, form: HistoryForm) -> HistoryProgress:
+        return progress_of(self._states(form))
 
     def _sweeps(self, form: HistoryForm) -> tuple[HistorySweep, ...]:
         return sweeps_of(self._states(form))
@@ -371,13 +375,13 @@ class HistorySink(TableSink):
         first: int | None = pc.min(versions.column(VERSION_COLUMN)).as_py()
         return first
 
-    def _left_behind(self, form: HistoryForm, marks: Marks) -> set[TableKey]:
+    def _left_behind(self, form: HistoryForm, progress: HistoryProgress) -> set[TableKey]:
         """Returns keys with changes that the states lack, after a crash between the two commits."""
         table = self._changes(form)
-        if transaction(table, COMMIT_MARK) == marks.commit:
+        if transaction(table, COMMIT_MARK) == progress.commit:
             return set()
         rows = table.to_pyarrow_dataset().to_table(columns=[*form.plan.keys, COMMIT])
-        newer = rows.filter(pc.greater(rows.column(COMMIT), marks.commit))
+        newer = rows.filter(pc.greater(rows.column(COMMIT), progress.commit))
         return set(form.keys_in(newer))
 
     def _known(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from projections.stores.delta.history.arrow import CURRENT
-from projections.stores.delta.history.batch import Marks
+from projections.stores.delta.history.batch import HistoryProgress
 from projections.stores.delta.history.sweep import HistorySweep
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def transaction(table: DeltaTable, name: str) -> int:
     return table.transaction_version(name) or 0
 
 
-def marks_of(states: DeltaTable) -> Marks:
+def progress_of(states: DeltaTable) -> HistoryProgress:
     """Returns the progress of a history's states."""
     sweeps = sweeps_of(states)
-    return Marks(
+    return HistoryProgress(
         max([transaction(states, VERSION_MARK), *(sweep.version for sweep in sweeps)]),
         max([transaction(states, AT_MARK), *(sweep.at_us for sweep in sweeps)]),
         transaction(states, COMMIT_MARK),

@@ -18,7 +18,7 @@ from headwater.platform.doctor import half_added_source
 from headwater.project import scaffold
 from headwater.project.added_text import NOTE, adding, joined, undo, unfinished
 from headwater.project.project import open_project
-from headwater.project.survey import Wanted, survey
+from headwater.project.survey import TableSelection, survey
 from projections.definition.views import Store
 from tests.fix_services import fresh_database
 
@@ -203,9 +203,9 @@ def test_large_tables_go_to_the_warehouse_and_not_to_a_disk_that_they_would_fill
         stores = [
             {choice.table.name: len(choice.to) for choice in found.choices}
             for found in (
-                survey(connection, database, "s", Wanted(), 2**40),
-                survey(connection, database, "s", Wanted(), 500_000),
-                survey(connection, database, "s", Wanted(tables=("large",)), 500_000),
+                survey(connection, database, "s", TableSelection(), 2**40),
+                survey(connection, database, "s", TableSelection(), 500_000),
+                survey(connection, database, "s", TableSelection(tables=("large",)), 500_000),
             )
         ]
 

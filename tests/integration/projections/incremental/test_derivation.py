@@ -79,7 +79,7 @@ def keep(
     after = frames(spark, world.rows())
     if changes:
         # what the view takes over from an input that changes alone is enough to keep it by
-        way = view.alone(next(iter(changes))) if len(changes) == 1 else view
+        way = view.for_changes_of(next(iter(changes))) if len(changes) == 1 else view
         changed = frames(spark, changes)
         known = {name: rows.toArrow() for name, rows in changed.items()}
         nearby = near(way, keyed(way).by, dict.fromkeys(TABLES, ("id",)), known)
@@ -295,7 +295,7 @@ def test_what_a_view_takes_over_from_an_input_is_known(
     assert isinstance(view.strategy, Keyed)
     assert own == {name: dict(each.columns) for name, each in view.strategy.own.items()}
     for name, columns in own.items():
-        alone = view.alone(name).strategy
+        alone = view.for_changes_of(name).strategy
         assert isinstance(alone, Keyed)
         assert (tuple(columns), [frozenset()]) == (
             alone.by,

@@ -109,7 +109,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         watching = readers(spec.config, view)
         for reader in watching.values():
             reader.start()
-        with registry.alone(connection, spec.config.source, view):
+        with registry.version_lock(connection, spec.config.source, view):
             for number in range(ROUNDS):
                 target = held if number % 2 == 0 else first
                 if number == 5:
@@ -131,7 +131,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
             reader.join(30)
         assert {name: [] for name in watching} == {name: r.wrong for name, r in watching.items()}
         assert all(reader.seen > ROUNDS for reader in watching.values())
-        with registry.alone(connection, spec.config.source, view):
+        with registry.version_lock(connection, spec.config.source, view):
             with pytest.raises(VersionUnknownError):
                 rebuild.drop(
                     connection, spec.config, rebuild.numbered(connection, spec.config, view, 2)
@@ -164,7 +164,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         found = compared(connection, spec.config, first, held)
         assert not found.same
         assert {"orders": 2} == dict(found.unexplained.by_column)
-        with registry.alone(connection, spec.config.source, view):
+        with registry.version_lock(connection, spec.config.source, view):
             rebuild.drop(connection, spec.config, held)
         assert not (spec.config.addresses.tables / held.physical_name).exists()
 
@@ -175,10 +175,10 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         assert (3, VersionState.BUILDING) == (broken.number, broken.state)
         with (
             pytest.raises(VersionBehindError),
-            registry.alone(connection, spec.config.source, view),
+            registry.version_lock(connection, spec.config.source, view),
         ):
             rebuild.chosen(connection, spec.config, view, None, (VersionState.HELD,))
-        with registry.alone(connection, spec.config.source, view):
+        with registry.version_lock(connection, spec.config.source, view):
             rebuild.drop(connection, spec.config, broken)
 
         most = declared(tmp_path, spec.config.source).derived[f"{spec.config.source}_most"]
@@ -190,7 +190,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
 
 
 def built(connection: Any, spec: JobSpec, view: DerivedView) -> ViewVersion:
-    with registry.alone(connection, spec.config.source, view.name):
+    with registry.version_lock(connection, spec.config.source, view.name):
         planned = derived_rebuild.plan_rebuild(connection, spec, view)
         version = rebuild.begin(connection, spec.config, view, planned, 0)
         rebuild.join(connection, spec.config, version)

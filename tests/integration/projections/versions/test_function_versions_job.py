@@ -129,7 +129,7 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
             difference = compared(connection, job, one, held)
             assert difference.same, difference
             assert {"column total": 1} == difference.explained
-            with registry.alone(connection, spec.config.source, view):
+            with registry.version_lock(connection, spec.config.source, view):
                 switched(connection, spec.config, held)
                 assert [*columns(job, view)][-1] == "total"
                 job.kill()
@@ -142,7 +142,10 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
         ended(watching)
     assert [] == job.catch_up()
     equal(job)
-    with connected(spec.config) as connection, registry.alone(connection, spec.config.source, view):
+    with (
+        connected(spec.config) as connection,
+        registry.version_lock(connection, spec.config.source, view),
+    ):
         rebuild.drop(connection, spec.config, rebuild.numbered(connection, spec.config, view, 1))
     assert {f"{digest_in(second.text)}.py"} == {
         file.name for file in spec.config.functions.iterdir()
@@ -187,7 +190,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
             built(connection, job, raising)
         assert "TypeError" in str(refused.value.detail)
         assert "HW-P151" == code(job, view)
-        with registry.alone(connection, source, view):
+        with registry.version_lock(connection, source, view):
             rebuild.drop(
                 connection, job.spec.config, rebuild.numbered(connection, job.spec.config, view, 2)
             )
@@ -195,7 +198,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
         # readers come to the new one without the old one
         held = built(connection, job, found.derived[view])
         assert f"{view}.v3" == held.physical_name
-        with registry.alone(connection, source, view):
+        with registry.version_lock(connection, source, view):
             switched(connection, job.spec.config, held)
     goes_on(job, database)
     aside.replace(lost)
@@ -227,7 +230,7 @@ def started(job: ViewJob, found: Any) -> dict[str, str]:
 
 def built(connection: Any, job: ViewJob, view: DerivedView) -> ViewVersion:
     spec = job.spec
-    with registry.alone(connection, spec.config.source, view.name):
+    with registry.version_lock(connection, spec.config.source, view.name):
         planned = derived_rebuild.plan_rebuild(connection, spec, view)
         version = rebuild.begin(connection, spec.config, view, planned, 0)
         rebuild.join(connection, spec.config, version)

@@ -137,7 +137,7 @@ def test_views_are_rebuilt_beside_the_old_ones_from_the_log_once_their_table_has
         # the old one follows where it is if somebody says so, and readers can go back to it
         _resumed(connection, spec.config, job, people)
         first = _first(connection, spec.config, people)
-        with registry.alone(connection, spec.config.source, people.name):
+        with registry.version_lock(connection, spec.config.source, people.name):
             switched(connection, spec.config, first)
         assert {"first": "new", "score": 7}.items() <= _row(reader, 3).items()
     assert 0 == job.stop()
@@ -163,7 +163,7 @@ def _compared(
 def _past(connection: Connection, spec: JobSpec, past: MirrorView) -> None:
     """The history has what the log has from before the change, in the columns of now."""
     held = built(connection, spec, past)
-    with registry.alone(connection, spec.config.source, past.name):
+    with registry.version_lock(connection, spec.config.source, past.name):
         switched(connection, spec.config, held)
     found = sql.run(
         f"SELECT id, score, level, first, is_current FROM {past.name}"  # noqa: S608  # of ours

@@ -319,7 +319,7 @@ def test_the_job_finishes_what_nobody_is_at(places: Places, database: str) -> No
         registry.note_switching(places.connection, source, places.version(name, 2).physical_name)
     with (
         psycopg.connect(database, autocommit=True) as somebody,
-        registry.alone(somebody, source, other),
+        registry.version_lock(somebody, source, other),
     ):
         cutover.resume(places.connection, places.spec.config)
 

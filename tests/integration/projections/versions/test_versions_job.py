@@ -152,8 +152,8 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         watching = readers(spec.config, name)
         for reader in watching.values():
             reader.start()
-        with registry.alone(connection, source, name), connected(spec.config) as other:
-            with pytest.raises(VersionBusyError), registry.alone(other, source, name):
+        with registry.version_lock(connection, source, name), connected(spec.config) as other:
+            with pytest.raises(VersionBusyError), registry.version_lock(other, source, name):
                 pass
             for number in range(ROUNDS):
                 target = held if number % 2 == 0 else first
@@ -178,7 +178,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         writer.join(30)
         assert [] == job.catch_up()
 
-        with registry.alone(connection, source, name):
+        with registry.version_lock(connection, source, name):
             current = rebuild.numbered(connection, spec.config, name, 2)
             with pytest.raises(VersionUnknownError):
                 rebuild.drop(connection, spec.config, current)
@@ -223,7 +223,7 @@ def _begun(connection: Any, config: JobConfig, target: ViewVersion) -> None:
     """A switch whose process dies after the first store; the next command does the rest."""
     registry.note_switching(connection, config.source, target.physical_name)
     with (
-        store_lock.alone(connection, config.source, [Store.SEARCH]),
+        store_lock.exclusive(connection, config.source, [Store.SEARCH]),
         closing(routing.version_pointer(Store.SEARCH, config)) as sink,
     ):
         sink.activate(routing.plan_of_name(target.physical_name, target.declared().to))

@@ -31,7 +31,7 @@ def there(database: str, stays: threading.Event) -> Iterator[None]:
     at_it = threading.Event()
 
     def hold() -> None:
-        with connected(database) as connection, registry.alone(connection, "shop", "orders"):
+        with connected(database) as connection, registry.version_lock(connection, "shop", "orders"):
             at_it.set()
             stays.wait(30)
 
@@ -53,7 +53,7 @@ def test_who_comes_second_waits_for_somebody_who_goes(database: str) -> None:
     stays = threading.Event()
     with there(database, stays), connected(database) as connection:
         threading.Timer(0.5, stays.set).start()
-        with registry.alone(connection, "shop", "orders", wait_s=20):
+        with registry.version_lock(connection, "shop", "orders", wait_s=20):
             had = connection.execute(HAD)
 
             assert (1,) == had.fetchone()
@@ -63,15 +63,15 @@ def test_who_comes_second_waits_for_somebody_who_goes(database: str) -> None:
 def test_who_comes_second_is_refused_once_somebody_stays(database: str) -> None:
     stays = threading.Event()
     with there(database, stays), connected(database) as connection:
-        with registry.alone(connection, "shop", "customers"):
+        with registry.version_lock(connection, "shop", "customers"):
             began = time.monotonic()
             with (
                 pytest.raises(VersionBusyError) as refused,
-                registry.alone(connection, "shop", "orders", wait_s=0.3),
+                registry.version_lock(connection, "shop", "orders", wait_s=0.3),
             ):
                 pass
             assert 0.3 <= time.monotonic() - began < 5
         assert "HW-P131" == refused.value.code
         stays.set()
-        with registry.alone(connection, "shop", "orders", wait_s=20):
+        with registry.version_lock(connection, "shop", "orders", wait_s=20):
             pass  # the connection is of use, and what it was refused it can have

@@ -99,7 +99,7 @@ class Project:
     def withdraw(self, view: str) -> list[int]:
         with (
             connected(self.spec.config) as connection,
-            registry.alone(connection, self.source, self.name(view)),
+            registry.version_lock(connection, self.source, self.name(view)),
         ):
             gone = retire.withdraw(connection, self.spec, self.name(view))
         return [each.number for each in gone]
@@ -168,7 +168,7 @@ def test_a_view_goes_from_every_store_and_can_be_declared_again(
     wanted = next(v for v in project.spec.views if v.name == project.name("orders"))
     with connected(spec.config) as connection:
         held = built(connection, spec, wanted)
-        with registry.alone(connection, spec.config.source, wanted.name):
+        with registry.version_lock(connection, spec.config.source, wanted.name):
             switched(connection, spec.config, held)
 
     with pytest.raises(VersionError, match="made from view") as refused:

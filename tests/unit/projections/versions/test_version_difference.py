@@ -110,7 +110,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
         )
 
     monkeypatch.setattr(compare, "open_sink", opened)
-    monkeypatch.setattr(store_lock, "alone", lambda *_: nullcontext())
+    monkeypatch.setattr(store_lock, "exclusive", lambda *_: nullcontext())
     return found
 
 
