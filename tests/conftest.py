@@ -13,12 +13,3 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = sorted(f"tests.{plugin.stem}" for plugin in Path(__file__).parent.glob("fix_*.py"))
 pytest.register_assert_rewrite(*pytest_plugins)  # before one of them imports another
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Counts lines in unit tests only, and not in properties: that doubles their time."""
-    unit = Path(__file__).with_name("unit")
-    for item in items:
-        properties = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-        if properties or not item.path.is_relative_to(unit):
-            item.add_marker(pytest.mark.no_cover)
