@@ -176,9 +176,15 @@ class Project(RunningProject):
             process.wait(30)
 
     @contextmanager
-    def traffic(self) -> Iterator[Traffic]:
-        """Has rows written while the block runs."""
-        writing = Traffic(self.database)
+    def traffic(self, pause_s: float = 1.0) -> Iterator[Traffic]:
+        """Has rows written while the block runs.
+
+        Each write is a batch of the job in every store: more than are needed cost a processor.
+
+        Args:
+            pause_s: Time between two transactions.
+        """
+        writing = Traffic(self.database, pause_s)
         writing.start()
         try:
             yield writing
@@ -191,19 +197,21 @@ class Traffic(threading.Thread):
 
     Attributes:
         written: Transactions that were committed.
+        pause_s: Time between two transactions.
     """
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, pause_s: float) -> None:
         super().__init__(name="traffic", daemon=True)
         self.written = 0
         self._database = database
+        self.pause_s = pause_s
         self._stopped = threading.Event()
         self._error: Exception | None = None
 
     def run(self) -> None:
         try:
             with psycopg.connect(self._database) as connection:
-                while not self._stopped.wait(0.1):
+                while not self._stopped.wait(self.pause_s):
                     self._write(connection, self.written + 1)
                     connection.commit()
                     self.written += 1
