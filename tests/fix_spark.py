@@ -28,6 +28,7 @@ from projections.verification.verify import verify
 from projections.versions import derived as versions_derived
 from projections.versions import registry
 from tests.programs.job_process import JobProcess
+from tests.support.warm_jvm import WarmJvm
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -76,16 +77,21 @@ class ViewJob:
 
     Attributes:
         spec: The job.
+        jvm: The JVM that it uses if that is free; None if it starts its own.
         process: It, while it runs.
     """
 
     spec: JobSpec
+    jvm: WarmJvm | None = None
     process: JobProcess | None = None
     seen: list[psutil.Process] = field(default_factory=list)
+    _warm: bool = False
 
     def start(self) -> None:
         """Starts the job; it has its own log beside its data."""
-        self.process = JobProcess(self.spec)
+        address = None if self.jvm is None else self.jvm.take(self.spec.config)
+        self._warm = address is not None
+        self.process = JobProcess(self.spec, address)
 
     def catch_up(self, timeout_s: float = 480) -> list[ViewReport]:
         """Waits until all that is committed now is applied; returns the views that differ."""
@@ -176,13 +182,24 @@ class ViewJob:
         self.seen = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         self.process.wait()
+        if self._warm and self.jvm is not None:
+            self.jvm.discard()
+        self._warm = False
 
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 120) -> int:
         """Ends the job and returns its exit code."""
         assert self.process is not None
         self.seen = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(number)
-        return self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s)
+        self.give_back()
+        return code
+
+    def give_back(self) -> None:
+        """Leaves the JVM to another job; this one has ended."""
+        if self._warm and self.jvm is not None:
+            self.jvm.give_back()
+        self._warm = False
 
     def orphans(self, timeout_s: float = 30) -> list[psutil.Process]:
         """What is left of the job's processes after its end, JVM and workers."""
@@ -197,11 +214,22 @@ def _stacks() -> Iterator[str]:
         yield f"\nthread {number}: {' > '.join(places)}"
 
 
+@pytest.fixture(scope="session")
+def warm_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
+    """The JVM of the jobs that are not killed, one after the other."""
+    jvm = WarmJvm(tmp_path_factory.mktemp("jvm") / "jvm.log")
+    yield jvm
+    jvm.discard()
+
+
 @pytest.fixture
 def view_job(
-    tmp_path: Path, kafka_bootstrap: str, search_url: str, cache_url: str
+    tmp_path: Path, kafka_bootstrap: str, search_url: str, cache_url: str, warm_jvm: WarmJvm
 ) -> Iterator[Callable[..., ViewJob]]:
-    """Makes the job that keeps the given views, or mirrors all captured tables everywhere."""
+    """Makes the job that keeps the given views, or mirrors all captured tables everywhere.
+
+    A job that a test kills starts a JVM of its own.
+    """
     from cdc.postgres import catalog
 
     jobs: list[ViewJob] = []
@@ -210,6 +238,8 @@ def view_job(
         captured: Captured,
         to: tuple[str, ...] = tuple(Store),
         views: Sequence[View] | None = None,
+        *,
+        own_jvm: bool = False,
         **settings: Any,
     ) -> ViewJob:
         name = captured.spec.name
@@ -238,13 +268,14 @@ def view_job(
             views=tuple(view for view in wanted if isinstance(view, MirrorView)),
             **settings,
         )
-        jobs.append(ViewJob(spec))
+        jobs.append(ViewJob(spec, None if own_jvm else warm_jvm))
         return jobs[-1]
 
     yield make
     for job in jobs:
         if job.process is not None and job.process.poll() is None:
             job.kill()
+        job.give_back()
         for left in job.orphans(10):  # a test that failed may have left them stopped
             with suppress(psutil.NoSuchProcess):
                 left.kill()

@@ -40,7 +40,7 @@ def job(
 ) -> ViewJob:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
-    return view_job(capture("public.counters", "public.events"))
+    return view_job(capture("public.counters", "public.events"), own_jvm=True)
 
 
 def test_a_driver_killed_while_it_writes_loses_and_doubles_nothing(job: ViewJob) -> None:
@@ -139,7 +139,7 @@ def test_a_store_that_is_gone_holds_back_only_itself(
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
     captured = capture("public.counters")
-    job = view_job(captured, search_url="http://127.0.0.1:9")
+    job = view_job(captured, search_url="http://127.0.0.1:9", own_jvm=True)
 
     job.start()
     job.wait(lambda said: (said["queries"].get("search") or {}).get("error") is not None)

@@ -80,7 +80,7 @@ def test_a_rebuilt_view_equals_the_live_one_whatever_is_killed(
     workload = Workload(database, Random(f"writes {run_seed}"), logged=logged)  # noqa: S311
     workload.begin()
     captured = capture("things")
-    job = view_job(captured, views=declared(captured.spec.name))
+    job = view_job(captured, views=declared(captured.spec.name), own_jvm=True)
     workload.read = partial(_ask, captured, job)
     with told(run_seed, job), connected(job.spec.config) as connection, reading(captured):
         assert {} == registry.register(connection, job.spec.config.source, job.spec.views)

@@ -8,25 +8,35 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Mapping
+    from typing import Any
 
+    from pyspark.sql import SparkSession
+
+    from projections.common.driver_lock import DriverToken
     from projections.planning.job_spec import JobSpec
 
 
 class JobProcess:
     """Runs a job; what it prints goes to `job.log` in its home.
 
+    Args:
+        spec: The job.
+        jvm: Variables that name the JVM to use; without them the job starts its own.
+
     Attributes:
         pid: Its number.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, jvm: Mapping[str, str] | None = None) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["projections.job.driver"])
         spec.config.home.mkdir(parents=True, exist_ok=True)
-        self._process = context.Process(target=_run, args=(spec, {**os.environ}))
+        self._process = context.Process(target=_run, args=(spec, {**os.environ, **(jvm or {})}))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -64,4 +74,22 @@ def _run(spec: JobSpec, environment: dict[str, str]) -> None:
         os.dup2(log, stream)
     from projections.job import driver
 
-    sys.exit(driver.run(spec))
+    sys.exit(_run_in_turn(spec) if "PYSPARK_GATEWAY_PORT" in environment else driver.run(spec))
+
+
+def _run_in_turn(spec: JobSpec) -> int:
+    """Runs a job in a JVM that goes on, and releases the lock that otherwise ends with the JVM."""
+    from projections.job import driver
+    from projections.job.spark.session import hold
+
+    locks: list[Any] = []
+
+    def held(session: SparkSession, driver_token: DriverToken) -> Any:
+        locks.append(hold(session, driver_token))
+        return locks[-1]
+
+    with patch.object(driver, "hold", held):
+        code = driver.run(spec)
+    for lock in locks:
+        lock.close()
+    return code

@@ -121,7 +121,7 @@ def shop(
     enough = threading.Event()
     reading = threading.Thread(target=reader.keep_reading, args=(captured.spec, enough))
     reading.start()
-    yield Shop(captured, view_job(captured), tmp_path)
+    yield Shop(captured, view_job(captured, own_jvm=True), tmp_path)
     enough.set()
     reading.join()
 

@@ -192,7 +192,7 @@ def job(
     (module.parent / "document.sql").write_text(DOCUMENT)
     declared = load(module)
     views = list(declared.views.values())
-    return view_job(captured, views=views, derived=tuple(declared.derived.values()))
+    return view_job(captured, views=views, derived=tuple(declared.derived.values()), own_jvm=True)
 
 
 def test_derived_views_equal_their_queries_at_the_source_whatever_happens(job: ViewJob) -> None:

@@ -66,7 +66,7 @@ def job(
         connection.execute(ITEMS)
     captured = capture("public.items", "public.visits", "public.empty")
     captured.execute(*CHANGES)
-    return view_job(captured)
+    return view_job(captured, own_jvm=True)
 
 
 def test_views_follow_their_source_and_a_verification_finds_what_is_wrong(job: ViewJob) -> None:

@@ -106,7 +106,7 @@ def bank(database: str, capture: Callable[..., Captured]) -> Captured:
 def test_a_reader_of_any_tables_sees_whole_transactions_also_while_drivers_are_killed(
     bank: Captured, view_job: Callable[..., ViewJob]
 ) -> None:
-    job = view_job(bank, to=("table",))
+    job = view_job(bank, to=("table",), own_jvm=True)
     tables, source = job.spec.config.addresses.tables, bank.spec.name
     published, reader = Published(tables, source), Reader(tables, source)
     banks = [Bank(bank.database, seed) for seed in (1, 2)]

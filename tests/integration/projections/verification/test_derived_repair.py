@@ -76,7 +76,7 @@ def job(captured: Captured, view_job: Callable[..., ViewJob], tmp_path: Path) ->
     module.write_text(VIEWS.format(name=captured.spec.name))
     declared = load(module)
     views, derived = list(declared.views.values()), tuple(declared.derived.values())
-    return view_job(captured, views=views, derived=derived)
+    return view_job(captured, views=views, derived=derived, own_jvm=True)
 
 
 def test_damage_of_a_view_made_from_others_is_named_and_repaired_by_the_job(

@@ -81,7 +81,7 @@ def job(
     captured = capture("orders")
     found = declared(tmp_path, captured.spec.name)
     views, derived = tuple(found.views.values()), tuple(found.derived.values())
-    made = view_job(captured, views=views, derived=derived, declared_derived=derived)
+    made = view_job(captured, views=views, derived=derived, declared_derived=derived, own_jvm=True)
     with connected(made.spec.config) as connection:
         assert {} == registry.register(connection, made.spec.config.source, (*views, *derived))
     made.start()

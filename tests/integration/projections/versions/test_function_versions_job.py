@@ -91,7 +91,7 @@ def job(
     captured = capture("orders")
     found = declared(tmp_path, captured.spec.name, FIRST)
     views, derived = tuple(found.views.values()), tuple(found.derived.values())
-    made = view_job(captured, views=views, derived=derived, declared_derived=derived)
+    made = view_job(captured, views=views, derived=derived, declared_derived=derived, own_jvm=True)
     assert {} == started(made, found)
     assert [] == made.catch_up()
     yield made

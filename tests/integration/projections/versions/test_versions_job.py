@@ -86,7 +86,7 @@ def job(
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(TABLES)
     captured = capture("orders")
-    made = view_job(captured, views=[declared(captured.spec.name)])
+    made = view_job(captured, views=[declared(captured.spec.name)], own_jvm=True)
     with connected(made.spec.config) as connection:
         assert {} == registry.register(connection, made.spec.config.source, made.spec.views)
     made.start()
