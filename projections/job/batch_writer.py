@@ -160,12 +160,11 @@ class BatchWriter:
                         self._write_group(published, delivery, runs)
                 else:
                     _take(delivery, runs)
+                    self._quarantine(delivery)
         except ViewHaltedError as error:
             if delivery.halted is not None:
                 quarantine_table.halt(self.ledger, delivery.halted, error)
             raise
-        if delivery.waiting or delivery.truncated:
-            self._quarantine(delivery)
         return delivery.counts
 
     def _quarantine(self, delivery: TaskApplier) -> None:
@@ -175,6 +174,8 @@ class BatchWriter:
             ViewOverfullError: A mirror was paused; without it the batch can be written again.
             QuarantineError: The records cannot be stored.
         """
+        if not delivery.waiting and not delivery.truncated:
+            return
         try:
             quarantine_table.write(self.ledger, self.store, delivery.waiting, delivery.truncated)
         except QuarantineFullError as error:
@@ -196,7 +197,8 @@ class BatchWriter:
         """Writes up to a boundary, and publishes the tables at that boundary.
 
         Later records wait for the next batch, and are stored before this batch counts as done. A
-        process that is killed meanwhile has published only versions that exist.
+        process that is killed meanwhile has published only versions that exist, and finds the
+        records that waited before: they are forgotten once they are in the tables or in quarantine.
         """
         topics = frozenset(topic for plan in self.plans for topic in plan.topics)
         carried = published.beyond()
@@ -209,17 +211,24 @@ class BatchWriter:
                     self.reach.epoch, division.boundary, versions, complete=not self.derives
                 )
         if sum(len(records) for _, records in division.beyond) <= _WAITING_MAX:
+            self._quarantine(delivery)
             published.keep_beyond(division.settled, division.beyond)
             return
         # so many are a backlog: they are written at once, and the next boundary is at their end
-        published.keep_beyond(division.ahead)
+        published.keep_beyond(division.ahead, carried.waiting)
         _take(delivery, division.beyond)
+        self._quarantine(delivery)
+        published.keep_beyond(division.ahead)
 
     def _table_versions(self, views: Mapping[str, int], boundary: int) -> dict[str, int]:
-        sink = self._sink()
-        assert isinstance(sink, WarehouseSink)  # noqa: S101  # tells the type checker
+        sink = self._warehouse()
         whole = {view for view, since in views.items() if since <= boundary}
         return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
+
+    def _warehouse(self) -> WarehouseSink:
+        sink = self._sink()
+        assert isinstance(sink, WarehouseSink)  # noqa: S101  # tells the type checker
+        return sink
 
     def _sink(self) -> Sink:
         opened = (self.store, self.addresses) in _sinks
