@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -77,6 +78,11 @@ class ViewCount:
     changes: Applied = field(default_factory=Applied)
     lags_us: list[int] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
+
+    def add_lags(self, committed_at_us: Iterable[int]) -> None:
+        """Adds the time from commit to now of changes that were written; 0 is no commit time."""
+        now_us = time.time_ns() // 1000
+        self.lags_us += [now_us - at_us for at_us in committed_at_us if at_us]
 
 
 class TaskOutcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -284,8 +283,7 @@ class ViewDelivery:
         count.changes += applied
         if (inspection := self._task.inspection(self._plan)) is not None:
             count.failed = inspection.failed
-        now_us = time.time_ns() // 1000
-        count.lags_us += [now_us - c.committed_at_us for c in changes if c.committed_at_us]
+        count.add_lags(change.committed_at_us for change in changes)
 
 
 def _not_accepted(failure: RecordFailure) -> bool:

@@ -27,6 +27,7 @@ from projections.errors import (
     ViewHaltedError,
     ViewOverfullError,
 )
+from projections.job.backlog_writer import BacklogWriter
 from projections.job.spark.shared_folder import SharedFolder
 from projections.planning.job_spec import writing
 from projections.publishing.batch_fence import BatchFence
@@ -79,6 +80,11 @@ _CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.SEARCH: 20_000, Store.C
 
 _WAITING_MAX: Final = 20_000
 """Records that wait for a later boundary; more are a backlog."""
+
+LARGE_RECORDS: Final = 100_000
+LARGE_BYTES: Final = 128 << 20
+"""A batch of the tables with more records, or more bytes in their values, is not held in memory as
+a whole; see `BacklogWriter`."""
 
 # The garbage collector runs after this many new objects, by default 700; a batch creates many times
 # as many, all in use and without cycles.
@@ -157,7 +163,7 @@ class BatchWriter:
                 if self.store is Store.TABLE and not self.beside:
                     published = Published(self.addresses.tables, self.ledger.source)
                     with BatchFence(published.folder).taken(self.turn):
-                        self._write_group(published, delivery, runs)
+                        self._write_tables(published, delivery, runs)
                 else:
                     _take(delivery, runs)
                     self._quarantine(delivery)
@@ -190,6 +196,18 @@ class BatchWriter:
             )
             quarantine_table.halt(self.ledger, error.view, paused)
             raise paused from None
+
+    def _write_tables(
+        self, published: Published, delivery: TaskApplier, runs: Iterable[Run]
+    ) -> None:
+        first, rest = _first(runs)
+        if rest is None:
+            self._write_group(published, delivery, first)
+            return
+        backlog = BacklogWriter(self.plans, self.held, delivery, published, self._warehouse)
+        backlog.write(chain(_drained(first), rest))
+        self._quarantine(delivery)
+        backlog.settle()
 
     def _write_group(
         self, published: Published, delivery: TaskApplier, runs: Iterable[Run]
@@ -243,6 +261,26 @@ def process_sink(store: Store, addresses: StoreAddresses) -> Sink:
     if place not in _sinks:
         _sinks[place] = open_sink(*place)
     return _sinks[place]
+
+
+def _first(runs: Iterable[Run]) -> tuple[list[Run], Iterator[Run] | None]:
+    """Returns all runs of a batch and None, or the first runs of a large one and the others."""
+    first: list[Run] = []
+    records, size_bytes, remaining = 0, 0, iter(runs)
+    for topic, run in remaining:
+        first.append((topic, run))
+        records += len(run)
+        size_bytes += sum(len(record[1]) for record in run if record[1] is not None)
+        if records > LARGE_RECORDS or size_bytes > LARGE_BYTES:
+            return first, remaining
+    return first, None
+
+
+def _drained(runs: list[Run]) -> Iterator[Run]:
+    """Yields runs, each of which is freed when its successor is asked for."""
+    runs.reverse()
+    while runs:
+        yield runs.pop()
 
 
 def _take(delivery: TaskApplier, runs: Iterable[Run]) -> None:

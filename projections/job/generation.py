@@ -21,6 +21,7 @@ from projections.errors import ProjectionError
 from projections.job import data_loss
 from projections.job.active_plans import ActivePlans
 from projections.job.backlog import QueryBacklog
+from projections.job.batch_writer import LARGE_RECORDS
 from projections.job.initial_load import load_new
 from projections.job.query_supervisor import SupervisedQuery
 from projections.job.spark.session import session_of_batches
@@ -182,7 +183,9 @@ class Generation:
             )
 
     def _add(self, name: str, start: Callable[[], Any]) -> None:
-        backlog = QueryBacklog(pace(self.spec, name).offsets_max)
+        # a batch of the tables is larger than that only if there is a backlog
+        usual = LARGE_RECORDS if name == Store.TABLE else pace(self.spec, name).offsets_max
+        backlog = QueryBacklog(usual)
         progress = self._progress.setdefault(str(name), QueryProgress(backlog=backlog))
         self.queries[str(name)] = SupervisedQuery(
             str(name), start, progress, lambda: self._loss(name)

@@ -94,11 +94,12 @@ class BatchContext:
 
 
 # A batch costs about 0.2 s of a core whatever it holds, so each store gets one no more often than
-# its freshness needs; a batch of the tables costs about as much again for every few of them.
+# its freshness needs; a batch of the tables costs about as much again for every few of them. Each
+# merge of a table reads and writes the files of the changed keys, so a backlog is taken in few.
 _PACES: Final[dict[str, TriggerPace]] = {
     Store.CACHE: TriggerPace(500, 40_000),
     Store.SEARCH: TriggerPace(1_000, 60_000),
-    Store.TABLE: TriggerPace(750, 100_000),
+    Store.TABLE: TriggerPace(750, 500_000),
 }
 _ARCHIVE_OFFSETS_MAX: Final = 200_000
 _TABLES_MS: Final = 250

@@ -160,6 +160,34 @@ def divide(
     )
 
 
+def with_applied(
+    ahead: UnpublishedProgress, epoch: int, after_commit: int, read_lsn: int, *, applied: bool
+) -> UnpublishedProgress:
+    """Returns the progress once records are applied as they come, without a boundary.
+
+    Of any cut of a batch, the last result is what `divide` returns for all of it without a reach.
+
+    Args:
+        ahead: The progress before.
+        epoch: Incarnation of the source for the records.
+        after_commit: Greatest commit before one of their transactions; -1 if all are snapshot rows.
+        read_lsn: Greatest position of a snapshot row; 0 if there is none.
+        applied: Whether they are applied; others only contribute commits.
+    """
+    if epoch < ahead.epoch:
+        return ahead
+    if epoch > ahead.epoch:
+        ahead = UnpublishedProgress(epoch)  # every table is read again
+    known = replace(ahead, commit=max(ahead.commit, after_commit))
+    if not applied:
+        return known
+    return replace(
+        known,
+        after_commit=max(known.after_commit, after_commit),
+        read_lsn=max(known.read_lsn, read_lsn),
+    )
+
+
 def _boundary(
     reached: int | None, known: int, ahead: UnpublishedProgress, *, whole: bool
 ) -> int | None:

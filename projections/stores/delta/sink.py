@@ -68,6 +68,14 @@ class WarehouseSink:
             refuse_torn(self._root, plan.name, every=True)
             raise
 
+    def apply_rows(self, plan: ViewPlan, rows: pa.Table, deletes: pa.Table) -> Applied:
+        """Writes rows and deletes of a view without a history; see `TableSink.apply_rows`."""
+        try:
+            return self._latest.apply_rows(plan, rows, deletes)
+        except SinkUnavailableError:
+            refuse_torn(self._root, plan.name, every=True)
+            raise
+
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks keys up; see `Sink.versions`."""
         return self._of(plan).versions(plan, changes)

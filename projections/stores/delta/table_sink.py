@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from msgspec import structs
@@ -91,6 +93,19 @@ class TableSink(ViewTables):
     def apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         """Writes changes in at most two commits; see `Sink.apply`."""
         return self._committed(plan, lambda: self._apply(plan, changes)) if changes else Applied()
+
+    def apply_rows(self, plan: ViewPlan, rows: pa.Table, deletes: pa.Table) -> Applied:
+        """Writes changes that are in columns already, as `apply` does.
+
+        Args:
+            plan: A view with a key, and without the times of changes.
+            rows: Rows, as a table of `table_schema`.
+            deletes: Deletes, as a table of `deletes_schema`; at most one row or delete of each key.
+
+        Raises:
+            SinkUnavailableError: The table cannot be read or written; any part may have been.
+        """
+        return self._committed(plan, lambda: self._write_rows(plan, rows, deletes))
 
     def versions(self, plan: ViewPlan, changes: Sequence[RowChange]) -> list[int]:
         """Looks the keys up in both tables; see `Sink.versions`."""
@@ -206,6 +221,23 @@ class TableSink(ViewTables):
         stale = max(0, len(changes) - written - remembered - len(refused))
         return Applied(written, remembered, stale, tuple(refused), size)
 
+    def _write_rows(self, plan: ViewPlan, rows: pa.Table, deletes: pa.Table) -> Applied:
+        given, floor = rows.num_rows + deletes.num_rows, self._number(plan, FLOOR)
+        loaded = self._number(plan, LOADED)
+        rows, deletes = (
+            each.filter(
+                pc.and_(
+                    pc.greater_equal(each[VERSION_COLUMN], floor),
+                    pc.not_equal(each[VERSION_COLUMN], loaded),
+                )
+            )
+            for each in (rows, deletes)
+        )
+        gone = deletes if deletes.num_rows else None
+        remembered = 0 if gone is None else self._remember(plan, gone)
+        written, size = self._merge(plan, self._without_deleted(plan, rows), gone)
+        return Applied(written, remembered, max(0, given - written - remembered), (), size)
+
     def _write_latest(
         self, plan: ViewPlan, upserts: Sequence[RowChange], deletes: Sequence[RowChange]
     ) -> tuple[int, int, int]:
@@ -304,8 +336,17 @@ class TableSink(ViewTables):
         deleted = self._deleted_versions(plan, rows)
         if not deleted:
             return rows
-        keys = zip(keys_of(plan, rows), rows[VERSION_COLUMN].to_pylist(), strict=True)
-        return rows.filter(pa.array([deleted.get(key, 0) < version for key, version in keys]))
+        first = rows[plan.keys[0]]
+        known = pa.array([key[0] for key in deleted], first.type)
+        # nearly all rows have a key that was never deleted
+        suspect = pc.is_in(first, value_set=known)
+        candidates = rows.filter(suspect)
+        keys = zip(keys_of(plan, candidates), candidates[VERSION_COLUMN].to_pylist(), strict=True)
+        stays = np.ones(rows.num_rows, np.bool_)
+        stays[np.flatnonzero(suspect.to_numpy())] = [
+            deleted.get(key, 0) < version for key, version in keys
+        ]
+        return rows.filter(pa.array(stays))
 
     def _merge(self, plan: ViewPlan, rows: pa.Table, gone: pa.Table | None) -> tuple[int, int]:
         """Upserts rows and removes deleted ones; returns rows written and bytes merged."""

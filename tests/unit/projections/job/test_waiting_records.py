@@ -36,9 +36,11 @@ def config(tmp_path: Path) -> JobConfig:
     return made
 
 
+@pytest.mark.parametrize("records_max", [1, 1000])
 def test_records_that_waited_are_not_lost_if_the_batch_that_takes_them_fails(
-    config: JobConfig, monkeypatch: pytest.MonkeyPatch
+    config: JobConfig, records_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(batch_writer, "LARGE_RECORDS", records_max)
     monkeypatch.setattr(batch_writer, "_WAITING_MAX", 1)
     tables = config.addresses.tables
     WarehouseSink(tables).prepare(OF_TABLE)
