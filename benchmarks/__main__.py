@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks import (
     append,
+    backlog,
     cache_sink,
     catch_up,
     decode,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS: Final[dict[str, Callable[[bool], Report]]] = {
     "append": append.run,
+    "backlog": backlog.run,
     "cache_sink": cache_sink.run,
     "catch_up": catch_up.run,
     "decode": decode.run,

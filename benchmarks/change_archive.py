@@ -72,7 +72,7 @@ class ChangeArchive:
     def expected(self) -> pa.Table:
         """The rows that a mirror has at the end, by rising key."""
         keys = np.flatnonzero(self.last >= 0)
-        return _rows(keys, self.last[keys])
+        return rows_of(keys, self.last[keys])
 
 
 def make(
@@ -123,7 +123,7 @@ def _deleted_before(key: NDArray[np.int64], deleted: NDArray[np.bool_]) -> NDArr
     return found
 
 
-def _rows(key: NDArray[np.int64], number: NDArray[np.int64]) -> pa.Table:
+def rows_of(key: NDArray[np.int64], number: NDArray[np.int64]) -> pa.Table:
     """Rows as changes of some numbers leave them."""
     cents = pc.utf8_lpad(_text(number % 100), 2, "0")
     price = _joined(_text(number // 100), ".", cents)
@@ -148,7 +148,7 @@ def _records(
     created: NDArray[np.bool_],
     first_offset: int,
 ) -> pa.Table:
-    rows = _rows(key, number)
+    rows = rows_of(key, number)
     first_of = number - number % _ROWS_PER_TRANSACTION
     lsn = _FIRST_LSN + 128 * number
     commit = np.where(first_of > 0, _FIRST_LSN + 128 * first_of - 64, 0)

@@ -59,7 +59,7 @@ _MIB: Final = 1 << 20
 
 
 @dataclass(slots=True)
-class _Side:
+class Side:
     """What one side took; each figure of every round."""
 
     seconds: list[float] = field(default_factory=list)
@@ -97,7 +97,7 @@ def run(quick: bool) -> Report:
     return Report("rebuild_spark", right and same, (*figures, by_cpu))
 
 
-def _figures(metric: str, changes: int, sides: dict[str, _Side]) -> tuple[Measure, ...]:
+def _figures(metric: str, changes: int, sides: dict[str, Side]) -> tuple[Measure, ...]:
     ours, today = sides["spark"], sides["replay"]
     return (
         rate(
@@ -123,15 +123,15 @@ def _session(place: Path) -> SparkSession:
 
 def _measured(
     made: ChangeArchive, place: Path, session: SparkSession, plan: ViewPlan
-) -> tuple[dict[str, _Side], bool]:
-    sides = {name: _Side() for name in _ORDER}
+) -> tuple[dict[str, Side], bool]:
+    sides = {name: Side() for name in _ORDER}
     expected, right = made.expected(), True
     names = [plan.name, f"{plan.name}.deleted" if plan.history is None else f"{plan.name}.changes"]
     kept: list[pa.Table] | None = None
     for name in _ORDER:
         side, root = sides[name], place / "tables"
         shutil.rmtree(root, ignore_errors=True)
-        with _watched(side, tasks=name == "spark"):
+        with watched(side, tasks=name == "spark"):
             filled(made, root, session if name == "spark" else None, plan)
         found = [rows_of(root / each) for each in names]
         rows = found[0] if plan.history is None else found[0].filter(found[0]["is_current"])
@@ -163,7 +163,7 @@ def rows_of(table: Path) -> pa.Table:
 
 
 @contextmanager
-def _watched(side: _Side, *, tasks: bool) -> Iterator[None]:
+def watched(side: Side, *, tasks: bool) -> Iterator[None]:
     """Adds what a round takes: of the memory that this process has before, nothing counts.
 
     That of JVM and workers counts as a whole for the side that has them, `tasks`.
