@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 PERIOD_S = 0.03
+_COMPARED_S = 400.0
 
 
 class Reader(threading.Thread):
@@ -97,7 +98,7 @@ def _seen(connection: psycopg.Connection[Any], config: JobConfig) -> list[str]:
 
 
 def compared(
-    connection: Any, config: JobConfig, *given: Any, still: bool = False, deadline_s: float = 400
+    connection: Any, config: JobConfig, *given: Any, still: bool = False
 ) -> VersionDifference:
     def difference() -> VersionDifference | VersionBehindError:
         try:
@@ -108,7 +109,7 @@ def compared(
     found = wait_until(
         difference,
         accept=lambda answer: not isinstance(answer, VersionBehindError),
-        timeout_s=deadline_s,
+        timeout_s=_COMPARED_S,
     )
     if isinstance(found, VersionBehindError):  # only the type needs that
         raise found

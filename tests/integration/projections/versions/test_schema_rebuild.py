@@ -16,7 +16,7 @@ from projections.planning import binding
 from projections.planning.impact import predict
 from projections.planning.schema_policy import SchemaOutcome
 from projections.stores.valkey.reader import CacheReader
-from projections.versions import cutover, rebuild, registry
+from projections.versions import compare, cutover, rebuild, registry
 from tests.fix_capture import reading
 from tests.support.version_steps import built, compared, connected, switched
 from tests.waiting import LONG_S, wait_until
@@ -157,7 +157,7 @@ def _compared(
     assert found.same
     assert found.stands_since is not None
     with pytest.raises(VersionBehindError):
-        compared(connection, config, old, new, change, deadline_s=1)
+        compare.compare_versions(connection, config, old, new, change)
 
 
 def _past(connection: Connection, spec: JobSpec, past: MirrorView) -> None:
