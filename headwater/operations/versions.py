@@ -302,7 +302,7 @@ class Versions:
             spec = self._spec()
             versions_cutover.finish(connection, spec.config, name)
             version = rebuild.numbered(connection, spec.config, name, number)
-            rebuild.drop(connection, spec.config, version)
+            retire.drop(connection, spec.config, version)
             return version
 
     def withdraw(self, name: str) -> tuple[ViewVersion, ...]:

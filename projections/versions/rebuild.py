@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import CdcError
-from cdc.postgres import session, table_size
+from cdc.postgres import table_size
 from projections.archive import coverage
 from projections.archive.event_compatibility import refuse_unread
-from projections.common import store_lock
 from projections.common.fault import Fault
 from projections.definition.views import tables_of
 from projections.errors import (
@@ -34,12 +32,11 @@ from projections.errors import (
 from projections.publishing import positions
 from projections.stores.capacity import store_capacities
 from projections.versions import fill_from_archive, function_store, registry, routing
-from projections.versions.bulk_requests import BulkRequests
-from projections.versions.fill import bind, prepare, whole_reads
+from projections.versions.fill import prepare, whole_reads
 from projections.versions.fill_way import way_planned
 from projections.versions.handover import HandoverProgress
 from projections.versions.rate_estimate import rate_of
-from projections.versions.version import KEPT, VersionState
+from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -286,8 +283,7 @@ def build(
     """
     try:
         if not version.derived:
-            plan = bind(connection, spec, version)
-            prepare(spec.config, plan)
+            plan = prepare(connection, spec, version)
             if planned.source != "source":
                 fill_from_archive.fill(
                     connection, spec, version, plan, filling, changes=planned.changes
@@ -406,40 +402,6 @@ def chosen(
     return version
 
 
-def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
-    """Removes an inactive version from every store, with all its state.
-
-    Raises:
-        VersionUnknownError: It is active, or may be.
-        SinkError: A store cannot be reached; repeat the command.
-    """
-    own = registry.of_view(connection, config.source, version.view)
-    if any(each.switching for each in own):  # any may be active in a silent store
-        raise VersionUnknownError(
-            f"readers of view {version.view} are on their way to another version",
-            hint="the job moves them: headwater view list --versions; then retry",
-        )
-    if version.state is VersionState.CURRENT:
-        raise VersionUnknownError(
-            f"version {version.number} of view {version.view} is the active one",
-            hint="headwater view cutover or rollback moves them to another one first",
-        )
-    stores = routing.stores_of(version)
-    turns = {store_lock.of_derived(store) for store in stores} if version.derived else stores
-    # the job checks this before its next batch and then writes no more to it
-    before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
-    registry.move(connection, config.source, version.physical_name, VersionState.DROPPED, before)
-    plan = routing.plan_of_name(version.physical_name, stores)
-    with store_lock.exclusive(connection, config.source, turns):
-        pass  # the batch that was writing to it has finished
-    for store in sorted(stores):
-        with closing(routing.version_pointer(store, config)) as sink:
-            sink.drop(plan)
-    BulkRequests(config).forget(version.physical_name)
-    registry.forget(connection, config.source, version.physical_name)
-    function_store.tidy(connection, config.functions, shared=config.shares_home)
-
-
 def _same(version: ViewVersion, view: AnyView) -> bool:
     return registry.made_for([replace(version, state=VersionState.HELD)], view) is not None
 
@@ -454,20 +416,6 @@ def numbered(connection: Connection, config: JobConfig, view: str, number: int) 
         if (each.view, each.number) == (view, number):
             return each
     raise VersionUnknownError(f"view {view} has no version {number}")
-
-
-def size_bytes(config: JobConfig, version: ViewVersion | None) -> int:
-    """Returns the approximate size of a version; other stores use about as much.
-
-    That is the size of its Delta table; without one, the size of its source table.
-    """
-    parquet = parquet_bytes(config, version)
-    if parquet or version is None or version.derived:
-        return parquet
-    with session.connect(config.source_dsn) as connection:
-        return table_size.of_tables(
-            connection, tables_of(cast("View", version.declared()))
-        ).size_bytes
 
 
 def parquet_bytes(config: JobConfig, version: ViewVersion | None) -> int:

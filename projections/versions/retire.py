@@ -1,4 +1,4 @@
-"""Retirement: removes a view that is no longer declared from every store, with all its versions.
+"""Retirement: removes an inactive version, or a view that is no longer declared, from every store.
 
 The job does not maintain undeclared views and leaves them as they are: only a person can decide
 that their rows are no longer needed. Readers lose the view's name first; then its versions go one
@@ -19,15 +19,50 @@ from projections.publishing import other_sources
 from projections.versions import derived as versions_derived
 from projections.versions import function_store, registry, routing
 from projections.versions.bulk_requests import BulkRequests
-from projections.versions.version import VersionState
+from projections.versions.version import KEPT, VersionState
 
 if TYPE_CHECKING:
     import psycopg
 
+    from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.versions.version import ViewVersion
 
     Connection = psycopg.Connection[Any]
+
+
+def drop(connection: Connection, config: JobConfig, version: ViewVersion) -> None:
+    """Removes an inactive version from every store, with all its state.
+
+    Raises:
+        VersionUnknownError: It is active, or may be.
+        SinkError: A store cannot be reached; repeat the command.
+    """
+    own = registry.of_view(connection, config.source, version.view)
+    if any(each.switching for each in own):  # any may be active in a silent store
+        raise VersionUnknownError(
+            f"readers of view {version.view} are on their way to another version",
+            hint="the job moves them: headwater view list --versions; then retry",
+        )
+    if version.state is VersionState.CURRENT:
+        raise VersionUnknownError(
+            f"version {version.number} of view {version.view} is the active one",
+            hint="headwater view cutover or rollback moves them to another one first",
+        )
+    stores = routing.stores_of(version)
+    turns = {store_lock.of_derived(store) for store in stores} if version.derived else stores
+    # the job checks this before its next batch and then writes no more to it
+    before = [*(KEPT - {VersionState.CURRENT}), VersionState.BUILDING, VersionState.DROPPED]
+    registry.move(connection, config.source, version.physical_name, VersionState.DROPPED, before)
+    plan = routing.plan_of_name(version.physical_name, stores)
+    with store_lock.exclusive(connection, config.source, turns):
+        pass  # the batch that was writing to it has finished
+    for store in sorted(stores):
+        with closing(routing.version_pointer(store, config)) as sink:
+            sink.drop(plan)
+    BulkRequests(config).forget(version.physical_name)
+    registry.forget(connection, config.source, version.physical_name)
+    function_store.tidy(connection, config.functions, shared=config.shares_home)
 
 
 def withdraw(connection: Connection, spec: JobSpec, view: str) -> tuple[ViewVersion, ...]:

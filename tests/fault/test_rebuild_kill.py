@@ -24,8 +24,8 @@ from cdc.table import TableName
 from projections.changes import sweeps
 from projections.definition.views import HistoryColumns, MirrorView, Store
 from projections.job import backfill
+from projections.planning.binding import bind
 from projections.stores.factory import open_sink
-from projections.versions import fill as versions_fill
 from projections.versions import rebuild, registry
 from projections.versions.version import VersionState
 from tests.fix_capture import reading
@@ -58,7 +58,7 @@ pytestmark = [
 ]
 
 THINGS = TableName("public", "things")
-STEPS_MAX = {"mirror": 16, "history": 60}
+STEPS_MAX = {"mirror": 18, "history": 60}
 """Of a rebuild of this workload, about how many steps it has; see `rebuild_workload.STEPS`."""
 
 
@@ -198,7 +198,8 @@ def _ask(captured: Captured, job: ViewJob) -> None:
 def _difference(connection: Connection, spec: JobSpec, view: View) -> list[object]:
     """What the command would say of both versions, at one boundary."""
     first, second = registry.of_view(connection, spec.config.source, view.name)
-    plans = [versions_fill.bind(connection, spec, each) for each in (first, second)]
+    views = [each.declared(spec.views) for each in (first, second)]
+    plans = [bind(connection, spec.config.source, [each]).plans[0] for each in views]
     change = registry.changed(connection, first, registry.defined(second))
     found = compared(connection, spec.config, *plans, change)
     return [] if found.same else [found]

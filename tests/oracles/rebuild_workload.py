@@ -22,7 +22,7 @@ from projections.stores.delta.history import sink as history_sink
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.opensearch.sink import SearchSink
 from projections.stores.valkey.sink import CacheSink
-from projections.versions import fill, rebuild, registry
+from projections.versions import fill, fill_from_archive, rebuild, registry
 from projections.versions.fill import FillOptions
 from projections.versions.version import VersionState
 from tests.support.version_steps import connected
@@ -288,7 +288,8 @@ def in_short(big: str) -> str:
 
 
 STEPS: tuple[tuple[Any, str], ...] = (
-    *((rebuild, name) for name in ("bind", "prepare", "join")),
+    *((rebuild, name) for name in ("prepare", "join")),
+    (fill, "open_sink"),
     *((registry, name) for name in ("add", "note_replayed", "move")),
     (sweeps, "note"),
     (quarantine_table, "write"),
@@ -306,8 +307,8 @@ HALVED = frozenset({CacheSink, SearchSink})
 def build(spec: JobSpec, view: View, step: int | None) -> None:
     """Fills a version of a view and has the job take it over; ends the process amid that step."""
     replay.PART_RECORDS = 150  # type: ignore[misc]
-    fill.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
-    fill.FEW, fill.SOON_S = 0, 0.0  # type: ignore[misc]  # whatever came meanwhile is a lap
+    fill_from_archive.AT_ONCE = dict.fromkeys(Store, 40)  # type: ignore[misc]
+    fill_from_archive.FEW, fill_from_archive.SOON_S = 0, 0.0  # type: ignore[misc]  # whatever came meanwhile is a lap
     if step is not None:
         left = [step]
         for owner, name in STEPS:

@@ -16,7 +16,7 @@ from projections.errors import (
     VersionUnknownError,
 )
 from projections.job.batch.verify_derived import verify_derived
-from projections.versions import cutover, derived_rebuild, rebuild, registry
+from projections.versions import cutover, derived_rebuild, rebuild, registry, retire
 from projections.versions import derived as versions_derived
 from projections.versions.version import VersionState
 from tests.support.order_writes import readers, writing
@@ -133,12 +133,10 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         assert all(reader.seen > ROUNDS for reader in watching.values())
         with registry.version_lock(connection, spec.config.source, view):
             with pytest.raises(VersionUnknownError):
-                rebuild.drop(
+                retire.drop(
                     connection, spec.config, rebuild.numbered(connection, spec.config, view, 2)
                 )
-            rebuild.drop(
-                connection, spec.config, rebuild.numbered(connection, spec.config, view, 1)
-            )
+            retire.drop(connection, spec.config, rebuild.numbered(connection, spec.config, view, 1))
     assert not (spec.config.addresses.tables / view).exists()
     # the log is of the job that was started last: once each, in both
     assert begun == (spec.config.home / "job.log").read_text().count("query runs")
@@ -165,7 +163,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         assert not found.same
         assert {"orders": 2} == dict(found.unexplained.by_column)
         with registry.version_lock(connection, spec.config.source, view):
-            rebuild.drop(connection, spec.config, held)
+            retire.drop(connection, spec.config, held)
         assert not (spec.config.addresses.tables / held.physical_name).exists()
 
         unfit = declared(tmp_path, spec.config.source, "count(nothing) AS orders, 1 AS latest")
@@ -179,7 +177,7 @@ def test_a_changed_query_is_told_apart_and_one_that_does_not_fit_is_refused(
         ):
             rebuild.chosen(connection, spec.config, view, None, (VersionState.HELD,))
         with registry.version_lock(connection, spec.config.source, view):
-            rebuild.drop(connection, spec.config, broken)
+            retire.drop(connection, spec.config, broken)
 
         most = declared(tmp_path, spec.config.source).derived[f"{spec.config.source}_most"]
         circle = replace(fewer, inputs=(*fewer.inputs, most.name))

@@ -21,6 +21,7 @@ from projections.versions import (
     function_store,
     rebuild,
     registry,
+    retire,
 )
 from projections.versions import derived as versions_derived
 from projections.versions.version import VersionState
@@ -146,7 +147,7 @@ def test_a_changed_function_is_a_version_beside_the_one_that_was_there(
         connected(spec.config) as connection,
         registry.version_lock(connection, spec.config.source, view),
     ):
-        rebuild.drop(connection, spec.config, rebuild.numbered(connection, spec.config, view, 1))
+        retire.drop(connection, spec.config, rebuild.numbered(connection, spec.config, view, 1))
     assert {f"{digest_in(second.text)}.py"} == {
         file.name for file in spec.config.functions.iterdir()
     }
@@ -191,7 +192,7 @@ def test_a_function_that_is_lost_or_raises_is_that_versions_trouble_alone(
         assert "TypeError" in str(refused.value.detail)
         assert "HW-P151" == code(job, view)
         with registry.version_lock(connection, source, view):
-            rebuild.drop(
+            retire.drop(
                 connection, job.spec.config, rebuild.numbered(connection, job.spec.config, view, 2)
             )
 

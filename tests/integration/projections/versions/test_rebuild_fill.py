@@ -82,8 +82,7 @@ class Place:
     def fill(self, version: ViewVersion, changes: int = 0) -> FillProgress:
         """Fills it, or goes on with it, as a process of its own would."""
         found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
-        plan = versions_fill.bind(self.connection, self.spec, version)
-        versions_fill.prepare(self.spec.config, plan)
+        plan = versions_fill.prepare(self.connection, self.spec, version)
         filling = FillOptions(waits=self.told.append)
         fill_from_archive.fill(self.connection, self.spec, found, plan, filling, changes=changes)
         found = rebuild.numbered(self.connection, self.spec.config, version.view, version.number)
@@ -92,7 +91,7 @@ class Place:
         return found.replayed
 
     def rows(self, version: ViewVersion) -> dict[Any, Any]:
-        plan = versions_fill.bind(self.connection, self.spec, version)
+        plan = versions_fill.prepare(self.connection, self.spec, version)
         with closing(
             CacheSink(self.spec.config.cache_url, self.spec.config.addresses.cache_prefix)
         ) as sink:
@@ -115,7 +114,7 @@ def place(
         cache_url=cache_url,
     )
     spec = JobSpec(config, views=(cached(source),))
-    monkeypatch.setattr(versions_fill, "FEW", 1)
+    monkeypatch.setattr(fill_from_archive, "FEW", 1)
     topics.ensure(kafka_bootstrap, [TopicSpec(ORDERS.topic(source))])
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE orders (id int PRIMARY KEY, status text)")
@@ -161,16 +160,16 @@ def test_a_lap_follows_a_change_of_the_table_that_its_records_come_after(
     place.write(*orders(0, 5))
     version = place.begin(on_schema_change=SchemaPolicy.EVOLVE)
     place.fill(version)
-    left = versions_fill.left
+    left = fill_from_archive.records_left
 
     def changed(*given: Any) -> int:
         """The table changes, and rows of its new shape come, once the replay is done."""
         place.connection.execute("ALTER TABLE orders ADD COLUMN note text")
         place.write({"id": 1, "status": "paid", "note": "n"}, {"id": 7, "status": "", "note": "m"})
-        monkeypatch.setattr(versions_fill, "left", left)
+        monkeypatch.setattr(fill_from_archive, "records_left", left)
         return left(*given)
 
-    monkeypatch.setattr(versions_fill, "left", changed)
+    monkeypatch.setattr(fill_from_archive, "records_left", changed)
 
     assert 1 == place.fill(version).rounds
     rows = place.rows(version)

@@ -206,13 +206,12 @@ def goes_on(
     for figure in ("records", "seconds", "share"):
         assert getattr(noted, figure) == getattr(found, figure)
     assert all(found.ends[place] > end for place, end in noted.ends.items())
-    plan = versions_fill.bind(connection, spec, version)
-    assert versions_fill.left(spec.config, plan, found) < BURST / 3
+    plan = versions_fill.prepare(connection, spec, version)
+    assert fill_from_archive.records_left(spec.config, plan, found) < BURST / 3
 
 
 def fill(connection: Connection, spec: JobSpec, version: ViewVersion, filling: FillOptions) -> None:
-    plan = versions_fill.bind(connection, spec, version)
-    versions_fill.prepare(spec.config, plan)
+    plan = versions_fill.prepare(connection, spec, version)
     fill_from_archive.fill(connection, spec, now(connection, spec.config, version), plan, filling)
 
 

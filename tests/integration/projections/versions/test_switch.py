@@ -31,7 +31,7 @@ from projections.publishing import positions
 from projections.publishing.published_versions import Published
 from projections.stores.opensearch.client import SearchEngine
 from projections.stores.opensearch.sink import index_name
-from projections.versions import cutover, rebuild, registry, routing
+from projections.versions import cutover, rebuild, registry, retire, routing
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def test_a_switch_that_a_store_refuses_amid_it_is_finished_later(
     assert {Store.TABLE: [2], Store.SEARCH: [1], Store.CACHE: [2]} == places.shown(view)
     assert ["orders.v2"] == places.moving()
     with pytest.raises(VersionUnknownError, match="on their way"):
-        rebuild.drop(places.connection, places.spec.config, places.version(view, 2))
+        retire.drop(places.connection, places.spec.config, places.version(view, 2))
 
     moved(places, other, 2)  # it waits for nobody
     assert everywhere(2) == places.shown(other)

@@ -22,7 +22,7 @@ from projections.job import backfill
 from projections.planning.binding import bind
 from projections.stores.opensearch.searcher import Searcher
 from projections.stores.valkey.reader import CacheReader
-from projections.versions import cutover, handover, rebuild, registry, routing
+from projections.versions import cutover, handover, rebuild, registry, retire, routing
 from projections.versions.version import VersionState
 from tests.support.version_steps import Reader, built, compared, connected, filled, switched
 from tests.waiting import LONG_S, wait_until
@@ -181,10 +181,8 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         with registry.version_lock(connection, source, name):
             current = rebuild.numbered(connection, spec.config, name, 2)
             with pytest.raises(VersionUnknownError):
-                rebuild.drop(connection, spec.config, current)
-            rebuild.drop(
-                connection, spec.config, rebuild.numbered(connection, spec.config, name, 1)
-            )
+                retire.drop(connection, spec.config, current)
+            retire.drop(connection, spec.config, rebuild.numbered(connection, spec.config, name, 1))
             with pytest.raises(VersionUnknownError):
                 rebuild.chosen(connection, spec.config, name, None, (VersionState.FORMER,))
         assert not (spec.config.addresses.tables / name).exists()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from projections.versions import fill
-from projections.versions.fill import FEW, SOON_S, CatchUpRounds
+from projections.versions import fill_from_archive
+from projections.versions.fill_from_archive import FEW, SOON_S, CatchUpRounds
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(fill, "time", made)
+    monkeypatch.setattr(fill_from_archive, "time", made)
     return made
 
 
