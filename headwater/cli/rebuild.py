@@ -82,14 +82,15 @@ def rebuild(
     """
     versions = opened(options, name)
     origin: Origin = "source" if from_source else "archive"
-    planned = versions.plan(name, origin, share=share)
-    if not as_json or only_plan:
-        show_plan(planned, as_json=as_json)
     if only_plan:
+        show_plan(versions.plan(name, origin, share=share), as_json=as_json)
         return
-    os.nice(_NICENESS)
-    with _filling(name, share, as_json=as_json) as filling:
-        version = versions.rebuild(name, origin, filling, held_too=cutover is not None)
+    with versions.planned_rebuild(name, origin, share=share) as planned:
+        if not as_json:
+            show_plan(planned.plan, as_json=False)
+        os.nice(_NICENESS)
+        with _filling(name, share, as_json=as_json) as filling:
+            version = planned.run(filling, held_too=cutover is not None)
     if cutover is None:
         _print_held(version, as_json=as_json)
     else:

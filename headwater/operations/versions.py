@@ -28,7 +28,7 @@ from projections.versions import (
     registry,
     retire,
 )
-from projections.versions.fill import FillOptions
+from projections.versions.rebuild import PlannedRebuild
 from projections.versions.version import VersionState
 
 if TYPE_CHECKING:
@@ -112,74 +112,36 @@ class Versions:
         """
         view, spec = self._view(name), self._spec()
         with self._connected() as connection:
-            planned = self._planned(connection, spec, view, origin, share)
-            then = dependents.of_plan(connection, spec, view)
-        return replace(planned, stand_still=_stand_still(spec.config, then))
+            return _planned(connection, spec, view, origin, share)
 
-    def rebuild(
-        self,
-        name: str,
-        origin: Origin = "archive",
-        filling: FillOptions | None = None,
-        *,
-        held_too: bool = False,
-    ) -> ViewVersion:
-        """Builds another version of a view by its present definition, or continues with one.
+    @contextmanager
+    def planned_rebuild(
+        self, name: str, origin: Origin = "archive", *, share: float = 1.0
+    ) -> Iterator[PlannedRebuild]:
+        """Plans a rebuild of a view by its present definition, and yields it to be run.
+
+        No other command changes the view's versions until the block ends, so the plan holds. A
+        block that does not run it changes nothing.
 
         Args:
             name: The view.
-            origin: Where the rows come from.
-            filling: How the archive fills it, and what pauses it.
-            held_too: Also accept a version that is built and held already.
-
-        Returns:
-            The version, which the job holds.
+            origin: What it is filled from.
+            share: Of the time, how much a replay takes at most, above 0 to 1.
 
         Raises:
-            UsageError: No view of that name can be rebuilt.
-            ArchiveIncompleteError: The archive does not go back to the first change.
-            RebuildRefusedError: It cannot be rebuilt, or not like that.
-            RebuildStoppedError: It was paused, or the job does not run: repeating the command
-                continues it.
+            UsageError: See `plan`, as for the other errors of a plan.
             VersionBusyError: Another command holds the view's versions.
         """
-        view, filling = self._view(name), filling or FillOptions()
-        spec = self._spec()
-        spare = self._platform.project.settings.disk_free_min_mib * _MIB
+        view, spec = self._view(name), self._spec()
+        spare_bytes = self._platform.project.settings.disk_free_min_mib * _MIB
         with (
             self._connected() as connection,
             registry.version_lock(connection, self._source, name),
         ):
             # no other command can, while this one holds the view
             versions_cutover.finish(connection, spec.config, name)
-            planned = self._planned(connection, spec, view, origin, filling.share)
-            version = rebuild.begin(
-                connection, spec.config, view, planned, spare, held_too=held_too
-            )
-            if version.state is VersionState.BUILDING:
-                rebuild.build(connection, spec, version, planned, filling)
-            return rebuild.await_held(
-                connection,
-                spec.config,
-                version,
-                stopped=filling.stopped.is_set,
-                running=self._platform.job_runs,
-                report=filling.waits,
-            )
-
-    @staticmethod
-    def _planned(
-        connection: Connection, spec: JobSpec, view: AnyView, origin: Origin, share: float
-    ) -> RebuildPlan:
-        if not isinstance(view, DerivedView):
-            return rebuild.plan_rebuild(connection, spec, view, origin, share)
-        if origin == "source":
-            raise UsageError(
-                f"view {view.name} is a derived view, and has no table to be read",
-                detail="it reads " + ", ".join(view.inputs),
-                hint=f"headwater view rebuild {view.name} computes it from these",
-            )
-        return derived_rebuild.plan_rebuild(connection, spec, view)
+            plan = _planned(connection, spec, view, origin, share)
+            yield PlannedRebuild(connection, spec, view, plan, spare_bytes, self._platform.job_runs)
 
     def compare(self, name: str, number: int | None = None) -> VersionDifference:
         """Compares a version with the one that readers see, at one position.
@@ -418,3 +380,20 @@ def _stand_still(config: JobConfig, then: Dependents) -> dict[str, str]:
     from projections.job.batch.check_dependents import stand_still  # noqa: PLC0415  # loads Spark
 
     return stand_still(config, then)
+
+
+def _planned(
+    connection: Connection, spec: JobSpec, view: AnyView, origin: Origin, share: float
+) -> RebuildPlan:
+    if not isinstance(view, DerivedView):
+        plan = rebuild.plan_rebuild(connection, spec, view, origin, share)
+    elif origin == "archive":
+        plan = derived_rebuild.plan_rebuild(connection, spec, view)
+    else:
+        raise UsageError(
+            f"view {view.name} is a derived view, and has no table to be read",
+            detail="it reads " + ", ".join(view.inputs),
+            hint=f"headwater view rebuild {view.name} computes it from these",
+        )
+    then = dependents.of_plan(connection, spec, view)
+    return replace(plan, stand_still=_stand_still(spec.config, then))

@@ -1,10 +1,11 @@
 """Rebuild: fills another version of a view, which the job then maintains beside the active one.
 
-The command replays the archive into physical names that no reader uses, in its own process, while
-the job continues. Records that the archive receives meanwhile are replayed in catch-up rounds. The
-job then adopts the version (`handover`): it reads the remaining records from the topics and keeps
-the version up to date. Every write is guarded by its row's version, so an interrupted step can be
-repeated without effect.
+The command plans and runs a rebuild under the lock of the view's versions, so it carries out the
+plan that it shows. It replays the archive into physical names that no reader uses, in its own
+process, while the job continues. Records that the archive receives meanwhile are replayed in
+catch-up rounds. The job then adopts the version (`handover`): it reads the remaining records from
+the topics and keeps the version up to date. Every write is guarded by its row's version, so an
+interrupted step can be repeated without effect.
 """
 
 from __future__ import annotations
@@ -104,6 +105,55 @@ class RebuildPlan:
     known_by: str = ""
     stores: Mapping[str, StoreCapacity] = field(default_factory=dict)
     filled_by: FillWay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRebuild:
+    """A rebuild that is planned and not begun.
+
+    Attributes:
+        connection: To the source; it holds the lock of the view's versions.
+        spec: The job.
+        view: The view as it is declared now.
+        plan: The plan.
+        spare_bytes: Disk space that must stay free.
+        job_runs: Returns whether the job runs.
+    """
+
+    connection: Connection
+    spec: JobSpec
+    view: AnyView
+    plan: RebuildPlan
+    spare_bytes: int
+    job_runs: Callable[[], bool]
+
+    def run(self, filling: FillOptions, *, held_too: bool = False) -> ViewVersion:
+        """Builds a version by the plan, or continues with one, until the job holds it.
+
+        Args:
+            filling: How the archive fills it, and what pauses it.
+            held_too: Also accept a version that is built and held already.
+
+        Raises:
+            ArchiveIncompleteError: The archive does not go back to the first change.
+            RebuildRefusedError: It cannot be rebuilt, or not like that.
+            RebuildStoppedError: It was paused, or the job does not run: another run continues it.
+            SinkError: A store refuses everything or cannot be reached.
+        """
+        connection, config = self.connection, self.spec.config
+        version = begin(
+            connection, config, self.view, self.plan, self.spare_bytes, held_too=held_too
+        )
+        if version.state is VersionState.BUILDING:
+            build(connection, self.spec, version, self.plan, filling)
+        return await_held(
+            connection,
+            config,
+            version,
+            stopped=filling.stopped.is_set,
+            running=self.job_runs,
+            report=filling.waits,
+        )
 
 
 def plan_rebuild(

@@ -65,14 +65,14 @@ def declare(shell: Shell, said: str) -> None:
     (shell.folder / "by_status.sql").write_text(BY_STATUS)
 
 
-def begun(shell: Shell, *words: str) -> subprocess.Popen[bytes]:
+def begun(shell: Shell, *words: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_")}
     return subprocess.Popen(
         [sys.executable, "-m", "headwater", *words],
         cwd=shell.folder,
         env=environment,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=stderr,
     )
 
 
@@ -88,16 +88,6 @@ def begun_with(database: str) -> list[int]:
     )
     with psycopg.connect(database) as connection:
         return [number for (number,) in connection.execute(query)]
-
-
-def at_work(database: str) -> bool:
-    """Whether somebody is at the versions of a view; who looks by a command is in their way."""
-    with psycopg.connect(database) as connection:
-        found = connection.execute(
-            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted"
-            " AND classid = (hashtext('headwater.view_versions')::bigint & 4294967295)::oid"
-        ).fetchone()
-    return found is not None
 
 
 def stable(shell: Shell) -> Any:
@@ -124,10 +114,13 @@ def test_a_changed_definition_is_planned_built_compared_shown_and_taken_back(
     killed.wait(30)
     assert [(1, "current"), (2, "building")] == versions(shell)
     assert "HW-P133" in shell("view", "cutover", "orders", code=1).stderr
-    paused = begun(shell, "view", "rebuild", "orders", "--share", "0.0001")
-    wait_until(lambda: at_work(database), timeout_s=LONG_S)
+    words = ("view", "rebuild", "orders", "--share", "0.0001")
+    paused = begun(shell, *words, stderr=subprocess.PIPE)
+    assert paused.stderr is not None
+    assert any(line.startswith(b"followed by") for line in paused.stderr), "it has planned"
     paused.send_signal(signal.SIGINT)
-    assert 130 == paused.wait(60)
+    paused.communicate(timeout=60)
+    assert 130 == paused.returncode
     built = shell.json("view", "rebuild", "orders", "--share", "1")
     assert (2, "held") == (built["version"], built["state"])
     assert "HW-P136" in shell("view", "rebuild", "orders", code=1).stderr
