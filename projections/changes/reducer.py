@@ -313,7 +313,7 @@ class TopicReducer:
             if self._facts is not None:
                 self._kind = None
                 self._kind = _kind(operation, fields)
-                if _passed_over(self._facts, operation, self._kind):
+                if self._facts.skips(operation, self._kind):
                     return None
             lsn = int(orjson.loads(source["sequence"])[1])
             if lsn >> VERSION_LSN_BITS:
@@ -485,15 +485,6 @@ class TopicReducer:
 def _kind(operation: str, fields: Mapping[str, Any]) -> str | None:
     row = fields["before" if operation == "d" else "after"]
     return row.get("type") if isinstance(row, dict) else None
-
-
-def _passed_over(facts: Facts, operation: str, kind: str | None) -> bool:
-    if operation == "u":
-        return True
-    if operation == "d" and not facts.deletes:
-        return True
-    # a record without a type is checked elsewhere
-    return kind is not None and kind not in facts.types
 
 
 def row_id(version: int, order: int) -> str:

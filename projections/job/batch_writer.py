@@ -277,7 +277,7 @@ def _first(runs: Iterable[Run]) -> tuple[list[Run], Iterator[Run] | None]:
 
 
 def _drained(runs: list[Run]) -> Iterator[Run]:
-    """Yields runs, each of which is freed when its successor is asked for."""
+    """Yields runs, and keeps none that it has yielded."""
     runs.reverse()
     while runs:
         yield runs.pop()

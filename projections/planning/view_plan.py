@@ -57,6 +57,17 @@ class Facts:
     types: frozenset[str]
     deletes: bool
 
+    def skips(self, operation: str, kind: str | None) -> bool:
+        """Returns whether a record is of no event of the views.
+
+        Args:
+            operation: The record's operation.
+            kind: The event's type; None if the record has none, which is checked elsewhere.
+        """
+        if operation == "u" or (operation == "d" and not self.deletes):
+            return True
+        return kind is not None and kind not in self.types
+
 
 @dataclass(frozen=True, slots=True)
 class EventsPlan:

@@ -96,9 +96,7 @@ class DerivedMaintainer:
         if known is None:
             return None
         explanation = known.explain()
-        identities = {
-            view_of(physical_name): columns for physical_name, columns in self.identities.items()
-        }
+        identities = {view_of(name): columns for name, columns in self.identities.items()}
         return replace(
             explanation, near=columns_in_order(known.anchors, explanation.by, identities)
         )
@@ -142,11 +140,7 @@ class DerivedMaintainer:
         epochs = {source: position.epoch for source, position in vector.items()}
         self._origin = Origin(query, wanted, epochs | {_OWN: version.epoch})
         if own is not None and same and self._goes_on(own, self._origin):
-            changed = {
-                physical_name
-                for physical_name in wanted
-                if own.made_from[physical_name] != wanted[physical_name]
-            }
+            changed = {name for name in wanted if own.made_from[name] != wanted[name]}
         else:
             own, changed = None, set(wanted)
         if whole:
@@ -192,10 +186,7 @@ class DerivedMaintainer:
         own: TableVersion | None,
     ) -> None:
         versions = self._reader(wanted)
-        new = {
-            view_of(physical_name): versions.rows(physical_name, at)
-            for physical_name, at in wanted.items()
-        }
+        new = _rows(versions, wanted)
         derivation = self._analysis(versions, new)
         number = number_of(version)
         if own is not None and self._suits(versions, derivation, new):
@@ -203,11 +194,8 @@ class DerivedMaintainer:
                 return
             along = self.view.along
             if isinstance(derivation.strategy, Keyed) or (along is not None and not along.by):
-                physical_names = {
-                    physical_name: (own.made_from[physical_name], wanted[physical_name])
-                    for physical_name in changed
-                }
-                self._affected(versions, derivation, new, physical_names, own, number)
+                between = {name: (own.made_from[name], wanted[name]) for name in changed}
+                self._affected(versions, derivation, new, between, own, number)
                 return
         self._whole(versions, derivation, new, number)
         self._suited = self._form(versions)
@@ -233,11 +221,7 @@ class DerivedMaintainer:
                 keys = touched(extent, changes_of_it, stored())
             else:
                 derivation = self._kept(derivation, set(changes))
-                had = own.made_from
-                old = {
-                    view_of(physical_name): versions.rows(physical_name, had[physical_name])
-                    for physical_name in had
-                }
+                old = _rows(versions, own.made_from)
                 if (nearby := self._near(versions, derivation, own, changed)) is not None:
                     old, read = nearby.of(old), nearby.of(new)
                 affected_rows = affected(derivation, changes, old, read, nearby)
@@ -277,9 +261,9 @@ class DerivedMaintainer:
         if len(few) < len(changed):
             return None
         known = {
-            view_of(physical_name): self.identities[physical_name]
-            for physical_name in own.made_from
-            if physical_name in self.identities
+            view_of(name): self.identities[name]
+            for name in own.made_from
+            if name in self.identities
         }
         return near(derivation, keyed(derivation).by, known, few)
 
@@ -302,10 +286,7 @@ class DerivedMaintainer:
     def _mend(self, version: PublishedVersion, wanted: Mapping[str, int]) -> None:
         """Repairs the table, regardless of its state."""
         versions = self._reader(wanted)
-        new = {
-            view_of(physical_name): versions.rows(physical_name, at)
-            for physical_name, at in wanted.items()
-        }
+        new = _rows(versions, wanted)
         derivation, number = self._analysis(versions, new), number_of(version)
         # a merge treats duplicate rows of a key alike
         if self._doubled(versions):
@@ -422,10 +403,7 @@ class DerivedMaintainer:
         Args:
             versions: Versions by physical name; see `TableVersion.made_from`.
         """
-        new = {
-            view_of(physical_name): self.versions.rows(physical_name, at)
-            for physical_name, at in versions.items()
-        }
+        new = _rows(self.versions, versions)
         return self._analysis(self.versions, new).definition(new)
 
     def expected(self, result: DataFrame) -> DataFrame:
@@ -505,11 +483,14 @@ def inputs_of(definition: Any, there: Iterable[str]) -> set[str]:
     return set(getattr(definition, "inputs", there))
 
 
+def _rows(versions: TableVersions, of_tables: Mapping[str, int]) -> dict[str, DataFrame]:
+    """Returns the rows of tables, given by physical name and version, by view."""
+    return {view_of(name): versions.rows(name, at) for name, at in of_tables.items()}
+
+
 def _between(first: Mapping[str, int], tables: Mapping[str, int], last: Mapping[str, int]) -> bool:
     """Returns whether tables' versions are within the range of two others."""
-    return all(
-        first[physical_name] <= at <= last[physical_name] for physical_name, at in tables.items()
-    )
+    return all(first[name] <= at <= last[name] for name, at in tables.items())
 
 
 def _alike(stored: DataFrame, result: DataFrame) -> bool:

@@ -172,7 +172,7 @@ def test_nobody_is_taken_back_to_a_version_before_one_that_was_dropped(places: P
     with pytest.raises(VersionUnknownError, match="no version that readers saw before"):
         cutover.roll_back(places.connection, places.spec.config, view)
     moved(places, view, 2)
-    places.connection.execute(  # between two switches somebody looks at what they have done
+    places.connection.execute(  # what is there between two switches
         "UPDATE headwater.view_versions SET changed_at = changed_at - interval '1 minute'"
     )
     moved(places, view, 3)
@@ -318,8 +318,8 @@ def test_the_job_finishes_what_nobody_is_at(places: Places, database: str) -> No
     for name in (view, other):
         registry.note_switching(places.connection, source, places.version(name, 2).physical_name)
     with (
-        psycopg.connect(database, autocommit=True) as somebody,
-        registry.version_lock(somebody, source, other),
+        psycopg.connect(database, autocommit=True) as other_connection,
+        registry.version_lock(other_connection, source, other),
     ):
         cutover.resume(places.connection, places.spec.config)
 

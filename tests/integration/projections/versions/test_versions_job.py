@@ -201,7 +201,8 @@ def test_a_job_that_is_killed_while_it_takes_a_version_over_begins_with_that_aga
         version = filled(connection, spec, declared(spec.config.source, left_out=("note",)))
         # nothing is written meanwhile, so no batch tells where the next one begins
         wait_until(lambda: version.physical_name in (backfill.read(file) or {}), timeout_s=LONG_S)
-        assert handover.read(spec.config, version.physical_name)  # whoever waits sees how far it is
+        # a command that waits sees the progress
+        assert handover.read(spec.config, version.physical_name)
         job.kill()
         assert job.orphans() == []
         state = rebuild.numbered(connection, spec.config, name, 2).state

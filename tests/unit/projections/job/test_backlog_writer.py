@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,14 +18,11 @@ from projections.changes.quarantine.table import BEHIND, UNRESOLVED
 from projections.changes.task_outcome import BlockedKeys
 from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.expectations.expectation import expect
-from projections.definition.views import ChangeTime, Store
+from projections.definition.views import ChangeTime
 from projections.job import backlog_writer, batch_writer
 from projections.job.backlog_writer import BacklogWriter
-from projections.job.batch_writer import BatchWriter
 from projections.job.plain_topic import PendingRows, PlainTopic
-from projections.planning.job_config import JobConfig
 from projections.planning.view_plan import HistoryPlan
-from projections.publishing.batch_fence import BatchFence
 from projections.publishing.boundary import UnpublishedProgress, divide
 from projections.publishing.published_versions import Published
 from projections.stores.delta.arrow import decoded_rows
@@ -34,16 +30,16 @@ from projections.stores.delta.sink import WarehouseSink
 from tests.fix_log import PLAN, TABLE, TOPIC, envelope, numbered, orders, sources, topics
 from tests.fix_seeds import examples
 from tests.support.memory_sink import MemorySink
+from tests.support.table_batches import OF_TABLE, config_of_tables, write_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from projections.changes.record import Record
     from projections.changes.task_outcome import UnappliedRecord
+    from projections.planning.job_config import JobConfig
     from projections.publishing.boundary import Run
     from tests.fix_log import Source
-
-OF_TABLE = replace(PLAN, to=frozenset([Store.TABLE]))
 
 
 class Killed(Exception):  # noqa: N818  # no error: ends a batch
@@ -197,9 +193,7 @@ def test_a_view_with_quarantined_keys_is_delivered_record_by_record() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> JobConfig:
-    made = JobConfig.of_tables(PLAN.source, tmp_path, ())
-    made.addresses.tables.mkdir(parents=True)
-    return made
+    return config_of_tables(tmp_path)
 
 
 def test_a_batch_is_large_by_its_bytes_as_well(
@@ -211,19 +205,8 @@ def test_a_batch_is_large_by_its_bytes_as_well(
     row = {"id": 1, "note": "n", "big": "b" * 2000}
     (record,) = numbered([orders(1)[0]._replace(value=envelope("c", 0x2000, row, order=1))])
 
-    _write(config, [record])
+    write_batch(config, [record])
 
     # a small one would have left it waiting for a boundary
     assert [] == Published(tables, PLAN.source).beyond().waiting
     assert [row] == list(WarehouseSink(tables).documents(OF_TABLE))
-
-
-def _write(config: JobConfig, records: Sequence[Record]) -> None:
-    turn = BatchFence(Published(config.addresses.tables, PLAN.source).folder).begin()
-    writer = BatchWriter(Store.TABLE, (OF_TABLE,), config.addresses, config.ledger, turn=turn)
-    columns = {
-        name: [getattr(record, name) for record in records] for name in batch_writer.RECORD_COLUMNS
-    }
-    batch = pa.RecordBatch.from_pydict({"topic": [TOPIC] * len(records), **columns})
-    for _ in writer.write([batch]):
-        pass
