@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -16,6 +15,7 @@ from cdc.errors import CdcError
 from cdc.postgres import captures, session
 from cdc.postgres.check import Check, CheckState
 from cdc.upkeep import remnants
+from foundation.disk import free_bytes
 from headwater.errors import HeadwaterError
 from headwater.project import added_text
 from headwater.runtime import ports
@@ -202,8 +202,7 @@ def _memory() -> Check:
 
 
 def _disk(settings: Settings) -> Check:
-    folder = settings.home if settings.home.exists() else settings.root
-    free = shutil.disk_usage(folder).free / _GIB
+    free = free_bytes(settings.home) / _GIB
     wanted = settings.disk_free_min_mib / 1024
     state = CheckState.OK if free >= wanted else CheckState.FAIL
     hint = None if free >= wanted else "make room, or put --home on another disk"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdc.postgres import address, session
+from foundation.disk import free_bytes
 from headwater.errors import UsageError
 from headwater.project.settings import dotenv
 from headwater.project.spelling import PROJECT_LENGTH_MAX, SOURCE_LENGTH_MAX, identifier, printable
@@ -86,7 +86,7 @@ def drafted(folder: Path, dsn: str, source: str, wanted: TableSelection | None =
     """Looks into a database and chooses what to mirror of it as a source; see `draft`."""
     with session.connect(dsn) as connection:
         kept = address.completed(dsn, connection)
-        found = survey(connection, dsn, source, wanted or TableSelection(), _free_bytes(folder))
+        found = survey(connection, dsn, source, wanted or TableSelection(), free_bytes(folder))
     if not found.choices:
         raise UsageError(
             "the database has no tables", hint=("create a table, or check the database's name")
@@ -140,11 +140,6 @@ def remarks(found: DatabaseSurvey) -> list[str]:
 
 def _files(folder: Path) -> tuple[Path, Path, Path]:
     return folder / "headwater.toml", folder / "views.py", folder / ".env"
-
-
-def _free_bytes(folder: Path) -> int:
-    there = next(each for each in (folder, *folder.resolve().parents) if each.is_dir())
-    return shutil.disk_usage(there).free
 
 
 def _write_new(file: Path, text: str, mode: int = 0o666) -> None:

@@ -6,12 +6,12 @@ rebuild, records the version, and compares it with the active one.
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalake.exceptions import DeltaError
 
+from foundation.disk import free_bytes
 from projections.definition.views import DerivedView, Store, view_of
 from projections.errors import SinkUnavailableError, VersionBehindError
 from projections.incremental.delivery import plan_at
@@ -65,7 +65,7 @@ def plan_rebuild(connection: Connection, spec: JobSpec, view: DerivedView) -> Re
         rows,
         round(rows / _ROWS_PER_S, 1),
         int(rebuild.parquet_bytes(spec.config, current) * DISK_SPARE),
-        shutil.disk_usage(spec.config.home).free,
+        free_bytes(spec.config.addresses.tables),
         rebuild.followers(spec, view),
         known_by=f"{_ROWS_PER_S:,} rows a second are assumed",
         stores=rebuild.stores_capacity(spec.config, view, current),

@@ -10,13 +10,13 @@ interrupted step can be repeated without effect.
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import CdcError
 from cdc.postgres import table_size
+from foundation.disk import free_bytes
 from projections.archive import coverage
 from projections.archive.event_compatibility import refuse_unread
 from projections.common.fault import Fault
@@ -195,7 +195,7 @@ def plan_rebuild(
         changes,
         round(changes / rate.per_s, 1),
         int((parquet_bytes(spec.config, current) or size.size_bytes) * DISK_SPARE),
-        shutil.disk_usage(spec.config.home).free,
+        free_bytes(spec.config.addresses.tables),
         followers(spec, view),
         lacking=lacking,
         instead=None if lacking is None else coverage.instead(view),

@@ -57,7 +57,6 @@ def source(
         connection.execute("CREATE TABLE customers (id int PRIMARY KEY, name text)")
         own_schema.ensure(connection)
         project = open_project(None)
-        project.home.create()
         declarations = project.declarations
         views = [*declarations.views.values(), *declarations.derived.values()]
         registry.register(connection, "shop", views)
