@@ -53,6 +53,7 @@ _FIRST_LSN: Final = 1 << 24
 _COMMITTED_US: Final = 1_780_000_000_000_000
 _DELETED: Final = 0.05
 _FILES: Final = 10
+_FILE_CHANGES: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def make(
     created = (number < keys) | before
     Archive(folder).ends({})  # makes the table
     offset = 0
-    for part in np.array_split(number, _FILES):
+    for part in np.array_split(number, max(_FILES, changes // _FILE_CHANGES)):
         table = _records(key[part], part, deleted[part], created[part], offset)
         offset += table.num_rows
         mark = Transaction(application((TOPIC, 0), "first"), offset)

@@ -170,7 +170,7 @@ class FoldedRows:
             if names not in self._left_out:
                 self._left_out[names] = self.look_up(names)
             live &= ~np.isin(self.numbers, self._left_out[names])
-        return self.numbers[live]
+        return self.numbers if live.all() else self.numbers[live]
 
 
 def with_former(keys: set[str], moved: Mapping[str, set[str]]) -> set[str]:

@@ -227,7 +227,7 @@ class ArchiveSurvey:
         for partition in np.unique(partitions).tolist():
             own = offsets[partitions == partition]
             rising = bool((np.diff(own) > 0).all())
-            survey.samples.setdefault(partition, []).append(own[::SAMPLED_EVERY])
+            survey.samples.setdefault(partition, []).append(own[::SAMPLED_EVERY].copy())
             piece = Piece(number, partition, int(own.min()), int(own.max()), rising, len(own))
             last = next((p for p in reversed(survey.pieces) if p.partition == partition), None)
             if last is not None and last.block == number:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from projections.archive.bulk import BulkFold, Filled
-from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
+from projections.archive.fold_entries import read_folded, read_row_numbers
 from projections.archive.progress import stopped as stopped_error
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
@@ -77,7 +77,7 @@ class JobEngine:
         """Finds the newest record of each key; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share)
         answer = self._answer(work, on_progress, scan.rows)
-        return folded_rows(read_entries(self._files(answer)))
+        return read_folded(self._files(answer))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
         self,
@@ -90,7 +90,7 @@ class JobEngine:
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
-        return row_numbers(read_entries(self._files(self._answer(work, on_progress, 0))))
+        return read_row_numbers(self._files(self._answer(work, on_progress, 0)))
 
     def fill(
         self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, on_progress: OnProgress

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from projections.archive.bulk import BulkFold, Filled
-from projections.archive.fold_entries import folded_rows, read_entries, row_numbers
+from projections.archive.fold_entries import read_folded, read_row_numbers
 from projections.common.fault import Fault
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
@@ -32,6 +32,7 @@ from projections.job.bulk_load import LOADING
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.job.rebuilding.keyed_fill import KeyedFill
+from projections.job.rebuilding.row_numbers import RowNumbers
 from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
 from projections.job.spark.task_files import TaskFiles, disk_full, space_error
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
@@ -118,7 +119,7 @@ class SparkEngine:
         """Finds the newest record of each key; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share)
         with self._folding() as folder:
-            return folded_rows(read_entries(self.entries(work, folder, on_progress)))
+            return read_folded(self.entries(work, folder, on_progress))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
         self,
@@ -132,7 +133,7 @@ class SparkEngine:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
         with self._folding() as folder:
-            return row_numbers(read_entries(self.entries(work, folder, on_progress)))
+            return read_row_numbers(self.entries(work, folder, on_progress))
 
     def entries(self, work: BulkFold, folder: Path, on_progress: OnProgress) -> list[Path]:
         """Folds a topic to files of entries; see `BulkEngine.fold`.
@@ -256,9 +257,9 @@ class SparkEngine:
         on_progress: OnProgress,
     ) -> Filled:
         """Has tasks write files of rows, and commits these; deletes first, as every writer does."""
-        cuts = _cut(scan, part.rows)
-        task = FillRows(scan, plan, part.topic, part.rows, cuts, files, part.held, part.share)
-        results = self._results(task.run, FILLED_DDL, part, cuts, files, on_progress)
+        numbers = RowNumbers.stored(files, part.rows, _cut(scan, part.rows))
+        task = FillRows(scan, plan, part.topic, numbers, files, part.held, part.share)
+        results = self._results(task.run, FILLED_DDL, part, numbers.tasks, files, on_progress)
         on_progress(0)  # raises if the request was withdrawn: nothing is written then
         deletes, rows = (
             [
@@ -280,11 +281,11 @@ class SparkEngine:
         on_progress: OnProgress,
     ) -> Filled:
         """Has tasks deliver rows to search or the cache."""
-        cuts, address = _cut(scan, part.rows), self._delivers_to(plan)
-        task = FillStore(
-            scan, plan, part.topic, part.rows, cuts, files, part.held, address, part.share
-        )
-        return _filled(self._results(task.run, DELIVERED_DDL, part, cuts, files, on_progress))
+        numbers = RowNumbers.stored(files, part.rows, _cut(scan, part.rows))
+        address = self._delivers_to(plan)
+        task = FillStore(scan, plan, part.topic, numbers, files, part.held, address, part.share)
+        results = self._results(task.run, DELIVERED_DDL, part, numbers.tasks, files, on_progress)
+        return _filled(results)
 
     def _delivers_to(self, plan: ViewPlan) -> StoreAddresses:
         if self._addresses is None:
@@ -296,12 +297,11 @@ class SparkEngine:
         run: Any,
         result_ddl: str,
         part: BulkPart,
-        cuts: Sequence[int],
+        pieces: int,
         files: TaskFiles,
         on_progress: OnProgress,
     ) -> pa.Table:
         """Runs tasks to their end, and returns their results."""
-        pieces = len(cuts) - 1
 
         def work() -> pa.Table:
             return self._numbers(pieces, part.share).mapInArrow(run, result_ddl).toArrow()

@@ -20,9 +20,9 @@ from projections.stores.delta.arrow import deletes_schema, table_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from projections.archive.fold import Integers
     from projections.archive.scan import ArchiveScan
     from projections.changes.task_outcome import BlockedKeys
+    from projections.job.rebuilding.row_numbers import RowNumbers
     from projections.job.spark.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 
@@ -49,8 +49,7 @@ class FillRows:
         scan: The archive.
         plan: The view.
         topic: The topic.
-        rows: Numbers of the records, rising.
-        cuts: Where each task begins in them, and where the last one ends.
+        numbers: Numbers of the records.
         files: Where files of rows are written.
         held: Quarantined keys, by view.
         share: Greatest share of its time that the task takes.
@@ -59,8 +58,7 @@ class FillRows:
     scan: ArchiveScan
     plan: ViewPlan
     topic: str
-    rows: Integers
-    cuts: tuple[int, ...]
+    numbers: RowNumbers
     files: TaskFiles
     held: Mapping[str, BlockedKeys]
     share: float = 1.0
@@ -71,7 +69,7 @@ class FillRows:
             yield from self.files.pieces(batches, FILLED, self._piece)
 
     def _piece(self, number: int) -> dict[str, Any]:
-        rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
+        rows = self.numbers.of(number)
         throttle, unwritten = Throttle(self.share), list[int]()
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         counts = [0, 0]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import BlockedKeys
+    from projections.job.rebuilding.row_numbers import RowNumbers
     from projections.job.spark.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
@@ -48,8 +49,7 @@ class FillStore:
         scan: The archive.
         plan: The view, in one store.
         topic: The topic.
-        rows: Numbers of the records, rising.
-        cuts: Where each task begins in them, and where the last one ends.
+        numbers: Numbers of the records.
         files: Where tasks store the results of finished pieces; see `TaskFence`.
         held: Quarantined keys, by view.
         addresses: Address of the store.
@@ -59,8 +59,7 @@ class FillStore:
     scan: ArchiveScan
     plan: ViewPlan
     topic: str
-    rows: Integers
-    cuts: tuple[int, ...]
+    numbers: RowNumbers
     files: TaskFiles
     held: Mapping[str, BlockedKeys]
     addresses: StoreAddresses
@@ -72,7 +71,7 @@ class FillStore:
             yield from self.files.pieces(batches, DELIVERED, partial(self._piece, store))
 
     def _piece(self, store: TaskDelivery, number: int) -> dict[str, Any]:
-        rows = self.rows[self.cuts[number] : self.cuts[number + 1]]
+        rows = self.numbers.of(number)
         throttle, unwritten, applied = Throttle(self.share), list[int](), Applied()
         reader = PlainChanges(self.plan, self.topic, self.held)
         first = 0

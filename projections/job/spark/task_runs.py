@@ -80,9 +80,16 @@ def slots_of(session: SparkSession) -> int:
 
 
 def tasks_at_once(session: SparkSession, share: float = 1.0) -> int:
-    """Returns how many tasks of bulk work may run at once, leaving a slot to live batches."""
-    slots = slots_of(session)
-    return max(1, min(slots - 1, round(slots * share)))
+    """Returns how many tasks of bulk work may run at once, leaving a slot to live batches.
+
+    On a single machine, where slots are no cores, no more than it has of these: each task takes a
+    core, and some 150 MiB.
+    """
+    slots, jvm = slots_of(session), session._jvm  # noqa: SLF001
+    tasks = min(slots - 1, round(slots * share))
+    if jvm is not None and str(session.sparkContext.master).startswith("local"):
+        tasks = min(tasks, jvm.java.lang.Runtime.getRuntime().availableProcessors())
+    return max(1, tasks)
 
 
 def _cancel(context: Any, group: str, under_way: Future[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,12 +12,13 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from projections.archive.fold_entries import ENTRY, folded_rows, read_entries
+from projections.archive.fold_entries import read_folded
 from projections.archive.scan import ArchiveScan
-from projections.archive.survey import RecordFilter
+from projections.archive.survey import SAMPLED_EVERY, ArchiveSurvey, RecordFilter
 from projections.changes.record import Record
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
+from projections.job.rebuilding.row_numbers import RowNumbers
 from projections.job.spark.task_files import TaskFiles
 from tests.fix_archive import archived
 from tests.fix_log import TOPIC, envelope
@@ -100,6 +102,29 @@ def test_a_key_comes_once_from_each_task_however_often_it_has_changed(
     distinct = RECORDS - HOT + 1
     assert sum(entries.values()) <= distinct + len(groups)
     assert max(entries.values()) <= 1.3 * distinct / BUCKETS + len(groups)
-    whole = folded_rows(read_entries(files.folder / name for name in found))
-    assert len(whole.numbers) == distinct
-    assert ENTRY == read_entries([files.folder / found[0]]).schema
+    whole = read_folded(files.folder / name for name in found)
+    assert len(whole.numbers) == len(whole.versions) == distinct
+    assert (np.diff(whole.numbers) > 0).all()
+
+
+def test_a_survey_holds_of_each_partition_only_a_sample(scan: ArchiveScan) -> None:
+    survey = ArchiveSurvey(scan, [], RecordFilter())
+    survey.run()
+
+    topic = survey.topics[TOPIC]
+    samples = [sample for parts in topic.samples.values() for sample in parts]
+    assert RECORDS == topic.rows
+    # a view of an array keeps the array that it shows a part of
+    assert all(sample.base is None for sample in samples)
+    assert sum(map(len, samples)) <= 3 * len(scan.blocks) * (1 + PER_FILE // SAMPLED_EVERY)
+
+
+@pytest.mark.parametrize("rows", [0, 1, RECORDS])
+def test_each_task_reads_its_own_row_numbers(scan: ArchiveScan, tmp_path: Path, rows: int) -> None:
+    given = np.arange(rows)
+    made = RowNumbers.stored(TaskFiles.made(tmp_path / "files"), given, engine._cut(scan, given))
+
+    read = [made.of(task) for task in range(made.tasks)]
+    assert given.tolist() == np.concatenate([np.empty(0, np.int64), *read]).tolist()
+    assert all(len(each) <= TASK_ROWS + PER_FILE for each in read)
+    assert len(pickle.dumps(made)) < 1_000
