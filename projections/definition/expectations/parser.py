@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from projections.errors import DeclarationError
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 LENGTH_MAX: Final = 2_000
 DEPTH_MAX: Final = 50
-"""Limits of the recursive parser."""
+"""Most nested parentheses: the parser is recursive."""
+
+HEIGHT_MAX: Final = 400
+"""Most operators that apply to each other's results, as in `a + b + c`: the evaluator is recursive,
+and Python allows 1000 calls, two for each operator."""
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)
@@ -97,6 +101,8 @@ class _Parser:
         condition = self._either()
         if self._kind is not None:
             raise self._wrong()
+        if _height(condition) > HEIGHT_MAX:
+            raise self._wrong("too many operators")
         return condition
 
     def _read(self) -> Iterator[tuple[str, str]]:
@@ -204,7 +210,7 @@ class _Parser:
 
     def _one(self) -> Node:
         if self._take("-"):
-            return CallExpression("-", (Literal(Decimal(0)), self._one()))
+            return self._minus()
         if self._take("("):
             inner = self._either()
             self._require(")")
@@ -214,9 +220,21 @@ class _Parser:
         read = _READ.get(self._kind or "")
         if read is None:
             raise self._wrong()
-        token = self._symbol
+        try:
+            node = read(self._symbol)
+        except InvalidOperation:
+            raise self._wrong("a number is out of range") from None
         self._place += 1
-        return read(token)
+        return node
+
+    def _minus(self) -> Node:
+        signs = 1
+        while self._take("-"):
+            signs += 1
+        node = self._one()
+        for _ in range(signs):
+            node = CallExpression("-", (Literal(Decimal(0)), node))
+        return node
 
     def _named(self) -> Node:
         token = self._symbol
@@ -247,6 +265,16 @@ _READ: Final[Mapping[str, Callable[[str], Node]]] = {
     "text": lambda text: Literal(text[1:-1].replace("''", "'")),
     "quoted": lambda text: Name(text[1:-1].replace(text[0] * 2, text[0]), quoted=True),
 }
+
+
+def _height(node: Node) -> int:
+    height = 0
+    level = [node]
+    while level := [
+        part for each in level if isinstance(each, CallExpression) for part in each.parts
+    ]:
+        height += 1
+    return height
 
 
 def _unless(negated: str | None, node: Node) -> Node:
