@@ -13,6 +13,7 @@ MODULES: Final = frozenset(
         "deltalake",
         "jgo",
         "kafka",
+        "lark",
         "lz4",
         "numpy",
         "opensearchpy",

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.table import ColumnKind
-from projections.definition.expectations.parser import CallExpression, Literal, Name, Node, names
+from projections.definition.expectations.tree import CallExpression, Literal, Name, Node, names
 from projections.errors import ConditionError
 
 if TYPE_CHECKING:

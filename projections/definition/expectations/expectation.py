@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from projections.definition.expectations.parser import parse
 from projections.errors import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from projections.definition.expectations.parser import Node
+    from projections.definition.expectations.tree import Node
 
 _T = TypeVar("_T")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -65,7 +64,7 @@ class Expectation:
     @property
     def parsed(self) -> Node:
         """Returns the parsed condition."""
-        return parse(self.condition)
+        return _parse(self.condition)
 
     @property
     def withholds(self) -> bool:
@@ -101,12 +100,18 @@ def expect(name: str, condition: str, on_fail: str = OnFail.WARN) -> Expectation
         hint = "on_fail is " + ", ".join(OnFail)
         raise DeclarationError(f"expectation {name}: {error}", hint=hint) from None
     try:
-        parse(condition)
+        _parse(condition)
     except DeclarationError as error:
         raise DeclarationError(
             f"expectation {name}: {error.message}", detail=error.detail, hint=error.hint
         ) from None
     return Expectation(name, condition, outcome)
+
+
+def _parse(condition: str) -> Node:
+    from projections.definition.expectations.parser import parse  # noqa: PLC0415  # loads lark
+
+    return parse(condition)
 
 
 def deletes(condition: str) -> Expectation:

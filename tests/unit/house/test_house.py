@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("foundation", "cdc", "eventstore", "projections", "headwater", "examples")
 HEAVY = (
     *("pyspark", "kafka", "psycopg", "deltalake", "redis", "opensearchpy", "pandas", "pyarrow"),
-    "sqlalchemy",
+    *("sqlalchemy", "lark"),
 )
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
