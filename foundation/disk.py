@@ -1,4 +1,4 @@
-"""How much room a disk has."""
+"""Free space of a disk."""
 
 from __future__ import annotations
 
