@@ -20,6 +20,9 @@ HEIGHT_MAX: Final = 400
 """Most operators that apply to each other's results, as in `a + b + c`: the evaluator is recursive,
 and Python allows 1000 calls, two for each operator."""
 
+_DIGITS: Final = range(-16_383, 131_072)
+"""Exponents of ten of the first digit of a number, as in Postgres."""
+
 _HINT: Final = (
     "columns, literals, = <> < <= > >= + - *, AND OR NOT, IS NULL, IN, BETWEEN, LIKE,"
     " length, lower, upper, trim, abs, coalesce"
@@ -93,7 +96,10 @@ class _Nodes(Transformer[Token, Node]):
         return CallExpression(function.upper(), parts)
 
     def number(self, token: Token) -> Node:
-        return Literal(Decimal(token))
+        number = Decimal(token)
+        if number.adjusted() not in _DIGITS:
+            raise InvalidOperation
+        return Literal(number)
 
     def text(self, token: Token) -> Node:
         return Literal(token[1:-1].replace("''", "'"))
