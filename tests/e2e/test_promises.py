@@ -75,7 +75,7 @@ def test_nothing_is_lost_or_applied_twice_though_each_process_is_killed(project:
             before = traffic.written
             os.kill(int(project.services()[name]["pid"]), signal.SIGKILL)
             wait_until(lambda before=before: traffic.written > before + 10)
-        traffic.pause_s = 1.0
+        traffic.pause_s = 3.0
         wait_until(project.healthy, timeout_s=LONG_S)
         # compared amid the writes: sums of the view made from a view would tell a change twice
         project.verified()
@@ -143,7 +143,7 @@ def test_readers_do_not_notice_a_rebuild_the_cutover_and_the_way_back(project: P
     )
     with project.traffic() as traffic:
         seen = watchers(places, PROBE)
-        wait_until(lambda: traffic.written > 10)
+        wait_until(lambda: traffic.written > 3)
         for watcher in seen.values():
             watcher.start()
         project.declare(WITHOUT_CUSTOMER)
@@ -201,7 +201,7 @@ def test_the_jobs_spark_rebuilds_a_table_whoever_is_killed(
         log = sorted((place / "_delta_log").glob("*.json"))
         assert any("headwater.replay." in path.read_text() for path in log)
         assert project.shell.here("view", "compare", "ledger")["same"]
-        assert traffic.written > 10
+        assert traffic.written > 3
 
     project.verified(*PLAIN)
     wait_until(
@@ -226,7 +226,7 @@ def test_a_person_is_forgotten_in_every_place(project: Project) -> None:
     project.verified(*PLAIN)
     assert "HW-P144" in project.shell("forget", "customers", "901", "--yes", code=1).stderr
 
-    with project.traffic(pause_s=3.0):
+    with project.traffic():
         project.execute("DELETE FROM customers WHERE id IN (901, 1902)")
         certificate = project.forget("901", "1902")
 

@@ -176,7 +176,7 @@ class Project(RunningProject):
             process.wait(30)
 
     @contextmanager
-    def traffic(self, pause_s: float = 1.0) -> Iterator[Traffic]:
+    def traffic(self, pause_s: float = 3.0) -> Iterator[Traffic]:
         """Has rows written while the block runs.
 
         Each write is a batch of the job in every store: more than are needed cost a processor.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
     from projections.versions.version import ViewVersion
     from tests.fix_capture import Captured
+    from tests.fix_seeds import Rotation
     from tests.fix_spark import ViewJob
 
 pytestmark = [
@@ -49,7 +50,7 @@ INSERT INTO orders SELECT n, 0, CASE n % 5 WHEN 0 THEN 'cancelled' ELSE 'placed'
     repeat('x', 9000) FROM generate_series(1, 300) n
 """
 WATCHED = 1
-ROUNDS = 20
+ROUNDS, ROUNDS_FULL = 8, 20
 VIEW = "orders"
 
 
@@ -64,7 +65,8 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         with psycopg.connect(self._database, autocommit=True) as connection:
-            while not self.stopped.wait(0.1):
+            # each write is a batch of the job in every store
+            while not self.stopped.wait(0.5):
                 self.number += 1
                 other = 2 + self.number % 299
                 connection.execute(
@@ -126,8 +128,9 @@ def readers(config: JobConfig, view: str) -> dict[str, Reader]:
 
 
 def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
-    job: ViewJob, database: str
+    job: ViewJob, database: str, rotation: Rotation
 ) -> None:
+    rounds = ROUNDS_FULL if rotation.full else ROUNDS
     spec = job.spec
     source, name = spec.config.source, f"{spec.config.source}_{VIEW}"
     wanted = declared(source, left_out=("note",), expectations=(deletes("status = 'cancelled'"),))
@@ -155,7 +158,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
         with registry.version_lock(connection, source, name), connected(spec.config) as other:
             with pytest.raises(VersionBusyError), registry.version_lock(other, source, name):
                 pass
-            for number in range(ROUNDS):
+            for number in range(rounds):
                 target = held if number % 2 == 0 else first
                 if number % 5 == 4:
                     _begun(connection, spec.config, target)
@@ -166,7 +169,7 @@ def test_a_version_is_built_shown_and_taken_back_and_readers_notice_nothing(
             reader.stopped.set()
             reader.join(30)
         assert {store: [] for store in watching} == {s: r.wrong for s, r in watching.items()}
-        assert all(reader.seen > ROUNDS for reader in watching.values())
+        assert all(reader.seen > rounds for reader in watching.values())
 
         # whoever moved readers has died: the job does the rest
         registry.note_switching(connection, source, held.physical_name)
