@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final, cast
 
 from lark import Lark, Token, Transformer, v_args
-from lark.exceptions import UnexpectedInput
+from lark.exceptions import UnexpectedInput, UnexpectedToken
 
 from projections.definition.expectations.tree import CallExpression, Literal, Name, Node
 from projections.errors import DeclarationError
@@ -41,7 +41,7 @@ _GRAMMAR: Final = r"""
 ?sum: product | sum (PLUS | MINUS) product  -> binary
 ?product: one | product STAR one            -> binary
 ?one: "(" start ")"
-    | "-" one                               -> minus
+    | MINUS one                             -> minus
     | NUMBER                                -> number
     | TEXT                                  -> text
     | STATE                                 -> constant
@@ -62,7 +62,7 @@ TEXT: /'([^']|'')*'/
 NUMBER: /(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?/i
 SIGN: /<=|>=|<>|!=|[=<>]/
 PLUS: "+"
-MINUS: "-"
+MINUS: /-(?!-)/
 STAR: "*"
 %ignore /\s+/
 """
@@ -89,7 +89,7 @@ class _Nodes(Transformer[Token, Node]):
         bounds = CallExpression(">=", (part, low)), CallExpression("<=", (part, high))
         return _unless(negated, CallExpression("AND", bounds))
 
-    def minus(self, part: Node) -> Node:
+    def minus(self, _: Token, part: Node) -> Node:
         return CallExpression("-", (Literal(Decimal(0)), part))
 
     def call(self, function: Token, *parts: Node) -> Node:
@@ -118,7 +118,8 @@ def _unless(negated: Token | None, node: Node) -> Node:
     return CallExpression("NOT", (node,)) if negated else node
 
 
-# the basic lexer reserves keywords; the contextual one would read them as names where none can be
+# The basic lexer reserves keywords; the contextual one would read them as names where none can be.
+# Two minus signs begin a comment in SQL, and a condition has none: they are no token.
 _PARSER: Final = Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Nodes())
 
 
@@ -135,8 +136,9 @@ def parse(text: str) -> Node:
     try:
         node = cast("Node", _PARSER.parse(text))
     except UnexpectedInput as error:
+        ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
         place = error.pos_in_stream or 0
-        detail = f"at {text[place : place + 20]!r}"
+        detail = "it ends too early" if ended else f"at {text[place : place + 20]!r}"
         raise DeclarationError("a condition cannot be parsed", detail=detail, hint=_HINT) from None
     except InvalidOperation:
         raise DeclarationError("a number in a condition is out of range", hint=_HINT) from None

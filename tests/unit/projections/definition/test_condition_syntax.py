@@ -122,7 +122,19 @@ def test_two_texts_are_the_same_condition(text: str, same: str) -> None:
     "text",
     [
         # comments, several statements, what follows a condition
-        *("a -- a comment", "a /* b */", "/* b */ a", "a # b", "{# b #} a", "a;", "a; b", "a b"),
+        *(
+            "a -- a comment",
+            "a > 1 -- b",
+            "a > --1",
+            "a--1",
+            "a /* b */",
+            "/* b */ a",
+            "a # b",
+            "{# b #} a",
+            "a;",
+            "a; b",
+            "a b",
+        ),
         *("a = 1 b", "a AS b", "(a) (b)", "f(a)(b)", "f(a) OVER (b)", "f(a) FILTER (WHERE b)"),
         # operators that engines disagree on, or that SQL has not
         *("a / b", "a % b", "a == b", "a || b", "a ^ b", "a ** b", "+a", "a -> b", "a <=> b"),
@@ -158,7 +170,7 @@ def test_two_texts_are_the_same_condition(text: str, same: str) -> None:
         # limits
         "a" + " " * LENGTH_MAX,
         "a" + "+a" * 900,
-        "-" * 1900 + "a",
+        "- " * 900 + "a",
     ],
 )
 def test_what_is_no_condition_is_refused(text: str) -> None:
@@ -166,6 +178,22 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
         parse(text)
 
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("total >", "it ends too early"),
+        ("(total > 1", "it ends too early"),
+        ("total >> 3", "at '> 3'"),
+        ("total > 1 -- b", "at '-- b'"),
+    ],
+)
+def test_a_refusal_says_where(text: str, detail: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        parse(text)
+
+    assert detail == caught.value.detail
 
 
 PIECES = st.sampled_from(
@@ -196,7 +224,7 @@ def test_a_text_is_parsed_or_refused_and_raises_nothing_else(text: str) -> None:
         "NOT (" * 300 + "b" + ")" * 300,
         "(" * 900 + "b" + ")" * 900,
         "a = a" + "+a" * 399,
-        "a = " + "-" * 399 + "a",
+        "a = " + "- " * 399 + "a",
     ],
 )
 def test_the_largest_conditions_are_evaluated(text: str) -> None:
