@@ -1,4 +1,4 @@
-"""RowNumbers: the numbers of the records that tasks write, in a file of which each reads its part.
+"""RowNumbers: the numbers of the records that tasks write, in a file; each task reads its part.
 
 Spark would send all of them to every worker with the task itself, and the driver would hold them
 once more in that form.
