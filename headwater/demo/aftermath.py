@@ -82,6 +82,7 @@ class PostTrafficChecks:
             certificate.values_searched,
             len(certificate.found_in),
             certificate.complete,
+            tuple(each.place for each in certificate.erased if not each.complete),
         )
         self.say(
             f"[yellow]forgotten[/] {found.files:,} files searched for {found.values} values that"

@@ -92,8 +92,10 @@ def _wrong(result: DemoResult) -> Iterator[str]:
         yield "readers noticed the rebuild"
     if result.mended is not None and result.mended.left:
         yield "the damaged row was not repaired"
-    if result.forgotten is not None and not result.forgotten.complete:
+    if result.forgotten is not None and result.forgotten.found_in:
         yield "erased values were found again"
+    if result.forgotten is not None and result.forgotten.incomplete:
+        yield f"the erasure is not complete in {', '.join(result.forgotten.incomplete)}"
 
 
 def _views(result: DemoResult, *, unicode: bool) -> Table:

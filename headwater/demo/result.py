@@ -209,6 +209,7 @@ class ErasureResult:
         values: Number of searched values, which only this person had.
         found_in: Files that still contained one of the values.
         complete: Whether the erasure covered every store.
+        incomplete: Places that had not erased everything in time.
     """
 
     table: str
@@ -217,6 +218,7 @@ class ErasureResult:
     values: int
     found_in: int
     complete: bool
+    incomplete: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,12 +155,20 @@ def test_damage_and_a_person_forgotten_are_told_and_count():
         well, forgotten=ErasureResult("public.customers", 4, 900, 2, 1, complete=False)
     )
 
-    assert [True, False, False] == [each.verified for each in (well, left, found)]
+    unfinished = ErasureResult(
+        "public.customers", 4, 900, 2, 0, complete=False, incomplete=("archive", "topics")
+    )
+    late = dataclasses.replace(well, forgotten=unfinished)
+
+    assert [True, False, False, False] == [each.verified for each in (well, left, found, late)]
     assert "one byte of customers in Valkey: detected and repaired" in shown(well)
     assert "2 values, found in none of 900 files" in shown(well, width=120)
     assert "not repaired" in shown(left)
     assert "✗ the damaged row was not repaired" in shown(left)
     assert "✗ erased values were found again" in shown(found)
+    assert "found again" not in shown(late)
+    assert "✗ the erasure is not complete in archive, topics" in shown(late)
+    assert ["archive", "topics"] == list(late.to_json()["forgotten"]["incomplete"])
     assert 4 == well.to_json()["forgotten"]["records"]
 
 
