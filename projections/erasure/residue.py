@@ -219,11 +219,11 @@ def expunge(engine: SearchEngine, places: Iterable[str], deadline_s: float) -> E
             altered.callback(engine.request, "PUT", f"/{name}/_settings", _USUAL)
         held = _await_released(engine, names)
         left = names
-        # a merge leaves a segment as it is while the engine has not noted that its former documents
-        # are in no copy's way, which it does some time after the copies have confirmed
+        # after much traffic a merge may leave a segment as it is: the engine drops a document once
+        # it has noted itself that no copy needs it, some time after the copies have confirmed
         for _ in looks(_RELEASE_S, _SEARCH_POLL_S):
             left = [name for name in left if not _merged(engine, name, deadline_s)]
-            if not left:
+            if not set(left) - held:
                 break
     return Expunged(names, sorted({*left, *held}))
 
