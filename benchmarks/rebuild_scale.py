@@ -1,9 +1,9 @@
 """A mirror rebuilt from the archive by Spark's tasks: on one core and two, and with more keys.
 
 Each round has a process, a session and an empty folder of its own, as a job that has just started;
-the session has filled a small table before. One core is an affinity of the process and all that it
-starts, with as many slots as cores otherwise. The rows are compared with those that they must be
-before a figure counts. Memory is all that driver, JVM and Python workers have, at its greatest.
+the session has filled a small table before. The processors that the process and its children may
+use are limited by affinity. The rows are compared with those that they must be before a figure
+counts. Memory is all that driver, JVM and Python workers have, at its greatest.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class Expunged(NamedTuple):
 
     Attributes:
         indices: The indices.
-        left: Indices that still have some, because a replica is missing.
+        left: Indices that still have some: a replica is missing, or merges did not remove them.
     """
 
     indices: list[str]
