@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from decimal import Context, Decimal, Inexact
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,8 +55,9 @@ TYPES: Final[Mapping[ColumnKind, Type]] = {
     ColumnKind.BYTES: Type.OTHER,
 }
 
-# Postgres numerics have at most 131072 digits before the point and 16383 after it
-_EXACT: Final = Context(prec=300_000, Emax=999_999, Emin=-999_999, traps=[Inexact])
+# Postgres numerics have at most 131072 digits before the point and 16383 after it, and a condition
+# is short: sums and products of its values are exact, however many digits they have
+_EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,

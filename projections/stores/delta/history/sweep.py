@@ -120,9 +120,11 @@ def reopened(
 def ended(
     form: HistoryForm, changes: DeltaTable, sweep: HistorySweep, sweeps: Sequence[HistorySweep]
 ) -> set[TableKey]:
-    """Returns the keys that had a row until a sweep, as `ends` decides for each.
+    """Returns the keys whose states a sweep changes, as `ends` decides for each.
 
-    Keys that an earlier sweep ended are left out.
+    Those are the keys that had a row until then, without those that an earlier sweep ended. If the
+    sweep arrives after later changes, it also bounds how far these reach back, whether or not there
+    was a row; and if a change before it has a later time, the sweep moves that.
 
     Args:
         form: The history's form.
@@ -132,7 +134,7 @@ def ended(
     """
     keys = form.plan.keys
     data = changes.to_pyarrow_dataset()
-    names = [*keys, VERSION_COLUMN, LIVE, INSERTED]
+    names = [*keys, VERSION_COLUMN, "_at", LIVE, INSERTED]
     parts = [
         _by_key(_report_of(file.to_table(schema=data.schema, columns=names), sweep), keys)
         for file in data.get_fragments()
@@ -143,8 +145,14 @@ def ended(
     before, after = known.column("before"), known.column("after")
     earlier = [s for s in sweeps if s.version < sweep.version and (s.logged or not sweep.logged)]
     floor = max((s.version for s in earlier), default=0)
-    gone = pc.and_(_flag(before), pc.greater(before, floor))
-    if not sweep.logged:
+    moves = known.column("moved")
+    if form.rule.by_sequence:
+        moves = pc.or_(moves, known.column("later"))
+    changed = pc.or_(moves, pc.fill_null(pc.greater(before, floor), False))
+    gone = pc.and_(_flag(before), changed)
+    if sweep.logged:
+        gone = pc.or_(gone, pc.and_(pc.is_valid(before), moves))
+    else:
         truncate = _truncate_after(sweep, sweeps)
         if truncate is not None:
             before_it = pc.less(after, truncate.version)
@@ -181,7 +189,11 @@ def _gone(
 
 
 def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
-    """Returns what each change reports of its key: last before a sweep, first after it, or read."""
+    """Returns what each change reports of its key.
+
+    Columns: `before` (last change before the sweep), `after` (first one after it), `read` (the read
+    has a row), `later` (a change after it), `moved` (one before it has a later time).
+    """
     version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
     older = pc.less_equal(version, sweep.version)
     here = pc.equal(pc.shift_right(version, VERSION_LSN_BITS), sweep.epoch)
@@ -192,15 +204,18 @@ def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
             reported_here, _with(version, pc.fill_null(reported(rows), False)), none
         ),
         "read": pc.equal(version, sweep.version + 1),
+        "later": pc.invert(older),
+        "moved": pc.and_(older, pc.greater(rows.column("_at").cast(pa.int64()), sweep.at_us)),
     }
     for name, column in reports.items():
         rows = rows.append_column(name, column)
-    return rows.drop_columns([VERSION_COLUMN, LIVE, INSERTED])
+    return rows.drop_columns([VERSION_COLUMN, "_at", LIVE, INSERTED])
 
 
 def _by_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Returns the combined entries of each key."""
-    parts = [("before", "max"), ("after", "min"), ("read", "any")]
+    parts = [("before", "max"), ("after", "min")]
+    parts += [(name, "any") for name in ("read", "later", "moved")]
     grouped = rows.group_by(list(keys)).aggregate(parts)
     names = {f"{name}_{how}": name for name, how in parts}
     return grouped.rename_columns([names.get(name, name) for name in grouped.column_names])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from projections.changes.row_change import Applied, ReadSpan, RowChange
-from projections.stores.delta.history.arrow import HistoryForm
+from projections.stores.delta.history.arrow import HistoryForm, microseconds
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.history.states import HistoryChange, history
 from tests.fix_history import EPOCH, gone, price, prices, slowly, stored, unlike
@@ -30,8 +32,8 @@ READ = 7
 """Of a read's position in the log, what no record's position has."""
 
 
-def row_of(key: int, amount: str, note: str) -> dict[str, object]:
-    made = price(0, amount, 0, note=note, key=key).row
+def row_of(key: int, amount: str, note: str, since_s: int = 0) -> dict[str, object]:
+    made = price(0, amount, 0, since_s, note=note, key=key).row
     assert made is not None
     return dict(made)
 
@@ -58,8 +60,8 @@ class Table:
     def version(self) -> int:
         return self.epoch << 56 | 8 * self.place
 
-    def step(self, key: int, amount: str, *, lost: bool = False) -> None:
-        """Writes a row, or deletes it; the log has that, or lost it."""
+    def step(self, key: int, amount: str, back_s: int, *, lost: bool = False) -> None:
+        """Writes a row whose own time is some seconds back, or deletes it."""
         self.place, self.at_s = self.place + 1, self.at_s + 10
         there, at_us = key in self.rows, self.at_s * 1_000_000
         if amount == "":
@@ -68,7 +70,7 @@ class Table:
             del self.rows[key]
             change = RowChange((key,), self.version(), None, at_us)
         else:
-            self.rows[key] = row = row_of(key, amount, f"{self.place}")
+            self.rows[key] = row = row_of(key, amount, f"{self.place}", self.at_s - back_s)
             change = RowChange((key,), self.version(), row, at_us, inserted=not there)
         if not lost:
             self.log.append(change)
@@ -107,23 +109,37 @@ class Table:
         form, found = HistoryForm(plan), {}
         for key in KEYS:
             known = [
-                HistoryChange(c.version, c.committed_at_us or c.read_at_us, c.row)
+                HistoryChange(c.version, c.committed_at_us or c.read_at_us, c.row, own_us(c, form))
                 for c in self.log
                 if c.key == (key,)
             ]
-            ends = [(c.version, c.committed_at_us) for c in self.log if not c.key]
-            ends += [(s.version - 1, s.at_us) for s in self.spans if (s.version, key) in self.gone]
+            ends = [(c.version, c.committed_at_us, True) for c in self.log if not c.key]
+            ends += [
+                (s.version - 1, s.at_us, False) for s in self.spans if (s.version, key) in self.gone
+            ]
             known += [
                 HistoryChange(version, at_us, None)
-                for version, at_us in ends
-                if any(change.version < version for change in known)
+                for version, at_us, logged in ends
+                if (before := [change for change in known if change.version < version])
+                # of a key that is gone already, a read says nothing new
+                and (logged or max(before, key=attrgetter("version")).row is not None)
             ]
             if states := history(known, form.rule):
                 found[key,] = sorted(states, key=lambda state: state.identity)
         return found
 
 
-STEPS = st.tuples(st.sampled_from(KEYS), st.sampled_from(["1", "2", ""]))
+def own_us(change: RowChange, form: HistoryForm) -> int | None:
+    if change.row is None or form.sequence_by is None:
+        return None
+    since = change.row[form.sequence_by]
+    assert isinstance(since, datetime)
+    return microseconds(since)
+
+
+STEPS = st.tuples(
+    st.sampled_from(KEYS), st.sampled_from(["1", "2", ""]), st.sampled_from([0, 15, 90])
+)
 
 
 @st.composite
@@ -131,8 +147,8 @@ def tables(draw: st.DrawFn) -> Table:
     """A table that is read first, then written, read again, and loses some of its log."""
     found = Table()
     meanwhile = st.lists(st.one_of(st.none(), STEPS, STEPS, STEPS), max_size=4)
-    for key, amount in draw(st.lists(STEPS, max_size=3)):
-        found.step(key, amount, lost=True)
+    for step in draw(st.lists(STEPS, max_size=3)):
+        found.step(*step, lost=True)
     found.read(draw(meanwhile), draw(st.sets(st.sampled_from(KEYS))))
     for kind in draw(st.lists(st.sampled_from(["write", "write", "read", "lose"]), max_size=5)):
         for step in draw(meanwhile):
@@ -149,13 +165,14 @@ def tables(draw: st.DrawFn) -> Table:
     return found
 
 
+@pytest.mark.parametrize("by_sequence", [False, True], ids=["commit", "own"])
 @slowly()
 @given(table=tables(), data=st.data())
 def test_states_end_by_what_was_true_whatever_comes_when(
-    tmp_path: Path, table: Table, data: st.DataObject
+    tmp_path: Path, by_sequence: bool, table: Table, data: st.DataObject
 ) -> None:
     """Also where sweeps come before all of their reads, as when records wait in quarantine."""
-    plan, sink = prices(), HistorySink(tmp_path)
+    plan, sink = prices(by_sequence=by_sequence), HistorySink(tmp_path)
     sink.prepare(plan)
     order = data.draw(st.permutations(range(len(table.log))))
     shuffled = table.log if data.draw(st.booleans()) else [table.log[place] for place in order]

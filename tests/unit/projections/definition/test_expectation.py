@@ -90,6 +90,15 @@ def test_not_a_number_equals_itself_and_is_the_greatest() -> None:
     assert same.evaluate({"total": Decimal("NaN")}) is True
 
 
+def test_a_product_of_the_longest_numerics_of_postgres_is_exact() -> None:
+    longest = Decimal(f"{'9' * 131_072}.{'9' * 16_383}")
+    cube = "total * total * total"
+    condition = fitted(parse(f"{cube} - {cube} = 0 AND {cube} > total"), COLUMNS)
+
+    assert condition.evaluate({"total": longest}) is True
+    assert condition.evaluate({"total": -longest}) is False
+
+
 @pytest.mark.parametrize(
     "condition",
     ["", "total >", "total > 0 extra", "(total", "total ; DROP", "total NOT 1", "(" * 60, "IN"],
