@@ -75,10 +75,12 @@ class Table:
         if not lost:
             self.log.append(change)
 
-    def truncate(self) -> None:
+    def truncate(self, back_s: int) -> None:
+        """Removes all rows; the clock may have been set back by some seconds."""
         self.place, self.at_s = self.place + 1, self.at_s + 10
         self.rows.clear()
-        self.log.append(RowChange((), self.version(), None, self.at_s * 1_000_000))
+        at_us = (self.at_s - back_s) * 1_000_000
+        self.log.append(RowChange((), self.version(), None, at_us))
 
     def read(self, meanwhile: list[Any], superseded: set[int]) -> None:
         """Reads the table: rows that change meanwhile may be left out, or come as they are."""
@@ -87,7 +89,7 @@ class Table:
         before = set(self.rows)
         first = len(self.log)
         for step in meanwhile:
-            self.truncate() if step is None else self.step(*step)
+            self.truncate(step) if isinstance(step, int) else self.step(*step)
         changed = {change.key[0] for change in self.log[first:] if change.key}
         truncated = [number for number, c in enumerate(self.log) if number >= first and not c.key]
         after = {
@@ -146,18 +148,17 @@ STEPS = st.tuples(
 def tables(draw: st.DrawFn) -> Table:
     """A table that is read first, then written, read again, and loses some of its log."""
     found = Table()
-    meanwhile = st.lists(st.one_of(st.none(), STEPS, STEPS, STEPS), max_size=4)
+    truncates = st.sampled_from([0, 0, 25])
+    meanwhile = st.lists(st.one_of(truncates, STEPS, STEPS, STEPS), max_size=4)
     for step in draw(st.lists(STEPS, max_size=3)):
         found.step(*step, lost=True)
     found.read(draw(meanwhile), draw(st.sets(st.sampled_from(KEYS))))
     for kind in draw(st.lists(st.sampled_from(["write", "write", "read", "lose"]), max_size=5)):
         for step in draw(meanwhile):
-            if kind == "lose" and step is not None:
-                found.step(*step, lost=True)
-            elif step is None:
-                found.truncate()
+            if isinstance(step, int):
+                found.truncate(step)
             else:
-                found.step(*step)
+                found.step(*step, lost=kind == "lose")
         if kind == "lose":
             found.epoch += 1
         if kind != "write":
