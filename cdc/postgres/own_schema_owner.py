@@ -20,17 +20,21 @@ if TYPE_CHECKING:
 PLAIN: Final = """
     c.relkind = 'r' AND NOT c.relhasrules AND NOT c.relrowsecurity
     AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid)
-    AND NOT EXISTS (SELECT FROM pg_inherits h WHERE c.oid IN (h.inhrelid, h.inhparent))
-    AND NOT EXISTS (
-        SELECT FROM pg_depend d
+    AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = c.oid)
+    AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid)
+    AND NOT EXISTS (  -- begins with what belongs to the table: pg_depend may be large
+        SELECT FROM (
+            SELECT 'pg_class'::regclass::oid AS catalog, c.oid
+             UNION ALL
+            SELECT 'pg_class'::regclass, i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid
+             UNION ALL
+            SELECT 'pg_attrdef'::regclass, a.oid FROM pg_attrdef a WHERE a.adrelid = c.oid
+             UNION ALL
+            SELECT 'pg_constraint'::regclass, k.oid FROM pg_constraint k WHERE k.conrelid = c.oid
+        ) AS own
+          JOIN pg_depend d ON d.classid = own.catalog AND d.objid = own.oid
          WHERE d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass,
-                                'pg_opclass'::regclass, 'pg_opfamily'::regclass)
-           AND (d.classid = 'pg_class'::regclass AND (d.objid = c.oid OR d.objid IN (
-                    SELECT indexrelid FROM pg_index WHERE indrelid = c.oid))
-             OR d.classid = 'pg_attrdef'::regclass AND d.objid IN (
-                    SELECT oid FROM pg_attrdef WHERE adrelid = c.oid)
-             OR d.classid = 'pg_constraint'::regclass AND d.objid IN (
-                    SELECT oid FROM pg_constraint WHERE conrelid = c.oid)))
+                                'pg_opclass'::regclass, 'pg_opfamily'::regclass))
 """
 """Whether a write to the table `c`, a row of `pg_class`, calls only the server's own functions."""
 
