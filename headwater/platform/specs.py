@@ -47,10 +47,6 @@ WATCH = "capture"
 _EXITS_FOR_GOOD = (2, 3, 4)
 """Usage, unhealthy for a reason that a restart does not cure, a program missing."""
 
-_EXECUTOR_OPTIONS = (
-    # other servers live on the same machine
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.net.preferIPv4Stack=true"
-)
 _MIB = 1024 * 1024
 _HOUR_MS = 3_600_000
 _INDEXES_AT_FIRST = 100
@@ -339,7 +335,6 @@ def _spark_conf(settings: SparkSettings) -> dict[str, str]:
         "spark.executor.cores": str(settings.worker_cores),
         "spark.cores.max": str(settings.worker_cores * settings.workers),
         "spark.executor.memory": f"{settings.worker_memory_mib}m",
-        "spark.executor.extraJavaOptions": _EXECUTOR_OPTIONS,
     }
     return ours | settings.conf
 

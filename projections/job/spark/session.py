@@ -58,6 +58,11 @@ JAVA_OPTIONS: Final = (
     " -Xss8m"
     " -XX:ReservedCodeCacheSize=96m -XX:MaxMetaspaceSize=320m -Djava.net.preferIPv4Stack=true"
 )
+_EXECUTOR_OPTIONS: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.net.preferIPv4Stack=true"
+)
+"""Of executors on this machine, where other servers live as well."""
+
 _CHECKPOINT_FILES: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -224,12 +229,12 @@ def settings(config: JobConfig) -> dict[str, str]:
     }
     if config.code:
         conf["spark.executorEnv.PYTHONPATH"] = os.pathsep.join(map(str, config.code))
+    archive = class_archive.option(config.java_home)
     if config.local or cluster.near(config.master):
         conf |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-    folder = f'"-Djava.io.tmpdir={_scratch().path}"'
-    options = (JAVA_OPTIONS, folder, class_archive.option(config.java_home))
-    conf |= _CONF | {"spark.driver.extraJavaOptions": " ".join(filter(None, options))}
-    return conf | dict(config.conf)
+        conf["spark.executor.extraJavaOptions"] = f"{_EXECUTOR_OPTIONS} {archive}".strip()
+    options = f'{JAVA_OPTIONS} "-Djava.io.tmpdir={_scratch().path}" {archive}'.strip()
+    return conf | _CONF | {"spark.driver.extraJavaOptions": options} | dict(config.conf)
 
 
 @cache
