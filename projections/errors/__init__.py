@@ -36,6 +36,7 @@ ProjectionError
 │   ├── TopicsMissingError   HW-P023  a topic of the views does not exist
 │   ├── QueryFailedError     HW-P025  a streaming query fails repeatedly
 │   ├── AttendantFailedError HW-P029  a background task of the job fails
+│   ├── BacklogSpaceError    HW-P159  a large batch has no disk space
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event cannot be read
 │   ├── RecordsLostError     HW-P028  a query's next records are lost
@@ -146,6 +147,7 @@ from projections.errors.incremental import (
 )
 from projections.errors.job import (
     AttendantFailedError,
+    BacklogSpaceError,
     BatchSupersededError,
     CheckpointForeignError,
     CheckpointTornError,
@@ -223,6 +225,7 @@ __all__ = [
     "ArchiveIncompleteError",
     "ArchiveMissingError",
     "AttendantFailedError",
+    "BacklogSpaceError",
     "BatchSupersededError",
     "BulkLostError",
     "CacheError",

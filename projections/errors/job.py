@@ -62,6 +62,13 @@ class AttendantFailedError(JobError):
     retriable = True
 
 
+class BacklogSpaceError(JobError):
+    """The disk with the tables, or a quota on it, is full: a large batch could not be read."""
+
+    code = "HW-P159"
+    retriable = True
+
+
 class SparkEndedError(JobError):
     """The driver's JVM ended unexpectedly; the job can be restarted."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from projections.archive.table import Archive
-from projections.job.batch_writer import crossing
+from projections.job.task_edge import crossing
 from projections.planning.job_spec import writing
 
 if TYPE_CHECKING:

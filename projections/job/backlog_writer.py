@@ -8,7 +8,8 @@ version.
 Where it can, it reads the records of a topic by columns (`PlainTopic`). After a run of records with
 another one, such as a truncate or a change that omits unchanged values, the records of the topic go
 through the usual delivery for a while. What was read before is written first, so that the records
-of a topic stay in order.
+of a topic stay in order. Other tasks may have read the batch before (`BacklogReader`): it takes
+their runs as its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from projections.job.plain_topic import PendingRows, PlainTopic
+from projections.job.plain_topic import PendingRows, PlainRun, topic_readers
 from projections.publishing.boundary import position_of, with_applied
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from projections.changes.applier import TaskApplier
     from projections.changes.record import Record
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.plain_topic import PlainRun
+    from projections.job.plain_topic import PlainTopic
     from projections.planning.view_plan import ViewPlan
-    from projections.publishing.boundary import Run
     from projections.publishing.published_versions import Published
     from projections.stores.delta.sink import WarehouseSink
 
@@ -40,6 +40,9 @@ DELIVERED_BYTES_MAX: Final = 64 << 20
 
 DELIVERED_RECORDS: Final = 100_000
 """Records of a topic that go through the usual delivery after one that needs it."""
+
+BacklogRun = tuple[str, "Sequence[Record | tuple[Any, ...]] | PlainRun"]
+"""Records of one topic in their order, or what a task has read of such records."""
 
 
 class BacklogWriter:
@@ -64,11 +67,7 @@ class BacklogWriter:
         self._delivery = delivery
         self._published = published
         self._sink = sink
-        readers: dict[str, list[ViewPlan]] = {}
-        for plan in plans:
-            for topic in plan.topics:
-                readers.setdefault(topic, []).append(plan)
-        self._readers = {topic: PlainTopic.of(own, topic, held) for topic, own in readers.items()}
+        self._readers = topic_readers(plans, held)
         self._pending = {plan.name: PendingRows(plan) for plan in plans}
         self._left: Counter[str] = Counter()  # records of a topic that the delivery still takes
         self._delivered_bytes = 0
@@ -76,7 +75,7 @@ class BacklogWriter:
         self._waiting = carried.waiting
         self._ahead = self._stored = carried.ahead
 
-    def write(self, runs: Iterable[Run]) -> None:
+    def write(self, runs: Iterable[BacklogRun]) -> bool:
         """Writes the waiting records of earlier batches, and then those of this one.
 
         Until `settle` is called, the waiting records are stored as well, for a batch that is killed
@@ -84,11 +83,20 @@ class BacklogWriter:
 
         Args:
             runs: The records, in their order.
+
+        Returns:
+            Whether all are written. If not, a run that was read before may have records that have
+            to wait behind a quarantined one: the batch has to be written again, from its records.
         """
         for topic, records in chain(self._waiting, runs):
             reader = self._readers.get(topic)
+            if isinstance(records, PlainRun):
+                if reader is None or not self._resumed(reader, topic):
+                    return False
+                self._take(reader, records)
+                continue
             plain = None
-            if reader is not None and self._undisturbed(topic):
+            if reader is not None and self._undisturbed(reader, topic):
                 plain = reader.read(records)
             if reader is not None and plain is not None:
                 self._take(reader, plain)
@@ -96,18 +104,27 @@ class BacklogWriter:
                 self._deliver(topic, records)
         self._write_pending()
         self._finish()
+        return True
 
     def settle(self) -> None:
         """Stores that nothing waits any longer; the quarantine must have been written before."""
         self._published.keep_beyond(self._ahead)
 
-    def _undisturbed(self, topic: str) -> bool:
+    def _resumed(self, reader: PlainTopic, topic: str) -> bool:
+        """Writes what the delivery holds of a topic; returns whether its next run can be taken."""
+        if topic in self._left:
+            self._left[topic] = 0
+        return self._undisturbed(reader, topic)
+
+    def _undisturbed(self, reader: PlainTopic, topic: str) -> bool:
         """Returns whether records of a topic can be read by columns now."""
         if topic in self._left and self._left[topic] <= 0:
             self._finish()
-        # once something is quarantined, later records of its key wait
-        quarantined = self._delivery.waiting or self._delivery.truncated
-        return not quarantined and topic not in self._left
+        if topic in self._left:
+            return False
+        # once something of a view is quarantined, later records of its key wait
+        disturbed = {each.view for each in self._delivery.waiting} | self._delivery.truncated.keys()
+        return disturbed.isdisjoint(plan.name for plan in reader.plans)
 
     def _take(self, reader: PlainTopic, run: PlainRun) -> None:
         self._ahead = with_applied(

@@ -6,29 +6,22 @@ batches, since Spark reuses its worker processes.
 
 from __future__ import annotations
 
-import gc
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from cdc.errors import CdcError
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine import table as quarantine_table
-from projections.common.fault import FaultError, kind_and_place
 from projections.common.side_by_side import side_by_side
 from projections.definition.views import Store
-from projections.errors import (
-    ProjectionError,
-    QuarantineFullError,
-    QueryFailedError,
-    ViewHaltedError,
-    ViewOverfullError,
-)
+from projections.errors import QuarantineFullError, ViewHaltedError, ViewOverfullError
 from projections.job.backlog_writer import BacklogWriter
+from projections.job.record_runs import by_topic
 from projections.job.spark.shared_folder import SharedFolder
+from projections.job.task_edge import collecting_rarely, crossing
 from projections.planning.job_spec import writing
 from projections.publishing.batch_fence import BatchFence
 from projections.publishing.boundary import divide
@@ -42,15 +35,11 @@ if TYPE_CHECKING:
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import BlockedKeys, ViewCount
     from projections.common.driver_lock import DriverToken
+    from projections.job.backlog_writer import BacklogRun
+    from projections.job.stored_runs import StoredRuns
     from projections.planning.job_config import LedgerAddress, StoreAddresses
     from projections.planning.view_plan import ViewPlan
     from projections.publishing.boundary import CompleteThrough, Run
-
-RECORD_COLUMNS: Final = (
-    *("key", "value", "epoch", "partition", "offset"),
-    *("old_key", "sent_at_us"),
-)
-"""Columns of a batch beside the topic, in the order of a `Record`."""
 
 COUNTERS: Final = pa.schema(
     [
@@ -86,9 +75,7 @@ LARGE_BYTES: Final = 128 << 20
 """A batch of the tables with more records, or more bytes in their values, is not held in memory as
 a whole; see `BacklogWriter`."""
 
-# The garbage collector runs after this many new objects, by default 700; a batch creates many times
-# as many, all in use and without cycles.
-_OBJECTS_UNTIL_COLLECTION: Final = 200_000
+_UNWRITTEN: Final = pa.RecordBatch.from_pylist([{"view": None}], schema=COUNTERS)
 
 _sinks: dict[tuple[Store, StoreAddresses], Sink] = {}
 
@@ -110,6 +97,7 @@ class BatchWriter:
         turn: For tables, the number of the batch in the order of batches.
         beside: Whether this is no batch, but the replay of versions that no batch has yet: it
             publishes no tables.
+        stored: For a large batch of tables, its records as other tasks have read them.
     """
 
     store: Store
@@ -123,6 +111,7 @@ class BatchWriter:
     mark: str | None = None
     turn: int = 0
     beside: bool = False
+    stored: StoredRuns | None = None
 
     def prepare(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Prepares the store for the views; the batches are ignored."""
@@ -143,13 +132,24 @@ class BatchWriter:
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Applies all batches of a task and yields one row of counters for each view."""
         try:
-            with _collecting_rarely(), writing(self.driver_token):
+            with collecting_rarely(), writing(self.driver_token):
                 counts = self._write(batches)
         except Exception as error:  # noqa: BLE001  # the edge of the process
             raise crossing(error) from None
-        yield _counters(counts)
+        yield _UNWRITTEN if counts is None else _counters(counts)
 
-    def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount]:
+    def write_stored(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Applies the runs that are stored, as `write` does; the batches are ignored.
+
+        Yields:
+            The counters; a single row without a view if the batch has to be written by `write`.
+        """
+        for _ in batches:
+            pass
+        yield from self.write(())
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> Mapping[str, ViewCount] | None:
+        """Returns None if the batch has to be written from its records."""
         delivery = TaskApplier(
             self.plans,
             self._sink,
@@ -157,13 +157,14 @@ class BatchWriter:
             changes_per_write=_CHANGES_PER_WRITE[self.store],
             overlapped=self.store is Store.SEARCH,  # most of the time is its own
         )
-        runs = (run for batch in batches for run in _by_topic(batch))
+        runs = (run for batch in batches for run in by_topic(batch))
+        written = True
         try:
             with closing(delivery):
                 if self.store is Store.TABLE and not self.beside:
                     published = Published(self.addresses.tables, self.ledger.source)
                     with BatchFence(published.folder).taken(self.turn):
-                        self._write_tables(published, delivery, runs)
+                        written = self._write_tables(published, delivery, runs)
                 else:
                     _take(delivery, runs)
                     self._quarantine(delivery)
@@ -171,7 +172,7 @@ class BatchWriter:
             if delivery.halted is not None:
                 quarantine_table.halt(self.ledger, delivery.halted, error)
             raise
-        return delivery.counts
+        return delivery.counts if written else None
 
     def _quarantine(self, delivery: TaskApplier) -> None:
         """Quarantines records; pauses a mirror that has too many of them, and no other view.
@@ -199,15 +200,23 @@ class BatchWriter:
 
     def _write_tables(
         self, published: Published, delivery: TaskApplier, runs: Iterable[Run]
-    ) -> None:
-        first, rest = _first(runs)
-        if rest is None:
-            self._write_group(published, delivery, first)
-            return
+    ) -> bool:
+        """Returns whether the batch is written; see `BacklogWriter.write`."""
+        large: Iterator[BacklogRun]
+        if self.stored is not None:
+            large = self.stored.read()
+        else:
+            first, rest = _first(runs)
+            if rest is None:
+                self._write_group(published, delivery, first)
+                return True
+            large = chain(_drained(first), rest)
         backlog = BacklogWriter(self.plans, self.held, delivery, published, self._warehouse)
-        backlog.write(chain(_drained(first), rest))
+        if not backlog.write(large):
+            return False
         self._quarantine(delivery)
         backlog.settle()
+        return True
 
     def _write_group(
         self, published: Published, delivery: TaskApplier, runs: Iterable[Run]
@@ -287,35 +296,6 @@ def _take(delivery: TaskApplier, runs: Iterable[Run]) -> None:
     for topic, records in runs:
         delivery.take(topic, records)  # records of a topic that no view reads are skipped
     delivery.finish()
-
-
-@contextmanager
-def _collecting_rarely() -> Iterator[None]:
-    usual = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_UNTIL_COLLECTION)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-
-
-def crossing(error: Exception) -> FaultError:
-    """Returns the error for the driver, without a foreign error's text, which may show a value."""
-    if isinstance(error, CdcError | ProjectionError):
-        return FaultError(error)
-    return FaultError(QueryFailedError("a batch cannot be written", detail=kind_and_place(error)))
-
-
-def _by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Splits a batch into runs of one topic; a Kafka partition's records lie together."""
-    topics = batch.column("topic").to_pylist()
-    columns = [batch.column(name).to_pylist() for name in RECORD_COLUMNS]
-    start = 0
-    for place in range(1, len(topics) + 1):
-        if place == len(topics) or topics[place] != topics[start]:
-            columns_of_run = [column[start:place] for column in columns]
-            yield topics[start], list(zip(*columns_of_run, strict=True))
-            start = place
 
 
 def _counters(counts: Mapping[str, ViewCount]) -> pa.RecordBatch:

@@ -27,7 +27,7 @@ from projections.planning.key_forms import one_form
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from projections.archive.fold import Integers
@@ -202,8 +202,8 @@ class PendingRows:
         self._deletes.append(deletes)
         self.size_bytes += rows.nbytes + deletes.nbytes
 
-    def taken(self) -> NewestRows:
-        """Returns the newest row or delete of each key, and forgets all."""
+    def newest(self) -> tuple[pa.Table, pa.Table]:
+        """Returns the newest row or delete of each key, as `add` takes them, and forgets all."""
         rows, deletes = pa.concat_tables(self._rows), pa.concat_tables(self._deletes)
         self._rows, self._deletes, self.size_bytes = [], [], 0
         keys = pa.chunked_array([*rows[_KEY].chunks, *deletes[_KEY].chunks], pa.string())
@@ -217,12 +217,33 @@ class PendingRows:
                 newest[newest >= len(keys) - deletes.num_rows] - (len(keys) - deletes.num_rows)
             )
         )
+        return rows, deletes
+
+    def taken(self) -> NewestRows:
+        """Returns what a write takes: the newest row or delete of each key; forgets all."""
+        rows, deletes = self.newest()
         committed = [each for t in (rows, deletes) for each in t[_COMMITTED].to_pylist() if each]
         return NewestRows(
             rows.select(table_schema(self.plan).names),
             deletes.select(deletes_schema(self.plan).names),
             committed,
         )
+
+
+def topic_readers(
+    plans: Iterable[ViewPlan], held: Mapping[str, BlockedKeys]
+) -> dict[str, PlainTopic | None]:
+    """Returns the reader of each topic of views; None for one that needs every record.
+
+    Args:
+        plans: The views.
+        held: Quarantined keys, by view.
+    """
+    of_topic: dict[str, list[ViewPlan]] = {}
+    for plan in plans:
+        for topic in plan.topics:
+            of_topic.setdefault(topic, []).append(plan)
+    return {topic: PlainTopic.of(own, topic, held) for topic, own in of_topic.items()}
 
 
 def _latest_only(plan: ViewPlan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -25,6 +26,7 @@ from projections.errors import (
 from projections.job import data_loss
 from projections.job.active_plans import SentPlans
 from projections.job.archive_writer import ADDED_DDL, Archiver
+from projections.job.backlog_tasks import PIECE_RECORDS, BacklogTasks
 from projections.job.batch_writer import COUNTERS_DDL, BatchWriter
 from projections.job.record_columns import epoch_column, record_columns
 from projections.publishing.batch_fence import BatchFence
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from cdc.broker.topics.extent import PartitionId
@@ -156,11 +158,13 @@ def start_query(
         BrokerError: The broker does not answer.
     """
     writer = replace(_writer(spec, store), derives=bool(spec.derived))
-    # one writer for each table at a time; elsewhere the rows of a partition stay in one task
-    tasks = 1 if store is Store.TABLE else spec.config.tasks
-    wanted = sorted(spec.topics_in(store))
-    starting = _starting(spec, store)
+    checkpoint, wanted = spec.config.checkpoint(store), sorted(spec.topics_in(store))
+    starting, begins = _starting(spec, store)
     records = record_columns(_records(session, spec, store, _exactly(wanted), starting))
+    tables = spec.config.addresses.tables
+    backlog = BacklogTasks.of(tables, spec.config.source) if store is Store.TABLE else None
+    if backlog is not None:
+        backlog.clear()  # what a killed driver has left
 
     def write(batch: DataFrame, batch_id: int) -> None:
         try:
@@ -169,22 +173,26 @@ def start_query(
                 # visible, and no version is dropped before the batch is written
                 if context.tables.look():
                     raise FaultError(CHANGED)
-                ends = spark_checkpoint.batch_end(spec.config.checkpoint(store), batch_id)
+                ends = spark_checkpoint.batch_end(checkpoint, batch_id)
                 writing = replace(writer, plans=context.active_plans.sent)
-                if store is Store.TABLE:
-                    turns = BatchFence(
-                        Published(spec.config.addresses.tables, spec.config.source).folder
-                    )
-                    writing = replace(writing, reach=context.reach(ends), turn=turns.begin())
                 context.beat()
-                counters = _written(context.guard, writing, batch)
+                if backlog is None:
+                    # the rows of a partition stay in one task
+                    delivered = partial(_delivered, batch, spec.config.tasks)
+                else:
+                    turns = BatchFence(Published(tables, spec.config.source).folder)
+                    writing = replace(writing, reach=context.reach(ends), turn=turns.begin())
+                    before = begins | context.active_plans.stands
+                    sizes = {each: max(0, end - before.get(each, 0)) for each, end in ends.items()}
+                    delivered = partial(_delivered_to_tables, batch, backlog, sizes)
+                counters = _written(context.guard, writing, delivered)
                 context.beat()
                 context.active_plans.written(ends)
         except WriterFencedError as error:
             raise FaultError(error) from None
         on_batch(batch_id, counters)
 
-    stream = records.coalesce(tasks).writeStream.foreachBatch(write)
+    stream = records.writeStream.foreachBatch(write)
     return _started(session, spec, store, stream)
 
 
@@ -269,7 +277,28 @@ def committed_offsets(query: StreamingQuery) -> Offsets:
     return offsets
 
 
-def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[dict[str, Any]]:
+def _delivered(batch: DataFrame, tasks: int, writer: BatchWriter) -> list[Row]:
+    """Writes a batch by so many tasks; returns their counters."""
+    return batch.coalesce(tasks).mapInArrow(writer.write, COUNTERS_DDL).collect()
+
+
+def _delivered_to_tables(
+    batch: DataFrame, backlog: BacklogTasks, sizes: Offsets, writer: BatchWriter
+) -> list[Row]:
+    """Writes a batch by one task: the tables have one writer at a time."""
+    with backlog.read(batch, writer, sizes) as stored:
+        if stored is not None:
+            one = batch.sparkSession.range(1, numPartitions=1)
+            writing = replace(writer, stored=stored)
+            rows = one.mapInArrow(writing.write_stored, COUNTERS_DDL).collect()
+            if all(row["view"] is not None for row in rows):
+                return rows
+    return _delivered(batch, 1, writer)
+
+
+def _written(
+    guard: StoreGuard, writer: BatchWriter, delivered: Callable[[BatchWriter], list[Row]]
+) -> list[dict[str, Any]]:
     """Writes a batch with the known quarantined keys; the next batch knows those that it adds."""
     try:
         aware = replace(writer, held=guard.held())
@@ -277,7 +306,7 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
         raise FaultError(error) from None
     set_apart = True
     try:
-        rows = batch.mapInArrow(aware.write, COUNTERS_DDL).collect()
+        rows = delivered(aware)
         counters = [row.asDict() for row in rows]
         set_apart = any(row["quarantined"] for row in counters)
     finally:
@@ -286,8 +315,10 @@ def _written(guard: StoreGuard, writer: BatchWriter, batch: DataFrame) -> list[d
     return counters
 
 
-def _starting(spec: JobSpec, store: Store) -> str:
-    """Returns where a query begins; sets aside a checkpoint that it cannot continue from.
+def _starting(spec: JobSpec, store: Store) -> tuple[str, Offsets]:
+    """Returns where a query begins, for Spark and in offsets.
+
+    It sets aside a checkpoint that the query cannot continue from.
 
     Raises:
         CheckpointForeignError: The checkpoint is another query's.
@@ -313,7 +344,8 @@ def _starting(spec: JobSpec, store: Store) -> str:
     if starts is not None or damaged is not None:
         spark_checkpoint.set_aside(checkpoint)
     spark_checkpoint.claim(checkpoint, identities)
-    return _EARLIEST if starts is None else orjson.dumps(starts).decode()
+    begins = {partition: first for partition, (first, _) in bounds.items()} | standing
+    return _EARLIEST if starts is None else orjson.dumps(starts).decode(), begins
 
 
 def _check_known(damaged: Path, at: Offsets, bounds: Mapping[PartitionId, tuple[int, int]]) -> None:
@@ -342,6 +374,8 @@ def _records(
         .option("startingOffsets", starting)
         .option("maxOffsetsPerTrigger", pace(spec, query).offsets_max)
     )
+    if query == Store.TABLE:
+        reader = reader.option("maxRecordsPerPartition", PIECE_RECORDS)
     records: DataFrame = reader.load()
     return records
 

@@ -20,7 +20,8 @@ from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.changes.record import Record
 from projections.definition.views import Store
 from projections.job import batch_writer
-from projections.job.batch_writer import RECORD_COLUMNS, BatchWriter
+from projections.job.batch_writer import BatchWriter
+from projections.job.record_runs import RECORD_COLUMNS
 from projections.planning.view_plan import ViewPlan
 from projections.publishing.boundary import CompleteThrough
 from projections.stores.factory import open_sink

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from projections.definition.views import Store
-from projections.job.batch_writer import RECORD_COLUMNS, BatchWriter
+from projections.job.batch_writer import BatchWriter
+from projections.job.record_runs import RECORD_COLUMNS
 from projections.planning.job_config import JobConfig
 from projections.publishing.batch_fence import BatchFence
 from projections.publishing.published_versions import Published

@@ -1,4 +1,4 @@
-"""TaskFiles: files of a rebuild's tasks for each other and for the driver, in a shared folder.
+"""TaskFiles: files of Spark's tasks for each other and for the driver, in a shared folder.
 
 Spark runs a task again after a failure, may run it twice at the same time, and may abandon an
 executor that still works. Each run of some work therefore has its own folder, a file gets its name
@@ -105,6 +105,16 @@ class TaskFiles:
         with (
             self._drafted(self.folder / name) as draft,
             pa.ipc.new_file(str(draft), schema, options=_CODEC) as file,
+        ):
+            yield name, file
+
+    @contextmanager
+    def joined(self) -> Iterator[tuple[str, pa.NativeFile]]:
+        """Returns a new file for any content, as `writing` does one for a table."""
+        name = f"{uuid4()}.joined"
+        with (
+            self._drafted(self.folder / name) as draft,
+            pa.OSFile(str(draft), "wb") as file,
         ):
             yield name, file
 

@@ -14,7 +14,8 @@ from projections.changes.quarantine import refused_rows
 from projections.changes.quarantine import table as quarantine_table
 from projections.changes.quarantine.refused_rows import DeliveredRows
 from projections.errors import QuarantineDownError
-from projections.job.batch_writer import crossing, process_sink
+from projections.job.batch_writer import process_sink
+from projections.job.task_edge import crossing
 from projections.planning.job_spec import writing
 
 if TYPE_CHECKING:
