@@ -176,10 +176,8 @@ def start_query(
                 ends = spark_checkpoint.batch_end(checkpoint, batch_id)
                 writing = replace(writer, plans=context.active_plans.sent)
                 context.beat()
-                if backlog is None:
-                    # the rows of a partition stay in one task
-                    delivered = partial(_delivered, batch, spec.config.tasks)
-                else:
+                delivered = partial(_delivered, batch)
+                if backlog is not None:
                     turns = BatchFence(Published(tables, spec.config.source).folder)
                     writing = replace(writing, reach=context.reach(ends), turn=turns.begin())
                     before = begins | context.active_plans.stands
@@ -192,8 +190,9 @@ def start_query(
             raise FaultError(error) from None
         on_batch(batch_id, counters)
 
-    stream = records.writeStream.foreachBatch(write)
-    return _started(session, spec, store, stream)
+    if backlog is None:  # the rows of a partition stay in one task
+        records = records.coalesce(spec.config.tasks)
+    return _started(session, spec, store, records.writeStream.foreachBatch(write))
 
 
 def start_archive(
@@ -277,9 +276,9 @@ def committed_offsets(query: StreamingQuery) -> Offsets:
     return offsets
 
 
-def _delivered(batch: DataFrame, tasks: int, writer: BatchWriter) -> list[Row]:
-    """Writes a batch by so many tasks; returns their counters."""
-    return batch.coalesce(tasks).mapInArrow(writer.write, COUNTERS_DDL).collect()
+def _delivered(batch: DataFrame, writer: BatchWriter) -> list[Row]:
+    """Writes a batch; returns the counters of its tasks."""
+    return batch.mapInArrow(writer.write, COUNTERS_DDL).collect()
 
 
 def _delivered_to_tables(
@@ -293,7 +292,7 @@ def _delivered_to_tables(
             rows = one.mapInArrow(writing.write_stored, COUNTERS_DDL).collect()
             if all(row["view"] is not None for row in rows):
                 return rows
-    return _delivered(batch, 1, writer)
+    return _delivered(batch.coalesce(1), writer)
 
 
 def _written(
