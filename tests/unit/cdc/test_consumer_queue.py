@@ -246,5 +246,5 @@ class Partition(RuleBasedStateMachine):
 
 TestPartition = Partition.TestCase
 TestPartition.settings = settings(
-    max_examples=examples(4000), stateful_step_count=50, deadline=None, report_multiple_bugs=False
+    max_examples=examples(2000), stateful_step_count=50, deadline=None, report_multiple_bugs=False
 )
