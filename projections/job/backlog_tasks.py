@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 PIECE_RECORDS: Final = 50_000
 """Most records of a piece: few enough for ten tasks to share the largest batch."""
 
+TASKS_MIN: Final = 3
+"""Tasks from which on reading apart pays. Two on two cores are as fast as the writing task alone,
+for 13 % more processor time and 300 MiB more memory."""
+
 _GROUPS_MAX: Final = 64
 _FOLDER: Final = ".backlog"
 
@@ -63,7 +67,7 @@ class BacklogTasks:
     def read(
         self, batch: DataFrame, writer: BatchWriter, sizes: Mapping[PartitionId, int]
     ) -> Iterator[StoredRuns | None]:
-        """Reads a batch if it is large; yields None if the writing task has to read it.
+        """Reads a batch if it is large and tasks are free; else yields None: the writer reads it.
 
         Args:
             batch: The batch, uncoalesced.
@@ -75,7 +79,7 @@ class BacklogTasks:
         """
         readable = _readable(writer, sizes)
         tasks = tasks_at_once(batch.sparkSession) if readable > LARGE_RECORDS else 1
-        if tasks == 1:
+        if tasks < TASKS_MIN:
             yield None
             return
         self.clear()

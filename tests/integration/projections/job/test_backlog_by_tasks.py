@@ -115,6 +115,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StoredRun, ...]]:
     monkeypatch.setattr(backlog_tasks, "PIECE_RECORDS", PIECE)
     monkeypatch.setattr(streaming_query, "PIECE_RECORDS", PIECE)
     monkeypatch.setattr(backlog_tasks, "tasks_at_once", lambda _: TASKS)
+    monkeypatch.setattr(backlog_tasks, "TASKS_MIN", TASKS)
     return seen
 
 
