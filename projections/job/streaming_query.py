@@ -292,6 +292,7 @@ def _delivered_to_tables(
             rows = one.mapInArrow(writing.write_stored, COUNTERS_DDL).collect()
             if all(row["view"] is not None for row in rows):
                 return rows
+    # for one task, Spark keeps the pieces of a partition in their order, as a test shows
     return _delivered(batch.coalesce(1), writer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -229,6 +230,31 @@ def test_a_batch_whose_reading_task_is_killed_is_written_by_the_next_query(
     assert 7 == len(query.rows())
     assert [RECORDS] == [each["records"] for (each,) in query.batches]
     assert [] == list(BacklogTasks.of(config.addresses.tables, config.source).folder.iterdir())
+
+
+@pytest.mark.parametrize("executors", [0, 1, 3])
+def test_one_task_takes_the_pieces_of_a_partition_in_their_order(
+    spark: SparkSession, executors: int
+) -> None:
+    """Spark's source of Kafka asks for an executor for each piece, or for none if there are none.
+
+    Spark does not promise that order; another kind of coalescing would lose it.
+    """
+    context: Any = spark.sparkContext
+    jvm, chance = context._jvm, Random(executors)  # noqa: S311  # no secret
+
+    def scala(items: Iterable[Any]) -> Any:
+        made = jvm.java.util.ArrayList()
+        for item in items:
+            made.add(item)
+        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(made).toSeq()
+
+    hosts = [f"executor {n}" for n in range(executors)]
+    places = [[chance.choice(hosts)] if hosts else [] for _ in range(RECORDS)]
+    located = [jvm.scala.Tuple2(n, scala(place)) for n, place in enumerate(places)]
+    pieces = context._jsc.sc().makeRDD(scala(located), jvm.scala.reflect.ClassTag.Any())
+
+    assert list(range(RECORDS)) == list(pieces.toJavaRDD().coalesce(1).collect())
 
 
 def test_a_small_batch_is_read_by_the_task_that_writes_it(
