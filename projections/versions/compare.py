@@ -16,15 +16,12 @@ or name the change altered, or that it dropped, are excluded, and rows written s
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import compress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
@@ -32,7 +29,6 @@ from deltalake.exceptions import DeltaError
 
 from cdc.table import ColumnKind, TableSchema
 from cdc.values import decode
-from projections.changes.documents import key_text
 from projections.common import store_lock
 from projections.definition.columns import BOOKKEEPING, HISTORY_COLUMNS, ROW_ID_COLUMN
 from projections.definition.views import Store
@@ -40,12 +36,12 @@ from projections.errors import SinkUnavailableError, VersionBehindError
 from projections.publishing.published_versions import Published
 from projections.stores.delta.arrow import decoded_rows
 from projections.stores.delta.table_diff import (
-    ChangedRow,
     ComparedVersion,
     TableDifference,
     compare_sides,
 )
 from projections.stores.factory import open_sink
+from projections.versions.document_match import VersionDocuments, match_keys, match_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -341,12 +337,15 @@ def _in_store(sink: Sink, store: Store, pair: _Pair) -> VersionDifference:
     difference.columns_gone = tuple(n for n in names[0] if n not in names[1])
     difference.columns_added = tuple(n for n in names[1] if n not in names[0])
     filters = _RowFilter(old, new, pair.change), _RowFilter(new, old, pair.change)
-    before, after = (_let_in(sink, *each) for each in zip((old, new), filters, strict=True))
+    before, after = (
+        VersionDocuments(partial(_let_in, sink, plan, row_filter), partial(sink.documents, plan))
+        for plan, row_filter in zip((old, new), filters, strict=True)
+    )
     if pair.keys and pair.keys != (ROW_ID_COLUMN,):
-        _match(difference, pair, before, after)
-        _show_changed(difference, sink.documents(old))
+        columns = [name for name in pair.columns if name not in pair.keys]
+        match_keys(difference, columns, before, after, EXAMPLES)
     else:
-        _match_whole(difference, pair.columns, before, after)
+        match_rows(difference, pair.columns, before, after, EXAMPLES)
     explained = dict(filters[0].excluded + filters[1].excluded)
     since = "its table has changed" if pair.still else None
     return VersionDifference(difference, "a moment without batches", store, explained, since)
@@ -370,70 +369,6 @@ def _exact(column: Column, value: Any) -> object:
     return decode(column, str(value) if floats else value)
 
 
-def _match(
-    difference: TableDifference,
-    pair: _Pair,
-    before: Iterator[Mapping[str, Any]],
-    after: Iterator[Mapping[str, Any]],
-) -> None:
-    columns = [name for name in pair.columns if name not in pair.keys]
-    left = {_key(each, pair.keys): _hashes(each, columns) for each in before}
-    for document in after:
-        key = _key(document, pair.keys)
-        was = left.pop(key, None)
-        if was is None:
-            difference.appeared += 1
-            _note(difference.examples_appeared, (key,))
-            continue
-        now = _hashes(document, columns)
-        if was == now:
-            continue
-        pairs = zip(array("q", was), array("q", now), strict=True)
-        differing = [*compress(columns, (one != other for one, other in pairs))]
-        difference.changed += 1
-        difference.by_column.update(differing)
-        # the old values of these few rows are read afterwards
-        values: dict[str, tuple[object, object]] = {
-            name: (None, document.get(name)) for name in differing
-        }
-        _note(difference.examples_changed, ChangedRow((key,), values))
-    difference.gone = len(left)
-    for key in list(left)[:EXAMPLES]:
-        _note(difference.examples_gone, (key,))
-
-
-def _show_changed(difference: TableDifference, documents: Iterator[Mapping[str, Any]]) -> None:
-    """Adds the old values to the examples of changed rows."""
-    wanted = {each.key[0]: place for place, each in enumerate(difference.examples_changed)}
-    while wanted and (document := next(documents, None)) is not None:
-        place = wanted.pop(_key(document, difference.keys), None)
-        if place is not None:
-            key, values = (
-                difference.examples_changed[place].key,
-                difference.examples_changed[place].values,
-            )
-            known = {name: (document.get(name), now) for name, (_, now) in values.items()}
-            difference.examples_changed[place] = ChangedRow(key, known)
-
-
-def _match_whole(
-    difference: TableDifference,
-    columns: Sequence[str],
-    before: Iterator[Mapping[str, Any]],
-    after: Iterator[Mapping[str, Any]],
-) -> None:
-    """Matches rows without identifying columns, each as often as it occurs."""
-    left = Counter(_hashes(each, columns) for each in before)
-    for document in after:
-        hashed = _hashes(document, columns)
-        if left[hashed] > 0:
-            left[hashed] -= 1
-            continue
-        difference.appeared += 1
-        _note(difference.examples_appeared, tuple(map(_plain, map(document.get, columns))))
-    difference.gone = sum(left.values())
-
-
 def _move_explained(compared: VersionDifference, pair: _Pair) -> None:
     """Moves explained columns that only one version has to `explained`."""
     difference, change = compared.unexplained, pair.change
@@ -450,21 +385,3 @@ def _move_explained(compared: VersionDifference, pair: _Pair) -> None:
 
     difference.columns_added = left(difference.columns_added)
     difference.columns_gone = left(difference.columns_gone)
-
-
-def _key(document: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return key_text([document.get(name) for name in keys])
-
-
-def _hashes(document: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """Returns one hash per column of a row; compact, since one is kept for each row."""
-    return array("q", [hash(orjson.dumps(document.get(name))) for name in names]).tobytes()
-
-
-def _plain(value: Any) -> object:
-    return value if isinstance(value, str | int | float | None) else orjson.dumps(value).decode()
-
-
-def _note(examples: list[Any], example: object) -> None:
-    if len(examples) < EXAMPLES:
-        examples.append(example)
