@@ -37,6 +37,7 @@ ProjectionError
 │   ├── QueryFailedError     HW-P025  a streaming query fails repeatedly
 │   ├── AttendantFailedError HW-P029  a background task of the job fails
 │   ├── BacklogSpaceError    HW-P159  a large batch has no disk space
+│   ├── RecordOrderError     HW-P160  records of a batch come in another order
 │   ├── SparkEndedError      HW-P026  the driver's JVM ended by itself
 │   ├── EventUnreadableError HW-P027  an event cannot be read
 │   ├── RecordsLostError     HW-P028  a query's next records are lost
@@ -159,6 +160,7 @@ from projections.errors.job import (
     MasterUnreachableError,
     NoExecutorsError,
     QueryFailedError,
+    RecordOrderError,
     RecordsLostError,
     SparkEndedError,
     TopicsMissingError,
@@ -272,6 +274,7 @@ __all__ = [
     "RebuildRefusedError",
     "RebuildSpaceError",
     "RebuildStoppedError",
+    "RecordOrderError",
     "RecordsLostError",
     "RepairRefusedError",
     "ReplayError",

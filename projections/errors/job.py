@@ -69,6 +69,13 @@ class BacklogSpaceError(JobError):
     retriable = True
 
 
+class RecordOrderError(JobError):
+    """A batch's records of a Kafka partition did not come in the order of their offsets."""
+
+    code = "HW-P160"
+    retriable = True
+
+
 class SparkEndedError(JobError):
     """The driver's JVM ended unexpectedly; the job can be restarted."""
 

@@ -19,7 +19,7 @@ from projections.common.side_by_side import side_by_side
 from projections.definition.views import Store
 from projections.errors import QuarantineFullError, ViewHaltedError, ViewOverfullError
 from projections.job.backlog_writer import BacklogWriter
-from projections.job.record_runs import by_topic
+from projections.job.record_runs import OffsetOrder, by_topic
 from projections.job.spark.shared_folder import SharedFolder
 from projections.job.task_edge import collecting_rarely, crossing
 from projections.planning.job_spec import writing
@@ -157,7 +157,8 @@ class BatchWriter:
             changes_per_write=_CHANGES_PER_WRITE[self.store],
             overlapped=self.store is Store.SEARCH,  # most of the time is its own
         )
-        runs = (run for batch in batches for run in by_topic(batch))
+        order = OffsetOrder()
+        runs = (run for batch in batches for run in by_topic(batch, order))
         written = True
         try:
             with closing(delivery):

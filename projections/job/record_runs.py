@@ -6,7 +6,12 @@ large partition come in several pieces, which may be in different tasks.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from projections.errors import RecordOrderError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,11 +42,48 @@ class BacklogPiece(NamedTuple):
     number: int
 
 
-def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Splits a batch into runs of one topic."""
+class OffsetOrder:
+    """Checks that a task gets the records of each Kafka partition in the order of their offsets.
+
+    Views apply records as they come. Spark keeps the order where one task takes all pieces of a
+    partition, but does not promise it.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], int] = {}
+
+    def check(self, topic: str, records: pa.RecordBatch) -> None:
+        """Checks the next records of a topic.
+
+        Raises:
+            RecordOrderError: A record comes after one with a greater offset, or with the same.
+        """
+        partitions, offsets = (records.column(n).to_numpy() for n in ("partition", "offset"))
+        starts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(offsets)]
+        for start, end in pairwise(starts):
+            of_partition, place = offsets[start:end], (topic, int(partitions[start]))
+            if of_partition[0] <= self._last.get(place, -1) or (np.diff(of_partition) <= 0).any():
+                raise RecordOrderError(
+                    "the records of a batch are not in the order of their offsets",
+                    detail=f"{topic}, partition {place[1]}",
+                    hint="the job reads the batch again",
+                )
+            self._last[place] = int(of_partition[-1])
+
+
+def by_topic(
+    batch: pa.RecordBatch, order: OffsetOrder | None = None
+) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """Splits a batch into runs of one topic.
+
+    Raises:
+        RecordOrderError: The given order has ended; see `OffsetOrder`.
+    """
     topics = batch.column("topic").to_pylist()
     columns = [batch.column(name).to_pylist() for name in RECORD_COLUMNS]
     for start, end in _spans(topics):
+        if order is not None:
+            order.check(topics[start], batch.slice(start, end - start))
         columns_of_run = [column[start:end] for column in columns]
         yield topics[start], list(zip(*columns_of_run, strict=True))
 
