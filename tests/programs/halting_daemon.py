@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers, with tasks of a rebuild that halt where a test wants them to.
+"""Spark's daemon of Python workers, with tasks of bulk work that halt where a test wants them to.
 
 A full disk is one that takes no byte: what such a task writes goes to `/dev/full`.
 """
@@ -18,6 +18,7 @@ from projections.job.rebuilding.plain_rows import PlainRowDecoder
 from projections.job.rebuilding.store_tasks import TaskDelivery
 from projections.job.spark import worker_daemon
 from projections.job.spark.task_files import TaskFiles
+from projections.job.stored_runs import RunFile
 from tests.support.task_halts import TaskHalts
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 HALTS = "HEADWATER_TEST_HALTS"
 STAGES = {
+    "backlog": (RunFile, "add"),  # some records are stored, and not all
     "fold": (FoldBlocks, "group"),  # entries are written, and not noted yet
     "second fold": (FoldKeys, "_folded"),  # entries were read, and nothing is written yet
     "store": (TaskDelivery, "_delivered"),  # some rows are in the store, and not all

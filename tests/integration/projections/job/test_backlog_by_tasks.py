@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -11,95 +10,29 @@ import pytest
 
 from cdc.broker.topics import topics
 from cdc.broker.topics.topics import TopicSpec
-from cdc.change_event import EPOCH_HEADER
 from cdc.values import UNCHANGED_PLACEHOLDER
-from projections.common import spark_checkpoint
-from projections.definition.views import Store
 from projections.job import backlog_tasks, streaming_query
-from projections.job.active_plans import ActivePlans
 from projections.job.backlog_reader import BacklogReader
 from projections.job.backlog_tasks import BacklogTasks
 from projections.job.spark.task_files import TaskFiles
 from projections.job.stored_runs import StoredRuns
-from projections.job.streaming_query import BatchContext
-from projections.planning.job_spec import JobSpec
-from projections.publishing.published_versions import Published
-from projections.stores.delta.sink import WarehouseSink
 from tests.fix_log import TOPIC, envelope, orders
 from tests.support.table_batches import OF_TABLE, config_of_tables
-from tests.waiting import LONG_S
+from tests.support.tables_query import TablesQuery, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from projections.changes.record import Record
     from projections.job.stored_runs import StoredRun
     from projections.planning.job_config import JobConfig
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 RECORDS, PIECE, TASKS = 100, 20, 2
-
-
-class Idle:
-    """What a batch asks before it is written: nothing is quarantined, and no table changes."""
-
-    @staticmethod
-    def writing() -> Any:
-        return nullcontext()
-
-    @staticmethod
-    def held() -> dict[str, Any]:
-        return {}
-
-    @staticmethod
-    def changed() -> None:
-        """Reads nothing again."""
-
-    @staticmethod
-    def look() -> bool:
-        return False
-
-
-class Query:
-    """The tables' query, over the view's topic."""
-
-    def __init__(self, session: SparkSession, config: JobConfig) -> None:
-        self._session = session
-        self._spec = JobSpec(config, plans=(OF_TABLE,))
-        spark_checkpoint.adopt(config.checkpoint(Store.TABLE).parent)
-        WarehouseSink(config.addresses.tables).prepare(OF_TABLE)
-        self.batches: list[list[dict[str, Any]]] = []
-
-    def run(self) -> None:
-        """Writes what the topic has."""
-        idle: Any = Idle()
-        context = BatchContext(idle, ActivePlans(self._spec.plans), idle, lambda _: None)
-        query = streaming_query.start_query(
-            self._session,
-            self._spec,
-            Store.TABLE,
-            context,
-            lambda _, counters: self.batches.append(counters),
-        )
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-
-    def rows(self) -> list[dict[str, Any]]:
-        tables = WarehouseSink(self._spec.config.addresses.tables)
-        return sorted(tables.documents(OF_TABLE), key=lambda row: row["id"])
-
-    def waiting(self) -> int:
-        """Returns how many records wait for a boundary."""
-        config = self._spec.config
-        beyond = Published(config.addresses.tables, config.source).beyond()
-        return sum(len(records) for _, records in beyond.waiting)
 
 
 @pytest.fixture
@@ -127,23 +60,11 @@ def config(kafka_bootstrap: str, tmp_path: Path) -> Iterator[JobConfig]:
     topics.delete(kafka_bootstrap, [TOPIC])
 
 
-def send(bootstrap: str, records: Sequence[Record]) -> None:
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
-    for record in records:
-        assert record.epoch is not None
-        headers = [(EPOCH_HEADER, record.epoch.encode())]
-        producer.send(TOPIC, record.value, record.key, headers)
-    producer.flush(LONG_S)
-    producer.close()
-
-
 def test_tasks_read_the_pieces_of_one_partition_and_the_tables_have_the_newest_rows(
     spark: SparkSession, config: JobConfig, stored: list[tuple[StoredRun, ...]]
 ) -> None:
-    send(config.bootstrap, orders(RECORDS))
-    query = Query(spark, config)
+    send(config.bootstrap, TOPIC, orders(RECORDS))
+    query = TablesQuery(spark, config, OF_TABLE)
 
     query.run()
 
@@ -163,8 +84,8 @@ def test_a_batch_whose_records_have_to_wait_is_written_from_its_records(
     first, *later = orders(RECORDS)
     lacking = {"id": 0, "note": "n0", "big": UNCHANGED_PLACEHOLDER}
     others = [record for record in later if record.key != first.key]
-    send(config.bootstrap, [first._replace(value=envelope("u", 0x1000, lacking)), *others])
-    query = Query(spark, config)
+    send(config.bootstrap, TOPIC, [first._replace(value=envelope("u", 0x1000, lacking)), *others])
+    query = TablesQuery(spark, config, OF_TABLE)
 
     query.run()
 
@@ -180,8 +101,8 @@ def test_a_batch_without_its_folder_fails_and_is_written_by_the_next_query(
     stored: list[tuple[StoredRun, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    send(config.bootstrap, orders(RECORDS))
-    query = Query(spark, config)
+    send(config.bootstrap, TOPIC, orders(RECORDS))
+    query = TablesQuery(spark, config, OF_TABLE)
     left = BacklogTasks.of(config.addresses.tables, config.source).folder / "left" / "file"
     left.parent.mkdir(parents=True)
     left.touch()
@@ -207,8 +128,8 @@ def test_a_batch_whose_reading_task_is_killed_is_written_by_the_next_query(
 ) -> None:
     from pyspark.errors import StreamingQueryException
 
-    send(config.bootstrap, orders(RECORDS))
-    query = Query(spark, config)
+    send(config.bootstrap, TOPIC, orders(RECORDS))
+    query = TablesQuery(spark, config, OF_TABLE)
 
     class KilledReader(BacklogReader):  # sent to workers by value, as it is local
         def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -260,8 +181,8 @@ def test_one_task_takes_the_pieces_of_a_partition_in_their_order(
 def test_a_small_batch_is_read_by_the_task_that_writes_it(
     spark: SparkSession, config: JobConfig, stored: list[tuple[StoredRun, ...]]
 ) -> None:
-    send(config.bootstrap, orders(PIECE))
-    query = Query(spark, config)
+    send(config.bootstrap, TOPIC, orders(PIECE))
+    query = TablesQuery(spark, config, OF_TABLE)
 
     query.run()
 

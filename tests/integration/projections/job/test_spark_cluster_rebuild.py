@@ -1,6 +1,6 @@
-"""A rebuild by a cluster of three workers, which are killed at each stage, as is the driver.
+"""Rebuilds and a backlog on a cluster of three workers, which are killed at each stage.
 
-The tables must be those that a replay without Spark makes of the same archive.
+So is the driver. The tables must be those that a replay without Spark makes of the same records.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
+from cdc.broker.topics import topics
+from cdc.broker.topics.topics import TopicSpec
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, SparkCluster
 from headwater.runtime.java.jars import ensure
@@ -29,6 +31,7 @@ from projections.archive.task import ReplayOptions, ReplayResult, ReplayState, R
 from projections.changes.row_change import RowChange
 from projections.definition.views import Store
 from projections.errors import RebuildSpaceError
+from projections.job.backlog_tasks import BacklogTasks
 from projections.planning.job_config import JobConfig
 from projections.stores.factory import open_sink
 from projections.versions import job_engine
@@ -38,12 +41,14 @@ from projections.versions.job_engine import JobEngine
 from tests.fix_archive import archived
 from tests.fix_log import PLAN, TOPIC, Source, numbered
 from tests.programs.rebuild_driver import COMMITS
+from tests.support.tables_query import send
 from tests.support.task_halts import TaskHalts
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from projections.changes.record import Record
     from projections.planning.view_plan import ViewPlan
 
 pytestmark = [
@@ -60,8 +65,8 @@ ROWS = range(1, 900)
 TABLE_STAGES = ("fold", "second fold", "fill")
 
 
-def traffic(archive: Path) -> None:
-    """Archives what transactions write that insert, change, move and delete rows."""
+def traffic(archive: Path) -> list[Record]:
+    """Archives and returns what transactions write that insert, change, move and delete rows."""
     random, source = Random(11), Source()  # noqa: S311  # no secret
     source.together([[("copy", *ROWS[::2])]], random)
     for _ in range(150):
@@ -71,6 +76,7 @@ def traffic(archive: Path) -> None:
     records = numbered(source.topic)
     for start in range(0, len(records), 500):
         archived(archive, TOPIC, records[start : start + 500])
+    return records
 
 
 def step(random: Random, key: int) -> tuple[Any, ...]:
@@ -81,7 +87,7 @@ def step(random: Random, key: int) -> tuple[Any, ...]:
 class Cluster:
     """Master, workers and driver, and the archive that they rebuild views from."""
 
-    def __init__(self, home: Path, master: str, cache_url: str) -> None:
+    def __init__(self, home: Path, master: str, **addresses: str) -> None:
         self.halts = TaskHalts(home / "halts")
         config = JobConfig.of_tables(
             "shop",
@@ -97,7 +103,8 @@ class Cluster:
                 "spark.executorEnv.HEADWATER_TEST_HALTS": str(self.halts.folder),
             },
         )
-        self.config = replace(config, cache_url=cache_url)
+        self.config = replace(config, **addresses)
+        self.records = traffic(config.archive)
         self._driver: subprocess.Popen[bytes] | None = None
 
     def start_driver(self) -> None:
@@ -134,6 +141,14 @@ class Cluster:
             self._driver.stdin.close()
             self._driver.wait(60)
 
+    def write_backlog(self, plan: ViewPlan) -> Path:
+        """Has the driver write what a view's topic has; returns the file that it then makes."""
+        assert self._driver is not None
+        assert self._driver.stdin is not None
+        pickle.dump(plan, self._driver.stdin)
+        self._driver.stdin.flush()
+        return self.config.home / plan.name
+
     def kill_worker_at(self, stage: str) -> None:
         """Kills the worker that halts at a stage, as a machine that goes with all that it runs."""
         pid = wait_until(lambda: self.halts.halted(stage), self.said, timeout_s=LONG_S)
@@ -161,16 +176,17 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory, cache_url: str) -> Iterator[Cluster]:
+def started(
+    tmp_path_factory: pytest.TempPathFactory, cache_url: str, kafka_bootstrap: str
+) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("cluster") / ".headwater"
     spec = RuntimeSpec(home=home, services={}, spark=CLUSTER, lifeline=True)
     endpoints = runtime.up(spec, timeout_s=240)
-    made = Cluster(home, endpoints.spark_url, cache_url)
     try:
-        traffic(made.config.archive)
+        made = Cluster(home, endpoints.spark_url, cache_url=cache_url, bootstrap=kafka_bootstrap)
         yield made
-    finally:
         made.stop_driver()
+    finally:
         runtime.down(home)
 
 
@@ -242,6 +258,23 @@ def test_a_table_is_the_same_with_a_worker_killed_at_each_stage(cluster: Cluster
 
 def test_a_cache_is_the_same_with_a_worker_killed_while_it_delivers(cluster: Cluster) -> None:
     in_store(cluster, Store.CACHE)
+
+
+def test_a_backlog_is_written_with_a_worker_killed_while_it_reads(cluster: Cluster) -> None:
+    plan = replace(view("backlog", Store.TABLE), topic=f"{PLAN.source}.public.of_cluster")
+    config, by_command = cluster.config, view("backlog_by_command", Store.TABLE)
+    topics.ensure(config.bootstrap, [TopicSpec(plan.topic)])
+    send(config.bootstrap, plan.topic, cluster.records)
+    cluster.halts.want("backlog")
+
+    written = cluster.write_backlog(plan)
+    cluster.kill_worker_at("backlog")
+    wait_until(written.exists, cluster.said, timeout_s=LONG_S)
+
+    filled(config, by_command, by_job=False)
+    assert left(config, by_command) == left(config, plan)
+    assert [] == list(BacklogTasks.of(config.addresses.tables, config.source).folder.iterdir())
+    topics.delete(config.bootstrap, [plan.topic])
 
 
 @pytest.mark.soak(minutes=2)
