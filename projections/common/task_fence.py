@@ -61,8 +61,8 @@ class TaskFence:
         if not (self._folder / _OPEN).exists():
             raise _ended()
 
-    def close(self, wait_s: float = 0) -> bool:
-        """Refuses new tasks, waits for running ones, and removes the folder.
+    def close(self, wait_s: float = 0, *, keep: bool = False) -> bool:
+        """Refuses new tasks, waits for running ones, and removes the folder unless it is kept.
 
         Returns:
             Whether all tasks have ended; False if one was still running after that time.
@@ -73,19 +73,28 @@ class TaskFence:
         with file_lock.opened(self._folder / _LOCK) as handle:
             if not file_lock.try_lock(handle, wait_s=wait_s):
                 return False
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(self._folder, ignore_errors=True)
         return True
 
     @classmethod
-    def close_all(cls, parent: Path, wait_s: float = 0) -> bool:
-        """Closes the fences of all runs, and removes their parent folder; see `close`."""
+    def close_all(cls, parent: Path, wait_s: float = 0, *, keep: Path | None = None) -> bool:
+        """Closes the fences of all runs, and removes their parent folder; see `close`.
+
+        Args:
+            parent: The folder of the folders of runs.
+            wait_s: How long to wait for the tasks of each run.
+            keep: The folder of a run that stays, and so does the parent folder.
+        """
         if not parent.is_dir():
             return True
-        runs = [cls(folder) for folder in parent.iterdir() if folder.is_dir()]
-        ended = [run.close(wait_s) for run in runs]  # every fence, even after a failure
+        runs = [folder for folder in parent.iterdir() if folder.is_dir()]
+        # every fence, even after a failure
+        ended = [cls(folder).close(wait_s, keep=folder == keep) for folder in runs]
         if not all(ended):
             return False
-        shutil.rmtree(parent, ignore_errors=True)
+        if keep is None:
+            shutil.rmtree(parent, ignore_errors=True)
         return True
 
 

@@ -8,52 +8,63 @@ snapshot add nothing that the load lacks, or that the stream does not remove aga
 skips them (the table records which: `headwater.loaded`). The topic and the archive contain them all
 the same.
 
-The driver exports the database snapshot, and tasks write the table's files. Their number is that of
-the connections to the source. Readers never see a partial load: the driver adds all files in one
-commit, beside the table's path, and moves the table there. A killed load leaves a folder behind,
-which the next one removes once no task works there.
+The driver exports a database snapshot, and tasks write the table's files. Their number is that of
+the connections to the source. A snapshot holds back the vacuum of the whole source, so it is
+renewed after a while: the pieces that are left are copied under another one (see `source_copy`),
+and at the end, what has changed since the first one once more. Readers never see a partial load:
+the driver adds all files in one commit, beside the table's path, and moves the table there. A load
+that was stopped or killed leaves its finished pieces behind, and the next one continues with them,
+unless rows may have moved to other blocks.
 """
 
 from __future__ import annotations
 
+import math
 import select
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from foundation.atomic_file import sync_files, sync_folder
-from projections.common.delta_log import TableLog
+from foundation.atomic_file import sync_folder
 from projections.common.fault import Fault
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
 from projections.definition.views import Store
 from projections.errors import LoadFailedError, ReplayStoppedError, UnholdableValueError
+from projections.job.load_state import LoadState, files_of, made_from
 from projections.job.load_tasks import LOADED_DDL, LoadRows
+from projections.job.loaded_table import CopiedPieces, make_table
 from projections.job.spark.task_files import TaskFiles
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
-from projections.stores.delta.arrow import deletes_schema, table_schema
-from projections.stores.delta.table_format import CONFIGURATION, LOADED
+from projections.stores.delta.arrow import deletes_schema
+from projections.stores.delta.source_copy import oldest_running, pieces_of, shows_changes
+from projections.stores.delta.table_format import CONFIGURATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from projections.planning.view_plan import ViewPlan
-    from projections.stores.delta.source_copy import SourceCopy
+    from projections.stores.delta.source_copy import SourceCopy, TableFile
 
 LOADING: Final = ".loading"
-_TABLE: Final = "table"
+SNAPSHOT_S: Final = 600.0
+"""How long tasks begin to copy pieces under one snapshot of the source."""
+
+_BEGINNINGS_MAX: Final = 3
+"""How often a load begins because rows may have moved to other blocks of the table."""
+
 _ATTEMPTS: Final = 2
 """How often Spark's job is run: on one machine, Spark itself does not repeat a task."""
 
@@ -66,11 +77,18 @@ class Load:
         source: The table, at a position that has been reached.
         root: Folder of the tables.
         connections: Most connections that tasks open to the source, beside the driver's.
+        snapshot_s: How long tasks begin to copy pieces under one snapshot, seconds.
     """
 
     source: SourceCopy
     root: Path
     connections: int = 2
+    snapshot_s: float = SNAPSHOT_S
+
+    @property
+    def staging(self) -> Path:
+        """Returns the folder of its runs."""
+        return self.root / f".{self.source.plan.name}{LOADING}"
 
 
 def load(
@@ -93,22 +111,59 @@ def load(
     Raises:
         LoadFailedError: The source cannot be read as planned, or the table cannot be written.
         UnholdableValueError: A value has no exact form in a table.
-        ReplayStoppedError: It was given up; nothing is shown of it.
+        ReplayStoppedError: It was given up; nothing is shown of it, and the next load continues.
     """
-    plan, root = load.source.plan, load.root
-    place, staging = root / plan.name, root / f".{plan.name}{LOADING}"
-    with _named_errors(plan), WriterLock(root / f".{plan.name}.lock", wait=True):
+    plan, place = load.source.plan, load.root / load.source.plan.name
+    with _named_errors(plan), WriterLock(load.root / f".{plan.name}.lock", wait=True):
         if DeltaTable.is_deltatable(str(place)):
             return None
-        while not TaskFence.close_all(staging, POLL_S):  # tasks of a driver that was killed
-            _check(plan, stopped)
+        for _ in range(_BEGINNINGS_MAX):
+            with _continued(load, stopped) as files, suppress(_RowsMovedError):
+                return _Run(session, load, files, stopped, on_progress).filled(place)
+        raise LoadFailedError(
+            f"view {plan.name} cannot be loaded from the source",
+            detail="rows of its table move to other blocks again and again",
+        )
+
+
+def remove_unfinished(root: Path, source: str) -> None:
+    """Removes loads of a source that are not continued, as its only driver.
+
+    Args:
+        root: Folder of the tables.
+        source: The source.
+    """
+    for staging in root.glob(f".*{LOADING}"):
+        states = map(LoadState.of, staging.iterdir())
+        if any(state is not None and state.source == source for state in states):
+            TaskFence.close_all(staging)
+
+
+class _RowsMovedError(Exception):
+    """Rows may be in other blocks than when the load began."""
+
+
+@contextmanager
+def _continued(load: Load, stopped: Callable[[], bool]) -> Iterator[TaskFiles]:
+    """Yields the files of the load that was stopped or killed last; else those of a new one."""
+    plan, staging = load.source.plan, load.staging
+    runs = [folder for folder in staging.iterdir() if folder.is_dir()] if staging.is_dir() else []
+    wanted = made_from(load.source)
+    known = {folder: LoadState.of(folder) for folder in runs}
+    kept = next((f for f, state in known.items() if state and state.made_from == wanted), None)
+    while not TaskFence.close_all(staging, POLL_S, keep=kept):  # tasks of a killed driver
         _check(plan, stopped)
-        try:
-            files = TaskFiles.made(staging)
-            TaskFence(files.folder).open()
-            return _Run(session, load, files, stopped, on_progress).filled(place)
-        finally:
-            TaskFence.close_all(staging, TASKS_END_S)
+    _check(plan, stopped)
+    files = TaskFiles.made(staging) if kept is None else TaskFiles(kept)
+    stays: Path | None = None
+    try:
+        TaskFence(files.folder).open()
+        yield files
+    except ReplayStoppedError:
+        stays = files.folder
+        raise
+    finally:
+        TaskFence.close_all(staging, TASKS_END_S, keep=stays)
 
 
 class _Run:
@@ -123,55 +178,114 @@ class _Run:
         on_progress: Callable[[float], None],
     ) -> None:
         self._runs = TaskRuns(session, "load", str(Store.TABLE))
+        self._load = load
         self._source = load.source
-        self._connections = load.connections
-        self._root = load.root
         self._files = files
         self._stopped = stopped
         self._on_progress = on_progress
 
     def filled(self, place: Path) -> int:
-        """Makes the table, and moves it to its place; returns the number of rows."""
-        source, plan = self._source, self._source.plan
-        with source.session() as holder:
-            source.check_columns(holder)
-            row = holder.execute("SELECT pg_export_snapshot()").fetchone()
-            tasks = min(self._connections, tasks_at_once(self._runs.session))
-            pieces = source.pieces(holder, tasks)
-            # every other piece, so that no task gets all the full ones
-            spread = tuple(piece for first in range(tasks) for piece in pieces[first::tasks])
-            copied = LoadRows(source, str(row[0] if row else ""), spread, self._files)
-            made = self._copied(copied, tasks, holder)
-            # each task has read the snapshot that the others have, only if it was there until now
-            holder.execute("SELECT 1")
-        table = self._added(made["folder"].to_pylist())
-        deleted = str(self._root / f"{plan.name}.deleted")
+        """Makes the table, and moves it to its place; returns the number of rows.
+
+        Raises:
+            _RowsMovedError: The load has to begin again.
+        """
+        plan, root = self._source.plan, self._load.root
+        copied = None
+        while copied is None:
+            with self._source.session() as holder:
+                copied = self._under_snapshot(holder)
+        LoadState.remove(self._files.folder)  # from here on, the files of pieces move
+        table, rows = make_table(self._source, *copied)
+        deleted = str(root / f"{plan.name}.deleted")
         if not DeltaTable.is_deltatable(deleted):
             DeltaTable.create(deleted, deletes_schema(plan), configuration=dict(CONFIGURATION))
         _check(plan, self._stopped)
         table.rename(place)
-        sync_folder(self._root)
-        return int(pc.sum(made["rows"]).as_py() or 0)
+        sync_folder(root)
+        return rows
 
-    def _copied(self, copied: LoadRows, tasks: int, holder: psycopg.Connection[Any]) -> pa.Table:
-        """Runs tasks until all pieces are copied; those that are done are not copied again."""
+    def _under_snapshot(
+        self, holder: psycopg.Connection[Any]
+    ) -> tuple[CopiedPieces, CopiedPieces | None] | None:
+        """Copies pieces under one snapshot; once none is left, returns all and the changed rows."""
+        source, files = self._source, self._files
+        source.check_columns(holder)
+        tasks = min(self._load.connections, tasks_at_once(self._runs.session))
+        table_files = source.table_files(holder)
+        state = self._state(holder, table_files, tasks)
+        row = holder.execute("SELECT pg_export_snapshot()").fetchone()
+        snapshot = str(row[0] if row else "")
+        # in tables of other kinds, `xmin` does not show which rows moved to other blocks
+        renewed_s = (
+            self._load.snapshot_s if all(each.ordinary for each in table_files) else math.inf
+        )
+        work = LoadRows(source, snapshot, state.pieces, files)
+        copied = self._copied(work, tasks, holder, renewed_s)
+        changed = None
+        if len(copied.made) == len(state.pieces) and state.snapshots > 1:
+            changed_files = TaskFiles.made(self._load.staging)
+            TaskFence(changed_files.folder).open()
+            work = LoadRows(source, snapshot, state.pieces, changed_files, state.since)
+            changed = self._copied(work, tasks, holder, math.inf)
+        # also shows that the snapshot was there until now, for each task to have read the same
+        if files_of(source.table_files(holder)) != state.files:
+            raise _RowsMovedError
+        return (copied, changed) if len(copied.made) == len(state.pieces) else None
 
-        def work() -> pa.Table:
-            numbers = self._runs.numbers(len(copied.pieces), tasks)
-            return numbers.mapInArrow(copied.run, LOADED_DDL).toArrow()
+    def _state(
+        self, holder: psycopg.Connection[Any], table_files: Sequence[TableFile], tasks: int
+    ) -> LoadState:
+        """Returns the state of the load with this snapshot, and stores it."""
+        plan, folder = self._source.plan, self._files.folder
+        before = LoadState.of(folder)
+        if before is None:
+            pieces = pieces_of(table_files, tasks)
+            # every other piece, so that no task gets all the full ones
+            spread = tuple(piece for first in range(tasks) for piece in pieces[first::tasks])
+            since, made = oldest_running(holder), made_from(self._source)
+            state = LoadState(plan.source, made, files_of(table_files), spread, since)
+        elif files_of(table_files) != before.files or not shows_changes(holder, before.since):
+            raise _RowsMovedError
+        else:
+            state = msgspec.structs.replace(before, snapshots=before.snapshots + 1)
+        if all(each.ordinary for each in table_files):
+            state.store(folder)
+        return state
+
+    def _copied(
+        self, work: LoadRows, tasks: int, holder: psycopg.Connection[Any], renewed_s: float
+    ) -> CopiedPieces:
+        """Runs tasks on pieces that are not copied yet; returns all that are copied then.
+
+        Args:
+            work: What the tasks do.
+            tasks: Their number.
+            holder: The session of the snapshot.
+            renewed_s: After how long they end with pieces left; all are copied before if infinite.
+        """
+
+        def run() -> pa.Table:
+            numbers = self._runs.numbers(len(work.pieces), tasks)
+            return numbers.mapInArrow(work.run, LOADED_DDL).toArrow()
 
         lost = select.poll()
         lost.register(holder.fileno(), select.POLLIN)
+        deadline = time.monotonic() + renewed_s
 
         def look() -> None:
             _check(self._source.plan, self._stopped)
-            self._on_progress(self._files.done(len(copied.pieces)))
+            self._on_progress(self._files.done(len(work.pieces)))
             if lost.poll(0):  # the server sent a message: usually that it ends the session
                 holder.execute("SELECT 1")
+            if time.monotonic() >= deadline:
+                work.renew()
 
+        work.begin()
+        look()
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._runs.watched(work, look)
+                return CopiedPieces(work.files.folder, self._runs.watched(run, look))
             except (PySparkException, Py4JError) as error:
                 fault = Fault.find(str(error))
                 again = fault is None or fault.code == LoadFailedError.code
@@ -179,28 +293,6 @@ class _Run:
                     raise
                 look()
         raise AssertionError  # the last attempt returns or raises
-
-    def _added(self, folders: list[str]) -> Path:
-        """Makes the table of the files that tasks have written; returns its folder."""
-        schema, place = table_schema(self._source.plan), self._files.folder / _TABLE
-        properties = {**CONFIGURATION, LOADED: str(self._source.version)}
-        table = DeltaTable.create(
-            str(place), schema, configuration=properties, raise_if_key_not_exists=False
-        )
-        added: list[AddAction | RemoveAction] = []
-        for folder in folders:
-            for add in TableLog(self._files.folder / folder).state(0).files.values():
-                (self._files.folder / folder / add["path"]).rename(place / add["path"])
-                added.append(
-                    AddAction(
-                        add["path"], add["size"], {}, add["modificationTime"], True, add["stats"]
-                    )
-                )
-        if added:
-            table.create_write_transaction(added, "append", schema)
-        sync_files(place / "_delta_log")
-        sync_folder(place)
-        return place
 
 
 def _check(plan: ViewPlan, stopped: Callable[[], bool]) -> None:

@@ -76,7 +76,7 @@ def load_new(
 
     Raises:
         ReplayStoppedError: They were given up. A view whose load has not ended has no table, and
-            must not get one yet: the load begins again at the next start.
+            must not get one yet: the load continues at the next start.
     """
     row_counts = {}
     for plan in _large(spec, [plan for plan in spec.plans_in(Store.TABLE) if _new(spec, plan)]):
@@ -97,6 +97,8 @@ def load_new(
             _log.info("view loaded from the source", view=plan.name, rows=rows)
             row_counts[plan.name] = rows
         _check(stopped)
+    # the stream fills the views of what is left
+    bulk_load.remove_unfinished(spec.config.addresses.tables, spec.config.source)
     return row_counts
 
 

@@ -37,6 +37,9 @@ LOADED: Final = pa.schema([("folder", pa.string()), ("rows", pa.int64())])
 LOADED_DDL: Final = "folder string, rows bigint"
 """What a task returns of a piece: the folder of its table, and how many rows it has."""
 
+_RENEWED: Final = "renewed"
+"""File that ends tasks; see `LoadRows.renew`."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadRows:
@@ -44,18 +47,28 @@ class LoadRows:
 
     Attributes:
         source: The table.
-        snapshot: The exported snapshot, whose session is open until the load ends.
+        snapshot: The exported snapshot, whose session is open until the tasks have ended.
         pieces: The ranges of each piece.
         files: Where the tables of pieces are; see `TaskFence`.
+        since: If given, only rows that this transaction or a later one has written.
     """
 
     source: SourceCopy
     snapshot: str
     pieces: tuple[Piece, ...]
     files: TaskFiles
+    since: int | None = None
+
+    def renew(self) -> None:
+        """Has tasks end after their present pieces: the other pieces get another snapshot."""
+        (self.files.folder / _RENEWED).touch()
+
+    def begin(self) -> None:
+        """Lets tasks copy pieces."""
+        (self.files.folder / _RENEWED).unlink(missing_ok=True)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Copies the pieces that it is given by number, over one connection."""
+        """Copies the pieces that it is given by number, over one connection; see `renew`."""
         fence = TaskFence(self.files.folder)
         with (
             self.files.at_work(),
@@ -64,7 +77,18 @@ class LoadRows:
             self.source.session(self.snapshot) as connection,
             pooled_memory(),
         ):
-            yield from self.files.pieces(batches, LOADED, partial(self._piece, connection, fence))
+            numbers = self._numbers(batches)
+            yield from self.files.pieces(numbers, LOADED, partial(self._piece, connection, fence))
+
+    def _numbers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields numbers, each as a batch; once the snapshot is renewed, one of a new piece."""
+        copies = False
+        for batch in batches:
+            for row, number in enumerate(batch.column(0).to_pylist()):
+                if copies and (self.files.folder / _RENEWED).exists():
+                    return
+                copies = copies or not self.files.finished(number)
+                yield batch.slice(row, 1)
 
     def _piece(
         self, connection: psycopg.Connection[Any], fence: TaskFence, number: int
@@ -76,7 +100,7 @@ class LoadRows:
         def copied() -> Iterator[pa.RecordBatch]:
             nonlocal rows
             try:
-                for batch in self.source.batches(connection, self.pieces[number]):
+                for batch in self.source.batches(connection, self.pieces[number], self.since):
                     fence.check()
                     rows += batch.num_rows
                     yield batch

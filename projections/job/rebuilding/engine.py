@@ -29,6 +29,7 @@ from projections.errors import (
     WriterLockedError,
 )
 from projections.job.bulk_load import LOADING
+from projections.job.load_state import LoadState
 from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
 from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
 from projections.job.rebuilding.keyed_fill import KeyedFill
@@ -381,10 +382,12 @@ def remove_abandoned(root: Path) -> None:
     """Removes what jobs left in the folder of the tables that were killed amid a rebuild or load.
 
     Jobs of other sources may share the folder: what one of them is at has its writer's lock, or a
-    task that still holds its fence.
+    task that still holds its fence. A load that can be continued stays.
     """
     for suffix in (FILLING, LOADING):
         for folder in root.glob(f".*{suffix}"):
+            if any(map(LoadState.of, folder.iterdir())):
+                continue
             lock = root / f"{folder.name.removesuffix(suffix)}.lock"
             with suppress(WriterLockedError, OSError), WriterLock(lock, wait=False):
                 TaskFence.close_all(folder)

@@ -118,6 +118,10 @@ class TaskFiles:
         ):
             yield name, file
 
+    def finished(self, number: int) -> bool:
+        """Returns whether the result of a piece is stored."""
+        return (self.folder / f"{number}{_DONE}").exists()
+
     def done(self, pieces: int) -> float:
         """Returns the finished share of so many pieces, 0 to 1."""
         finished = sum(1 for _ in self.folder.glob(f"*{_DONE}"))
@@ -135,7 +139,7 @@ class TaskFiles:
         try:
             with pa.ipc.open_file(str(self.folder / f"{number}{_DONE}")) as file:
                 return file.get_batch(0)
-        except FileNotFoundError:
+        except (FileNotFoundError, pa.ArrowInvalid):  # a power failure may leave it without content
             return None
 
     def _store_result(self, number: int, result: pa.RecordBatch) -> None:

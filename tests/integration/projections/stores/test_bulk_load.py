@@ -169,7 +169,7 @@ def test_rows_of_a_piece_come_in_several_batches(
     monkeypatch.setattr(copy_format, "BLOCK_BYTES", 100_000)
     source = SourceCopy(plan, 1 << 56, database)
     with source.session() as connection:
-        (piece,) = source.pieces(connection, 1)
+        (piece,) = source_copy.pieces_of(source.table_files(connection), 1)
 
         found = list(source.batches(connection, piece))
 
@@ -326,7 +326,7 @@ def test_a_load_without_its_exporting_session_ends(
             ended = connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                " AND query LIKE '%pg_partition_tree%'"
+                " AND query LIKE '%pg_export_snapshot%'"
             ).fetchall()
 
         with pytest.raises(LoadFailedError) as failed:
@@ -338,7 +338,7 @@ def test_a_load_without_its_exporting_session_ends(
 
 
 @pytest.mark.usefixtures("pieces")
-def test_a_load_is_stopped_and_begins_again(
+def test_a_load_is_stopped_and_continued(
     spark: SparkSession, database: str, plan: ViewPlan, root: Path, halts: TaskHalts
 ) -> None:
     stop = threading.Event()
@@ -352,8 +352,11 @@ def test_a_load_is_stopped_and_begins_again(
         with pytest.raises(ReplayStoppedError):
             first.result(15)
 
-    assert [".wide.lock"] == [path.name for path in root.iterdir()]
+    assert {".wide.loading", ".wide.lock"} == {path.name for path in root.iterdir()}
+    assert list(root.glob(".wide.loading/*/load.json"))
     assert 3005 == bulk_load.load(spark, load)
+    assert wanted(database, plan) == stored(root, plan)
+    assert {".wide.lock", "wide", "wide.deleted"} == {path.name for path in root.iterdir()}
 
 
 @pytest.mark.usefixtures("pieces")
@@ -391,9 +394,7 @@ import os, pickle, sys
 from projections.job import bulk_load
 from projections.job.spark.session import start_session
 config, load = pickle.load(sys.stdin.buffer)
-def killed(folders):
-    os.kill(os.getpid(), 9)
-bulk_load._Run._added = lambda self, folders: killed(folders)
+bulk_load.make_table = lambda source, copied, changed: os.kill(os.getpid(), 9)
 bulk_load.load(start_session(config), load)
 """
 
