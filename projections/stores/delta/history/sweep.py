@@ -124,7 +124,7 @@ def ended(
 
     Those are the keys that had a row until then, without those that an earlier sweep ended. If the
     sweep arrives after later changes, it also bounds how far these reach back, whether or not there
-    was a row; and if a change before it has a later time, the sweep moves that.
+    was a row; and if a change or a sweep before it has a later time, the sweep moves that.
 
     Args:
         form: The history's form.
@@ -145,7 +145,9 @@ def ended(
     before, after = known.column("before"), known.column("after")
     earlier = [s for s in sweeps if s.version < sweep.version and (s.logged or not sweep.logged)]
     floor = max((s.version for s in earlier), default=0)
-    moves = known.column("moved")
+    set_back = (s.version for s in sweeps if s.version < sweep.version and s.at_us > sweep.at_us)
+    moved_end = pc.fill_null(pc.less(before, max(set_back, default=0)), False)
+    moves = pc.or_(known.column("moved"), moved_end)
     if form.rule.by_sequence:
         moves = pc.or_(moves, known.column("later"))
     changed = pc.or_(moves, pc.fill_null(pc.greater(before, floor), False))

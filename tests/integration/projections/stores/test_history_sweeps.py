@@ -237,6 +237,22 @@ def test_a_truncate_ends_a_state_whenever_it_comes(
     assert 20_000_000 == stored(tmp_path, plan)[1,][0].valid_to_us
 
 
+@pytest.mark.parametrize("at_s", [(20, 30, 15), (30, 15, 20), (15, 20, 30)])
+def test_the_earliest_time_of_truncates_ends_a_state_whichever_came_last(
+    tmp_path: Path, at_s: tuple[int, ...]
+) -> None:
+    """The clock may have been set back between them."""
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10)])
+
+    for place, seconds in enumerate(at_s, start=2):
+        sink.apply(plan, [RowChange((), EPOCH | 8 * place, None, seconds * 1_000_000)])
+
+    assert [15_000_000] == [state.valid_to_us for state in stored(tmp_path, plan)[1,]]
+    assert {} == unlike(tmp_path, plan)
+
+
 def test_a_sweep_ends_states_and_removes_none(tmp_path: Path) -> None:
     plan, sink = prices(), HistorySink(tmp_path)
     sink.prepare(plan)
