@@ -138,7 +138,7 @@ class ReadBarrier:
             late = sorted(store for store in wanted if not seen.reached(self.view, store))
             if not late:
                 return
-        raise _behind([self.lateness(seen, store) for store in late], timeout_s)
+        raise _behind([self.lateness(seen, store) for store in late])
 
     def lateness(self, seen: SourcePositions, store: Store) -> Lateness:
         """Returns the stage that is behind in a store that has not reached the awaited position."""
@@ -228,7 +228,7 @@ class SourcePositions:
         return source_time
 
 
-def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
+def _behind(late: Sequence[Lateness]) -> BehindError:
     hints = {
         ChangeStage.CAPTURE: "headwater source status shows the reason",
         ChangeStage.PAUSED: "headwater view status shows why; then headwater view resume",
@@ -239,7 +239,7 @@ def _behind(late: Sequence[Lateness], timeout_s: float) -> BehindError:
         ),
     }
     error = BehindError(
-        f"a view did not reach the position within {round(timeout_s, 2):g} s",
+        "a view did not reach the position in time",
         detail="; ".join(map(str, late)),
         hint=hints[late[0].stage],
     )

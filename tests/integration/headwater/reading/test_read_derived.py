@@ -102,7 +102,7 @@ def test_a_command_waits_as_long_as_it_is_told(
     assert 3 == main([*words, "--at-least", token, "--timeout", "0.1"])
 
     assert time.monotonic() - began < TIMEOUT_S
-    assert "did not reach the position within 0.1 s" in capsys.readouterr().err
+    assert "did not reach the position in time" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("source")
