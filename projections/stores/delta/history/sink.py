@@ -361,7 +361,9 @@ class HistorySink(TableSink):
         """Records sweeps permanently: they also end older changes that arrive later."""
         states = self._states(form)
         known = {each.version: each for each in sweeps_of(states)}
-        new = {each.version: each for each in sweeps if each.version not in known}
+        # of two reads at one position, the earlier one has shown what was gone there
+        earliest_last = sorted(sweeps, reverse=True)
+        new = {each.version: each for each in earliest_last if each.version not in known}
         if not new:
             return
         known |= new

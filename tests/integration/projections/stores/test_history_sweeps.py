@@ -272,6 +272,16 @@ def test_a_sweep_ends_states_and_removes_none(tmp_path: Path) -> None:
     assert [30_000_000, 45_000_000] == [state.valid_to_us for state in states]
 
 
+def test_of_two_reads_at_one_position_the_earlier_one_ends_states(tmp_path: Path) -> None:
+    plan, sink = prices(), HistorySink(tmp_path)
+    sink.prepare(plan)
+    sink.apply(plan, [price(1, "1", 10)])
+
+    sink.sweep(plan, EPOCH | 47, [_span(47, 45), _span(47, 65)])
+
+    assert [45_000_000] == [state.valid_to_us for state in stored(tmp_path, plan)[1,]]
+
+
 @pytest.mark.parametrize("after", ["update", "delete", "insert"])
 def test_a_read_ends_nothing_that_the_log_says_was_there_after_it(
     tmp_path: Path, after: str
