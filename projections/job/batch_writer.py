@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from cdc.position import version_of
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine import table as quarantine_table
 from projections.common.side_by_side import side_by_side
@@ -233,7 +234,7 @@ class BatchWriter:
         division = divide(chain(carried.waiting, runs), topics, self.reach, carried.ahead)
         _take(delivery, division.within)
         if division.boundary is not None and self.reach is not None:
-            versions = self._table_versions(self.reach.views, division.boundary)
+            versions = self._table_versions(self.reach, division.boundary)
             if versions:
                 published.publish(
                     self.reach.epoch, division.boundary, versions, complete=not self.derives
@@ -248,10 +249,13 @@ class BatchWriter:
         self._quarantine(delivery)
         published.keep_beyond(division.ahead)
 
-    def _table_versions(self, views: Mapping[str, int], boundary: int) -> dict[str, int]:
-        sink = self._warehouse()
-        whole = {view for view, since in views.items() if since <= boundary}
-        return {plan.name: sink.version(plan) for plan in self.plans if plan.name in whole}
+    def _table_versions(self, reach: CompleteThrough, boundary: int) -> dict[str, int]:
+        """Returns the versions of the tables that are complete at a boundary, and not beyond it."""
+        sink, at = self._warehouse(), version_of(reach.epoch, boundary)
+        whole = {view for view, since in reach.views.items() if since <= boundary}
+        plans = [plan for plan in self.plans if plan.name in whole]
+        versions = {plan.name: sink.version_at(plan, at) for plan in plans}
+        return {view: version for view, version in versions.items() if version is not None}
 
     def _warehouse(self) -> WarehouseSink:
         sink = self._sink()

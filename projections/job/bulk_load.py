@@ -34,6 +34,8 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from cdc.position import epoch_of, version_of
+from cdc.schema_change import history
 from foundation.atomic_file import sync_folder
 from projections.common.fault import Fault
 from projections.common.file_lock import WriterLock
@@ -42,7 +44,7 @@ from projections.definition.views import Store
 from projections.errors import LoadFailedError, ReplayStoppedError, UnholdableValueError
 from projections.job.load_state import LoadState, files_of, made_from
 from projections.job.load_tasks import LOADED_DDL, LoadRows
-from projections.job.loaded_table import CopiedPieces, make_table
+from projections.job.loaded_table import CopiedPieces, CopiedRows, make_table
 from projections.job.spark.task_files import TaskFiles
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
 from projections.stores.delta.arrow import deletes_schema
@@ -134,9 +136,10 @@ def remove_unfinished(root: Path, source: str) -> None:
         source: The source.
     """
     for staging in root.glob(f".*{LOADING}"):
-        states = map(LoadState.of, staging.iterdir())
-        if any(state is not None and state.source == source for state in states):
-            TaskFence.close_all(staging)
+        with suppress(FileNotFoundError):  # a job of another source has removed its own
+            states = map(LoadState.of, [*staging.iterdir()])
+            if any(state is not None and state.source == source for state in states):
+                TaskFence.close_all(staging)
 
 
 class _RowsMovedError(Exception):
@@ -196,7 +199,7 @@ class _Run:
             with self._source.session() as holder:
                 copied = self._under_snapshot(holder)
         LoadState.remove(self._files.folder)  # from here on, the files of pieces move
-        table, rows = make_table(self._source, *copied)
+        table, rows = make_table(self._source, copied)
         deleted = str(root / f"{plan.name}.deleted")
         if not DeltaTable.is_deltatable(deleted):
             DeltaTable.create(deleted, deletes_schema(plan), configuration=dict(CONFIGURATION))
@@ -205,15 +208,15 @@ class _Run:
         sync_folder(root)
         return rows
 
-    def _under_snapshot(
-        self, holder: psycopg.Connection[Any]
-    ) -> tuple[CopiedPieces, CopiedPieces | None] | None:
-        """Copies pieces under one snapshot; once none is left, returns all and the changed rows."""
+    def _under_snapshot(self, holder: psycopg.Connection[Any]) -> CopiedRows | None:
+        """Copies pieces under one snapshot; returns all rows once no piece is left."""
         source, files = self._source, self._files
         source.check_columns(holder)
         tasks = min(self._load.connections, tasks_at_once(self._runs.session))
         table_files = source.table_files(holder)
         state = self._state(holder, table_files, tasks)
+        # the session's snapshot is older, so it has nothing that comes after that
+        at = version_of(epoch_of(source.version), history.position(holder).value)
         row = holder.execute("SELECT pg_export_snapshot()").fetchone()
         snapshot = str(row[0] if row else "")
         # in tables of other kinds, `xmin` does not show which rows moved to other blocks
@@ -231,7 +234,8 @@ class _Run:
         # also shows that the snapshot was there until now, for each task to have read the same
         if files_of(source.table_files(holder)) != state.files:
             raise _RowsMovedError
-        return (copied, changed) if len(copied.made) == len(state.pieces) else None
+        left = len(state.pieces) - len(copied.made)
+        return None if left else CopiedRows(copied, changed, at)
 
     def _state(
         self, holder: psycopg.Connection[Any], table_files: Sequence[TableFile], tasks: int

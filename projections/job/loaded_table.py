@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from foundation.atomic_file import sync_files, sync_folder
 from projections.common.delta_log import TableLog
 from projections.stores.delta.arrow import table_schema
-from projections.stores.delta.table_format import CONFIGURATION, LOADED
+from projections.stores.delta.table_format import CONFIGURATION, LOADED, LOADED_AT
 from projections.stores.delta.view_tables import quoted
 
 if TYPE_CHECKING:
@@ -55,25 +55,38 @@ class CopiedPieces(NamedTuple):
         return int(pc.sum(self.made["rows"]).as_py() or 0)
 
 
-def make_table(
-    source: SourceCopy, copied: CopiedPieces, changed: CopiedPieces | None
-) -> tuple[Path, int]:
+class CopiedRows(NamedTuple):
+    """All rows of a table.
+
+    Attributes:
+        pieces: The pieces.
+        changed: Rows that replace those with their keys.
+        at: How far they may reach in the source's log, as a version.
+    """
+
+    pieces: CopiedPieces
+    changed: CopiedPieces | None
+    at: int
+
+
+def make_table(source: SourceCopy, copied: CopiedRows) -> tuple[Path, int]:
     """Moves the files of pieces into one table.
 
     Args:
         source: The table that they were copied from.
-        copied: The pieces.
-        changed: Rows that replace those with their keys.
+        copied: Its rows.
 
     Returns:
         The folder of the table, and how many rows it has.
     """
-    tables, rows = copied.tables, copied.rows
+    pieces, changed, at = copied
+    tables, rows = pieces.tables, pieces.rows
     if changed is not None and changed.rows:
-        before = _joined(source, copied.folder / _BEFORE, tables)
+        before = _joined(source, pieces.folder / _BEFORE, tables)
         rows += changed.rows - _without(source, before, changed)
         tables = [before, *changed.tables]
-    place = _joined(source, copied.folder / _TABLE, tables, {LOADED: str(source.version)})
+    properties = {LOADED: str(source.version), LOADED_AT: str(at)}
+    place = _joined(source, pieces.folder / _TABLE, tables, properties)
     sync_files(place / "_delta_log")
     sync_folder(place)
     return place, rows

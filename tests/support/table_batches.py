@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.changes.record import Record
+    from projections.publishing.boundary import CompleteThrough
 
 OF_TABLE = replace(PLAN, to=frozenset([Store.TABLE]))
 
@@ -31,10 +32,14 @@ def config_of_tables(home: Path) -> JobConfig:
     return made
 
 
-def write_batch(config: JobConfig, records: Sequence[Record]) -> None:
-    """Writes records of the view's topic as one batch."""
+def write_batch(
+    config: JobConfig, records: Sequence[Record], reach: CompleteThrough | None = None
+) -> None:
+    """Writes records of the view's topic as one batch, after which the table reaches so far."""
     turn = BatchFence(Published(config.addresses.tables, PLAN.source).folder).begin()
-    writer = BatchWriter(Store.TABLE, (OF_TABLE,), config.addresses, config.ledger, turn=turn)
+    writer = BatchWriter(
+        Store.TABLE, (OF_TABLE,), config.addresses, config.ledger, reach=reach, turn=turn
+    )
     columns = {name: [getattr(record, name) for record in records] for name in RECORD_COLUMNS}
     batch = pa.RecordBatch.from_pydict({"topic": [TOPIC] * len(records), **columns})
     for _ in writer.write([batch]):

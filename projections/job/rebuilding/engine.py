@@ -386,11 +386,10 @@ def remove_abandoned(root: Path) -> None:
     """
     for suffix in (FILLING, LOADING):
         for folder in root.glob(f".*{suffix}"):
-            if any(map(LoadState.of, folder.iterdir())):
-                continue
             lock = root / f"{folder.name.removesuffix(suffix)}.lock"
             with suppress(WriterLockedError, OSError), WriterLock(lock, wait=False):
-                TaskFence.close_all(folder)
+                if not any(map(LoadState.of, folder.iterdir())):
+                    TaskFence.close_all(folder)
 
 
 @contextmanager

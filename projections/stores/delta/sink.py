@@ -92,6 +92,10 @@ class WarehouseSink:
         """Returns the newest version of the view's table; see `TableSink.version`."""
         return self._of(plan).version(plan)
 
+    def version_at(self, plan: ViewPlan, boundary: int) -> int | None:
+        """Returns the newest version of the view's table; see `TableSink.version_at`."""
+        return self._of(plan).version_at(plan, boundary)
+
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads what each key is now; see `Sink.documents`."""
         return self._of(plan).documents(plan)

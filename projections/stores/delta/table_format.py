@@ -36,6 +36,10 @@ LOADED: Final = "headwater.loaded"
 replaces. Every record of that snapshot is in the table already, or has changed since and arrives by
 the stream."""
 
+LOADED_AT: Final = "headwater.loaded_at"
+"""Property of such a table: how far its rows may reach in the source's log, as a version. It is not
+complete at an earlier boundary."""
+
 _log = logging.getLogger(__name__)
 
 

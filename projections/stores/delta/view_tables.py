@@ -14,7 +14,7 @@ from projections.common.file_lock import WriterLock
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import SinkRefusedError, SinkUnavailableError
 from projections.stores.delta.arrow import decoded_rows, deletes_schema, row_part, table_schema
-from projections.stores.delta.table_format import CONFIGURATION, FLOOR
+from projections.stores.delta.table_format import CONFIGURATION, FLOOR, LOADED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +39,7 @@ class ViewTables:
         self._root = root
         self._tables: dict[str, DeltaTable] = {}
         self._deletes: dict[str, tuple[int, pa.Table]] = {}  # by table; its version, its rows
+        self._passed: dict[str, DeltaTable] = {}  # that a boundary has passed
 
     def version(self, plan: ViewPlan) -> int:
         """Returns the newest version of the view's table.
@@ -47,6 +48,27 @@ class ViewTables:
             SinkUnavailableError: It cannot be read.
         """
         return self._committed(plan, lambda: self._table(plan.name).version())
+
+    def version_at(self, plan: ViewPlan, boundary: int) -> int | None:
+        """Returns the newest version; None if rows of a load may be beyond a boundary.
+
+        Args:
+            plan: The view.
+            boundary: The boundary that the table has reached, as a version.
+
+        Raises:
+            SinkUnavailableError: The table cannot be read.
+        """
+
+        def look() -> int | None:
+            table = self._table(plan.name)
+            if self._passed.get(plan.name) is not table:
+                if self._number(plan, LOADED_AT) > boundary:
+                    return None
+                self._passed[plan.name] = table  # and at each later boundary
+            return table.version()
+
+        return self._committed(plan, look)
 
     def documents(self, plan: ViewPlan) -> Iterator[Mapping[str, object]]:
         """Reads every live row of the newest version; see `Sink.documents`."""

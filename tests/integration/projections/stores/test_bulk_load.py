@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from cdc.position import ChangePosition
+from cdc.position import ChangePosition, version_of
 from cdc.postgres import catalog, own_schema, session, table_size
+from cdc.schema_change import history
 from cdc.snapshot import read_point, reads
 from cdc.snapshot.progress import KeyRange, SnapshotProgress
 from cdc.snapshot.read_point import ReadPoint
@@ -39,7 +40,7 @@ from projections.planning.view_plan import ViewPlan
 from projections.stores.delta import copy_format, source_copy
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.source_copy import SourceCopy
-from projections.stores.delta.table_format import CONFIGURATION, LOADED
+from projections.stores.delta.table_format import CONFIGURATION, LOADED, LOADED_AT
 from projections.stores.delta.table_sink import TableSink
 from projections.verification import source_rows
 from tests.fix_spark import UNCOMPILED
@@ -151,7 +152,11 @@ def test_the_table_is_one_as_the_sinks_make_it(
     files = pa.table(made.get_add_actions(flatten=True))
     assert other.schema() == made.schema()
     assert other.protocol() == made.protocol()
-    assert properties == {**other.metadata().configuration, LOADED: str(7 << 56)}
+    at = int(properties[LOADED_AT])
+    known = {LOADED: str(7 << 56), LOADED_AT: str(at)}
+    assert properties == {**other.metadata().configuration, **known}
+    with session.connect(database) as connection:
+        assert 7 << 56 < at <= version_of(7, history.position(connection).value)
     assert 1 == made.version()  # all files in one commit
     assert files.num_rows > 1
     assert 3005 == pc.sum(files["num_records"]).as_py()
@@ -394,7 +399,7 @@ import os, pickle, sys
 from projections.job import bulk_load
 from projections.job.spark.session import start_session
 config, load = pickle.load(sys.stdin.buffer)
-bulk_load.make_table = lambda source, copied, changed: os.kill(os.getpid(), 9)
+bulk_load.make_table = lambda source, copied: os.kill(os.getpid(), 9)
 bulk_load.load(start_session(config), load)
 """
 
