@@ -152,17 +152,24 @@ class Cluster:
     def kill_worker_at(self, stage: str) -> None:
         """Kills the worker that halts at a stage, as a machine that goes with all that it runs."""
         pid = wait_until(lambda: self.halts.halted(stage), self.said, timeout_s=LONG_S)
+        for process in wait_until(lambda: self._worker_of(pid), "its worker", timeout_s=LONG_S):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def _worker_of(self, pid: int) -> list[psutil.Process]:
+        """The worker with all that it runs, a process among it."""
         status = runtime.status(self.config.home)
         assert status is not None
         for name in WORKERS:
-            worker = psutil.Process(status.service(name).pid)
-            below = worker.children(recursive=True)
-            if pid in {process.pid for process in below}:
-                for process in (worker, *below):
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
-                return
-        pytest.fail(f"no worker has process {pid}")
+            worker_pid = status.service(name).pid
+            if not worker_pid:  # it is being restarted; without a pid, psutil takes this process
+                continue
+            with suppress(psutil.NoSuchProcess):
+                worker = psutil.Process(worker_pid)
+                below = worker.children(recursive=True)
+                if pid in {process.pid for process in below}:
+                    return [worker, *below]
+        return []
 
     def said(self) -> str:
         """The end of the driver's log, for who looks at a test that failed."""
