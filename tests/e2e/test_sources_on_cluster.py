@@ -137,7 +137,9 @@ def _below(shell: Shell, name: str) -> list[psutil.Process]:
     """The process of a program, and those below it."""
     services = shell.here("status", code=None)["services"]
     pid = next(service["pid"] for service in services if service["name"] == name)
-    with suppress(psutil.NoSuchProcess, TypeError):
+    if pid is None:  # psutil would take this process
+        return []
+    with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []

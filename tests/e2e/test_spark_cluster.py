@@ -91,6 +91,8 @@ def pythons(pid: int | None) -> list[int]:
 
 
 def children(pid: int | None) -> list[psutil.Process]:
+    if pid is None:  # psutil would take this process
+        return []
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:

@@ -144,6 +144,7 @@ def _another_ends_with_an_error(config: JobConfig) -> None:
 
 def _both_go_on_after_a_kill(home: Path, jobs: list[Job]) -> None:
     worker = service(home)
+    assert worker.pid is not None  # without one, psutil takes this process
     process = psutil.Process(worker.pid)
     for each in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
