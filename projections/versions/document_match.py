@@ -75,24 +75,19 @@ def match_keys(
         return _key(document, difference.keys).encode()
 
     gone, appeared, changed = (_Found(examples_max) for _ in range(3))
-    with ExitStack() as stack:
-        sides = [
-            stack.enter_context(closing(_HashedSide(each.admitted(), key, columns)))
-            for each in (before, after)
-        ]
-        for left, right in _parts(*sides):
-            was_by_key = dict(left)
-            for name, now in right:
-                was = was_by_key.pop(name, None)
-                if was is None:
-                    appeared.add(name)
-                elif was != now:
-                    pairs = zip(array("q", was), array("q", now), strict=True)
-                    differing = (*compress(columns, (one != other for one, other in pairs)),)
-                    difference.by_column.update(differing)
-                    changed.add(name, differing)
-            for name in was_by_key:
-                gone.add(name)
+    for left, right in _parts(before, after, key, columns):
+        was_by_key = dict(left)
+        for name, now in right:
+            was = was_by_key.pop(name, None)
+            if was is None:
+                appeared.add(name)
+            elif was != now:
+                pairs = zip(array("q", was), array("q", now), strict=True)
+                differing = (*compress(columns, (one != other for one, other in pairs)),)
+                difference.by_column.update(differing)
+                changed.add(name, differing)
+        for name in was_by_key:
+            gone.add(name)
     difference.gone += gone.count
     difference.appeared += appeared.count
     difference.changed += changed.count
@@ -114,18 +109,13 @@ def match_rows(
         return _hashes(document, columns)
 
     appeared = Counter[bytes]()
-    with ExitStack() as stack:
-        sides = [
-            stack.enter_context(closing(_HashedSide(each.admitted(), key, ())))
-            for each in (before, after)
-        ]
-        for left, right in _parts(*sides):
-            was, now = (Counter(name for name, _ in side) for side in (left, right))
-            difference.gone += (was - now).total()
-            for name, count in (now - was).items():
-                difference.appeared += count
-                if len(appeared) < examples_max:
-                    appeared[name] = count
+    for left, right in _parts(before, after, key, ()):
+        was, now = (Counter(name for name, _ in side) for side in (left, right))
+        difference.gone += (was - now).total()
+        for name, count in (now - was).items():
+            difference.appeared += count
+            if len(appeared) < examples_max:
+                appeared[name] = count
     documents = iter(after.every()) if appeared else iter(())
     for document in documents:
         if len(difference.examples_appeared) == examples_max or not appeared:
@@ -186,10 +176,19 @@ class _HashedSide:
 
 
 def _parts(
-    before: _HashedSide, after: _HashedSide
+    before: VersionDocuments,
+    after: VersionDocuments,
+    key: Callable[[Document], bytes],
+    columns: Sequence[str],
 ) -> Iterator[tuple[Iterator[tuple[bytes, bytes]], Iterator[tuple[bytes, bytes]]]]:
-    for number in range(_PARTS):
-        yield before.part(number), after.part(number)
+    """Reads both sides, and yields the keys and hashes of each, part by part."""
+    with ExitStack() as stack:
+        left, right = (
+            stack.enter_context(closing(_HashedSide(each.admitted(), key, columns)))
+            for each in (before, after)
+        )
+        for number in range(_PARTS):
+            yield left.part(number), right.part(number)
 
 
 def _changed_rows(
