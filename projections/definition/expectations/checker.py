@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from cdc.table import ColumnKind
 from projections.definition.expectations.evaluator import TYPES, BoundCondition, Type, fitted
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.errors import ConditionError
@@ -12,10 +14,24 @@ from projections.errors import ConditionError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cdc.table import TableSchema
+    from cdc.table import Column, TableSchema
 
 
 _STRENGTH = tuple(OnFail)
+_MODIFIERS: Final = re.compile(r"\([\d,-]+\)")
+_PADDED: Final = frozenset(("character", "bpchar"))
+_PRINTED: Final = frozenset(
+    (
+        *("interval", "time with time zone", "money", "bit", "bit varying"),
+        *("inet", "cidr", "macaddr", "macaddr8", "pg_lsn", "xid", "xid8", "tid"),
+        *("point", "line", "lseg", "box", "path", "polygon", "circle"),
+        *("tsvector", "tsquery", "xml", "jsonpath", "pg_snapshot"),
+        *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
+        *("int4multirange", "int8multirange", "nummultirange"),
+        *("tsmultirange", "tstzmultirange", "datemultirange"),
+    )
+)
+"""Built-in types whose values are carried as texts and do not compare as texts."""
 
 
 class Inspection:
@@ -76,7 +92,19 @@ class Inspection:
 
 def types_of(schema: TableSchema) -> dict[str, Type]:
     """Returns the types of a table's columns, as conditions use them."""
-    return {column.name: TYPES[column.kind] for column in schema.columns}
+    return {column.name: _type(column) for column in schema.columns}
+
+
+def _type(column: Column) -> Type:
+    if column.kind is not ColumnKind.TEXT:
+        return TYPES[column.kind]
+    name = _MODIFIERS.sub("", column.type_name)
+    if name.rpartition(".")[2] == "citext":  # an extension's: it has a schema
+        return Type.CASELESS
+    if name in _PADDED:
+        return Type.PADDED
+    printed = name.endswith("[]") or name.startswith("interval ") or name in _PRINTED
+    return Type.PRINTED if printed else Type.TEXT
 
 
 def _stronger(one: Expectation, other: Expectation) -> bool:

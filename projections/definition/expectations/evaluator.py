@@ -2,6 +2,8 @@
 
 NULL is Python's None. Numbers are exact, as long as no float is among them; NaN equals itself and
 is greater than all other numbers, as in Postgres and Spark; texts compare by their code points.
+Columns whose types have an equality of their own, but are carried as text, compare as in Postgres
+(`character(n)`, `citext`, `uuid`) or not at all (`interval`, `inet`, arrays and others).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from datetime import UTC, date, datetime, time
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from cdc.table import ColumnKind
 from projections.definition.expectations.tree import CallExpression, Literal, Name, Node, names
@@ -31,6 +34,10 @@ class Type(StrEnum):
 
     NUMBER = "number"
     TEXT = "text"
+    PADDED = "character(n)"
+    CASELESS = "citext"
+    UUID = "uuid"
+    PRINTED = "value of a type that is carried as its text"
     BOOLEAN = "boolean"
     DATE = "date"
     TIME = "time"
@@ -46,7 +53,7 @@ TYPES: Final[Mapping[ColumnKind, Type]] = {
     ColumnKind.NUMERIC: Type.NUMBER,
     ColumnKind.FLOAT: Type.NUMBER,
     ColumnKind.TEXT: Type.TEXT,
-    ColumnKind.UUID: Type.TEXT,
+    ColumnKind.UUID: Type.UUID,
     ColumnKind.JSON: Type.OTHER,
     ColumnKind.DATE: Type.DATE,
     ColumnKind.TIME: Type.TIME,
@@ -58,6 +65,12 @@ TYPES: Final[Mapping[ColumnKind, Type]] = {
 # Postgres numerics have at most 131072 digits before the point and 16383 after it, and a condition
 # is short: sums and products of its values are exact, however many digits they have
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
+_TEXTS: Final = frozenset((Type.TEXT, Type.PADDED, Type.CASELESS, Type.UUID, Type.PRINTED))
+"""Types whose values are texts here; `LIKE` and functions of texts take what Postgres prints."""
+
+_AS_TEXT: Final = frozenset((Type.TEXT, Type.PADDED, Type.UUID))
+"""Types whose columns compare with one another: by their code points, without padding."""
+
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -83,8 +96,21 @@ class BoundCondition:
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
+    """A part of a condition.
+
+    Attributes:
+        type: Its type.
+        evaluate: Returns its value for a row, in the form in which equal values are equal.
+        printed: For a column, returns the value as Postgres prints it, if that is another form.
+    """
+
     type: Type
     evaluate: Evaluate
+    printed: Evaluate | None = None
+
+    def printed_if(self, wanted: Type) -> Evaluate:
+        """Returns what gives the printed value if the part has this type."""
+        return self.printed if self.printed and self.type is wanted else self.evaluate
 
 
 def fitted(node: Node, columns: Mapping[str, Type]) -> BoundCondition:
@@ -118,8 +144,7 @@ def _column(name: Name, columns: Mapping[str, Type]) -> str:
 
 def _fit(node: Node, columns: Mapping[str, Type]) -> _Typed:
     if isinstance(node, Name):
-        name = _column(node, columns)
-        return _Typed(columns[name], lambda row: row[name])
+        return _named(_column(node, columns), columns)
     if isinstance(node, Literal):
         value = node.value
         return _Typed(_type_of(value), lambda _: value)
@@ -130,7 +155,18 @@ def _fit(node: Node, columns: Mapping[str, Type]) -> _Typed:
             f"{node.operator.lower()} in a condition cannot take {len(parts)} arguments",
             hint="use the functions length, lower, upper, trim, abs, coalesce",
         )
-    return fit(node, _read_as_times(node, parts))
+    return fit(node, _read_literals(node, parts))
+
+
+def _named(name: str, columns: Mapping[str, Type]) -> _Typed:
+    change = _EQUAL_FORMS.get(columns[name])
+    if change is None:
+        return _Typed(columns[name], lambda row: row[name])
+    return _Typed(
+        columns[name],
+        lambda row: None if (text := row[name]) is None else change(text),
+        lambda row: row[name],
+    )
 
 
 def _type_of(value: object) -> Type:
@@ -141,8 +177,8 @@ def _type_of(value: object) -> Type:
     return Type.NUMBER if isinstance(value, Decimal) else Type.TEXT
 
 
-def _read_as_times(node: CallExpression, parts: Sequence[_Typed]) -> list[_Typed]:
-    """Converts literal texts that are compared with dates and times."""
+def _read_literals(node: CallExpression, parts: Sequence[_Typed]) -> list[_Typed]:
+    """Converts literal texts that are compared with values of another type than text."""
     wanted = next((part.type for part in parts if part.type in _PARSED), None)
     if wanted is None or node.operator not in (*_COMPARE, "IN", "COALESCE"):
         return list(parts)
@@ -159,7 +195,9 @@ def _parsed(wanted: Type, text: str) -> _Typed:
         value = _PARSED[wanted](text)
     except (ValueError, OverflowError):
         raise ConditionError(
-            f"a literal is not a {wanted}", detail=text[:40], hint="2026-11-21, 2026-11-21 09:30:00"
+            f"a literal is not a {wanted}",
+            detail=text[:40],
+            hint="2026-11-21, 2026-11-21 09:30:00" if wanted is not Type.UUID else None,
         ) from None
     return _Typed(wanted, lambda _: value)
 
@@ -176,7 +214,19 @@ def _timestamptz(text: str) -> datetime:
     return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed
 
 
+def _without_padding(text: str) -> str:
+    return text.rstrip(" ")
+
+
+_EQUAL_FORMS: Final[Mapping[Type, Callable[[str], str]]] = {
+    Type.PADDED: _without_padding,
+    Type.CASELESS: str.lower,
+}
+"""What makes equal values of a type equal texts."""
+
 _PARSED: Final[Mapping[Type, Callable[[str], object]]] = {
+    **_EQUAL_FORMS,
+    Type.UUID: lambda text: str(UUID(text)),
     Type.DATE: date.fromisoformat,
     Type.TIME: time.fromisoformat,
     Type.TIMESTAMP: _timestamp,
@@ -185,8 +235,9 @@ _PARSED: Final[Mapping[Type, Callable[[str], object]]] = {
 
 
 def _require(node: CallExpression, parts: Sequence[_Typed], wanted: Type) -> None:
+    fitting = _TEXTS if wanted is Type.TEXT else {wanted}
     for part in parts:
-        if part.type not in (wanted, Type.NULL):
+        if part.type not in fitting | {Type.NULL}:
             raise ConditionError(
                 f"a condition applies {node.operator.lower()} to a {part.type}",
                 detail=f"a {wanted} is needed",
@@ -196,6 +247,15 @@ def _require(node: CallExpression, parts: Sequence[_Typed], wanted: Type) -> Non
 def _common(node: CallExpression, parts: Sequence[_Typed]) -> Type:
     """Returns the common type of the compared parts."""
     types = list(dict.fromkeys(part.type for part in parts if part.type is not Type.NULL))
+    if len(types) > 1 and _AS_TEXT.issuperset(types):
+        return Type.TEXT
+    if Type.PRINTED in types:
+        raise ConditionError(
+            f"{node.operator.lower()} in a condition compares values that are carried as text",
+            detail=" and ".join(types),
+            hint="Postgres compares them by another order; a function of texts, as in "
+            "lower(column) = '...', takes the text as docs/types.md shows it",
+        )
     if len(types) > 1 or types == [Type.OTHER]:
         raise ConditionError(
             f"{node.operator.lower()} in a condition compares unlike types",
@@ -305,10 +365,11 @@ def _like(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
         raise ConditionError(
             "the pattern of a LIKE in a condition must be a text", hint="LIKE 'A-%'"
         )
-    tokens = re.findall(r"\\.|.", pattern.value, re.DOTALL)
+    text = pattern.value.lower() if parts[0].type is Type.CASELESS else pattern.value
+    tokens = re.findall(r"\\.|.", text, re.DOTALL)
     wild = {"%": ".*", "_": "."}
     regex = re.compile("".join(wild.get(t) or re.escape(t[-1]) for t in tokens), re.DOTALL)
-    one = parts[0].evaluate
+    one = parts[0].printed_if(Type.PADDED)
     return _Typed(
         Type.BOOLEAN,
         lambda row: None if (text := one(row)) is None else regex.fullmatch(text) is not None,
@@ -320,7 +381,7 @@ def _text(
 ) -> Callable[[CallExpression, Sequence[_Typed]], _Typed]:
     def fit(node: CallExpression, parts: Sequence[_Typed]) -> _Typed:
         _require(node, parts, Type.TEXT)
-        one = parts[0].evaluate
+        one = parts[0].printed_if(Type.CASELESS)
         return _Typed(given, lambda row: None if (text := one(row)) is None else change(text))
 
     return fit

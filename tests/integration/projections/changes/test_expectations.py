@@ -35,13 +35,16 @@ pytestmark = pytest.mark.integration
 VALUES = """
 CREATE TABLE facts (
     id int PRIMARY KEY, a numeric, b bigint, f double precision, t text COLLATE "C",
-    y boolean, d date, s timestamptz
+    y boolean, d date, s timestamptz, c character(4) COLLATE "C", u uuid
 );
 INSERT INTO facts SELECT n, CASE n % 5 WHEN 0 THEN NULL WHEN 1 THEN 'NaN' ELSE (n % 7) / 2.0 END,
     nullif(n % 4, 3), CASE n % 6 WHEN 0 THEN NULL WHEN 1 THEN 'Infinity' ELSE n * 0.1 END,
     (ARRAY['', 'a', 'A%', 'ab', NULL])[1 + n % 5], (ARRAY[true, false, NULL])[1 + n % 3],
     CASE WHEN n % 4 > 0 THEN date '2026-01-01' + n END,
-    CASE WHEN n % 5 > 0 THEN timestamptz '2026-01-01' + n * interval '7 hours' END
+    CASE WHEN n % 5 > 0 THEN timestamptz '2026-01-01' + n * interval '7 hours' END,
+    (ARRAY['', 'a', 'A%', 'ab', 'abcd', NULL])[1 + n % 6],
+    CASE n % 3 WHEN 0 THEN NULL WHEN 1 THEN uuid 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'
+      ELSE uuid '00000000-0000-0000-0000-0000000000ff' END
   FROM generate_series(1, 60) n
 """
 
@@ -87,6 +90,18 @@ class Conditions:
                 "t <= lower('AB')",
                 "y",
                 "coalesce(y, t IS NULL)",
+                "c = 'ab'",
+                "c <> 'a  '",
+                "c = t",
+                "c NOT IN ('abcd', 'A%')",
+                "c BETWEEN 'A' AND 'ab '",
+                "c LIKE 'ab%'",
+                "c LIKE 'ab'",
+                "length(c) > 1",
+                "upper(c) = 'AB'",
+                "coalesce(c, t) = 'a'",
+                "u = 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'",
+                "u > '{00000000-0000-0000-0000-0000000000FE}'",
             ]
         )
 
@@ -96,8 +111,9 @@ class Conditions:
         )
 
 
-def test_conditions_mean_what_postgres_means(database: str) -> None:
-    conditions = Conditions(Random(5))  # noqa: S311
+@pytest.mark.rotating("seed", range(8))
+def test_conditions_mean_what_postgres_means(database: str, seed: int) -> None:
+    conditions = Conditions(Random(seed))  # noqa: S311
     said = [conditions() for _ in range(300)]
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(VALUES)
@@ -111,7 +127,8 @@ def test_conditions_mean_what_postgres_means(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("SET timezone = 'UTC'")
         texts = connection.execute(
-            "SELECT id, a::text, b, f::text, t, y, d::text, to_json(s)#>>'{}' FROM facts"
+            "SELECT id, a::text, b, f::text, t, y, d::text, to_json(s)#>>'{}', c, u::text"
+            " FROM facts"
         ).fetchall()
 
     names = [column.name for column in schema.columns]

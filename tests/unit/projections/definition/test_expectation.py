@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from cdc.table import TableName
+from cdc.table import Column, ColumnKind, TableName, TableSchema
 from headwater import expect, source, view
 from projections.changes.applier import TaskApplier
-from projections.definition.expectations.checker import Inspection
+from projections.definition.expectations.checker import Inspection, types_of
 from projections.definition.expectations.evaluator import Type, fitted
 from projections.definition.expectations.expectation import deletes
 from projections.definition.expectations.parser import parse
@@ -43,6 +43,10 @@ COLUMNS = {
     "day": Type.DATE,
     "at": Type.TIMESTAMPTZ,
     "raw": Type.OTHER,
+    "code": Type.PADDED,
+    "email": Type.CASELESS,
+    "ref": Type.UUID,
+    "lasts": Type.PRINTED,
 }
 ROW: dict[str, Any] = {
     "total": Decimal("1.10"),
@@ -52,6 +56,10 @@ ROW: dict[str, Any] = {
     "day": date(2026, 11, 21),
     "at": datetime(2026, 11, 21, 9, tzinfo=UTC),
     "raw": None,
+    "code": "ab  ",
+    "email": "Ann@Acme",
+    "ref": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    "lasts": "PT1H",
 }
 
 
@@ -77,6 +85,14 @@ ROW: dict[str, Any] = {
         ('raw IS NULL AND "total" = `total`', True),
         ("abs(total - 2) = 0.9", True),
         ("NULL", None),
+        ("code = 'ab' AND code IN ('x ', 'ab ') AND coalesce(code, 'c') < 'abc'", True),
+        ("code LIKE 'ab  ' AND NOT code LIKE 'ab' AND length(code) = 2", True),
+        ("upper(code) = 'AB' AND note <> code", True),
+        ("email = 'ANN@acme' AND email LIKE '%@ACME' AND email IN ('ann@acme')", True),
+        ("trim(email) = 'Ann@Acme' AND upper(email) = 'ANN@ACME'", True),
+        ("trim(email) = 'ann@acme'", False),
+        ("ref = 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11' AND ref LIKE 'a0%'", True),
+        ("lasts IS NOT NULL AND lower(lasts) = 'pt1h' AND lasts LIKE 'PT%'", True),
     ],
 )
 def test_conditions_have_three_answers(condition: str, answer: bool | None) -> None:
@@ -125,11 +141,41 @@ def test_what_is_no_condition_is_refused_where_it_is_written(condition: str) -> 
         "length(note, note) = 1",
         "note LIKE note",
         "NOT total",
+        "lasts > '1 hour'",
+        "lasts = 'PT60M'",
+        "lasts IN ('PT60M')",
+        "coalesce(lasts, 'PT1H') = note",
+        "email = note",
+        "ref = 'unknown'",
     ],
 )
 def test_what_does_not_fit_the_columns_is_refused_before_any_row(condition: str) -> None:
     with pytest.raises(ConditionError):
         fitted(parse(condition), COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "wanted"),
+    [
+        ("text", Type.TEXT),
+        ("character varying(20)", Type.TEXT),
+        ('"char"', Type.TEXT),
+        ("shop.mood", Type.TEXT),  # an enum, or a domain
+        ("character(4)", Type.PADDED),
+        ("bpchar", Type.PADDED),
+        ("public.citext", Type.CASELESS),
+        ("interval", Type.PRINTED),
+        ("interval day to second(3)", Type.PRINTED),
+        ("time(3) with time zone", Type.PRINTED),
+        ("money", Type.PRINTED),
+        ("character varying(20)[]", Type.PRINTED),
+        ("tstzrange", Type.PRINTED),
+    ],
+)
+def test_columns_compare_by_their_types_in_postgres(type_name: str, wanted: Type) -> None:
+    schema = TableSchema(TABLE.table, (Column("c", ColumnKind.TEXT, type_name),))
+
+    assert {"c": wanted} == types_of(schema)
 
 
 SHOP = """
