@@ -18,9 +18,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from foundation.atomic_file import sync_files, sync_folder
 from projections.common.delta_log import TableLog
+from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.table_format import CONFIGURATION, LOADED, LOADED_AT
-from projections.stores.delta.view_tables import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -121,11 +121,14 @@ def _joined(
 def _without(source: SourceCopy, place: Path, changed: CopiedPieces) -> int:
     """Removes the rows of a table whose keys changed rows have; returns how many."""
     keys = source.plan.keys
-    on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in keys)
     removed = 0
     for some in _keys(changed, keys):
         merger = DeltaTable(str(place)).merge(
-            some, on, source_alias="s", target_alias="t", streamed_exec=False
+            some,
+            key_equality.condition(some, keys),
+            source_alias="s",
+            target_alias="t",
+            streamed_exec=False,
         )
         removed += int(merger.when_matched_delete().execute()["num_target_rows_deleted"])
     sync_files(place)

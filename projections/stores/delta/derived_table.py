@@ -13,11 +13,11 @@ from deltalake.exceptions import DeltaError
 from projections.common.file_lock import WriterLock
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import DuplicateKeyError, SinkUnavailableError
+from projections.stores.delta import key_equality
 from projections.stores.delta.table_format import CONFIGURATION, FEED, HOOKS, maintain
-from projections.stores.delta.view_tables import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 _COUNT: Final = "_headwater_count"
@@ -128,13 +128,11 @@ class DerivedTable:
 
     def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
         table = DeltaTable(str(self._path))
-        # in parentheses: the parser reads all that follows FROM as one expression
-        on = " AND ".join(f"({_alike(rows, name)})" for name in self._keys)
         gone = f's."{DELETED_FIELD}"'
         (
             table.merge(
                 rows,
-                on,
+                key_equality.condition(rows, self._keys),
                 source_alias="s",
                 target_alias="t",
                 streamed_exec=False,
@@ -179,12 +177,6 @@ class DerivedTable:
             )
 
 
-def _alike(rows: pa.Table, name: str) -> str:
-    """Returns the condition that two keys are equal, in a form that lets the engine skip files."""
-    how = "IS NOT DISTINCT FROM" if rows[name].null_count else "="
-    return f"t.{quoted(name)} {how} s.{quoted(name)}"
-
-
 def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Decides for each row whether it is deleted.
 
@@ -197,14 +189,10 @@ def settled(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     if not deleted.null_count:
         return rows
     known = rows.filter(deleted.is_valid())
-    there = set(_values(known, keys))
+    there = set(key_equality.values(known, keys))
     unknown = rows.filter(deleted.is_null())
-    lacking = pa.array([key not in there for key in _values(unknown, keys)], pa.bool_())
+    lacking = pa.array([key not in there for key in key_equality.values(unknown, keys)], pa.bool_())
     gone = unknown.filter(lacking)
     place = rows.schema.get_field_index(DELETED_FIELD)
     marks = pa.array([True] * gone.num_rows, pa.bool_())
     return pa.concat_tables([gone.set_column(place, rows.schema.field(place), marks), known])
-
-
-def _values(rows: pa.Table, keys: Sequence[str]) -> Iterator[tuple[object, ...]]:
-    return zip(*(rows[name].to_pylist() for name in keys), strict=True)

@@ -10,9 +10,11 @@ from deltalake import write_deltalake
 from cdc.table import ColumnKind
 from projections.changes.row_change import RowChange
 from projections.definition.columns import VERSION_COLUMN
+from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import keys_table
+from projections.stores.delta.key_equality import quoted
 from projections.stores.delta.table_format import HOOKS
-from projections.stores.delta.view_tables import having, keys_of, quoted
+from projections.stores.delta.view_tables import having, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +38,6 @@ def delete_duplicates(table: DeltaTable, plan: ViewPlan, keys: Sequence[tuple[ob
     remaining = rows.take(pa.array(sorted(number for _, number in newest.values()), pa.int64()))
     if remaining.num_rows == rows.num_rows:
         return 0
-    on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
     predicate = _among(plan, remaining)
     if predicate is not None:
         write_deltalake(
@@ -48,9 +49,9 @@ def delete_duplicates(table: DeltaTable, plan: ViewPlan, keys: Sequence[tuple[ob
         )
     else:
         # such keys have no literals: all rows of them go, and the read that follows restores one
-        merger = table.merge(
-            remaining.select(list(plan.keys)), on, source_alias="s", target_alias="t"
-        )
+        of_keys = remaining.select(list(plan.keys))
+        on = key_equality.condition(of_keys, plan.keys)
+        merger = table.merge(of_keys, on, source_alias="s", target_alias="t")
         merger.when_matched_delete().execute()
     return int(rows.num_rows - remaining.num_rows)
 

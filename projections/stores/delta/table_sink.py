@@ -11,7 +11,6 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from msgspec import structs
 
-from cdc.table import ColumnKind
 from cdc.values import encoder
 from projections.changes.reduced import missing_values
 from projections.changes.row_change import (
@@ -24,7 +23,7 @@ from projections.changes.row_change import (
 from projections.changes.sink import StoredKey
 from projections.definition.columns import BEGUN_AT_COLUMN, BEGUN_COLUMN, VERSION_COLUMN
 from projections.errors import UnholdableValueError
-from projections.stores.delta import first_commit
+from projections.stores.delta import first_commit, key_equality
 from projections.stores.delta.arrow import (
     deletes_schema,
     keys_table,
@@ -32,6 +31,7 @@ from projections.stores.delta.arrow import (
     table_schema,
 )
 from projections.stores.delta.duplicate_rows import delete_duplicates
+from projections.stores.delta.key_equality import quoted
 from projections.stores.delta.schema_migration import reshape
 from projections.stores.delta.small_table import BYTES_MAX, merged, small_rows
 from projections.stores.delta.table_format import (
@@ -41,7 +41,7 @@ from projections.stores.delta.table_format import (
     LOADED,
     maintain,
 )
-from projections.stores.delta.view_tables import ViewTables, having, keys_of, quoted, unavailable
+from projections.stores.delta.view_tables import ViewTables, having, keys_of, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,29 +135,19 @@ class TableSink(ViewTables):
         floor = max(0, self._floor(plan) - 1)
         if plan.append_only:
             return [floor] * len(changes)
-        probes = [structs.replace(change, row=None, base=None) for change in changes]
-        held, _ = _parted(plan, probes)
-        wanted = keys_table(plan, held)
+        wanted, places = _places(plan, [change.key for change in changes])
         live, deleted = self._live_rows(plan, wanted), self._deleted_versions(plan, wanted)
-        changed_keys = zip(held, keys_of(plan, wanted), strict=True)
-        versions = {
-            change.key: max(live.get(place, (0,))[0], deleted.get(place, 0))
-            for change, place in changed_keys
-        }
-        return [max(floor, versions.get(change.key, 0)) for change in changes]
+        return [max(floor, live.get(place, (0,))[0], deleted.get(place, 0)) for place in places]
 
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         floor, encode = max(0, self._floor(plan) - 1), encoder(plan.schema)
-        held, _ = _parted(plan, [RowChange(key, 0, None, 0) for key in keys])
-        wanted = keys_table(plan, held)
-        stored_keys = dict(zip([each.key for each in held], keys_of(plan, wanted), strict=True))
+        wanted, places = _places(plan, keys)
         rows: dict[tuple[object, ...], list[tuple[int, dict[str, object]]]] = {}
         for place, version, row in self._rows(plan, wanted):
             rows.setdefault(place, []).append((version, row))
         deleted = self._deleted_versions(plan, wanted)
         stored = []
-        for key in keys:
-            place = stored_keys.get(key, ())  # a key without an exact form has no row
+        for place in places:
             live = rows.get(place, [])
             version = max([floor, deleted.get(place, 0), *(version for version, _ in live)])
             stored.append(StoredKey(version, tuple(encode(row) for _, row in live)))
@@ -339,7 +329,7 @@ class TableSink(ViewTables):
         first = rows[plan.keys[0]]
         known = pa.array([key[0] for key in deleted], first.type)
         # nearly all rows have a key that was never deleted
-        suspect = pc.is_in(first, value_set=known)
+        suspect = key_equality.among(first, known)
         candidates = rows.filter(suspect)
         keys = zip(keys_of(plan, candidates), candidates[VERSION_COLUMN].to_pylist(), strict=True)
         stays = np.ones(rows.num_rows, np.bool_)
@@ -420,10 +410,9 @@ class TableSink(ViewTables):
         return completed, refused
 
     def _merger(self, table: DeltaTable, plan: ViewPlan, rows: pa.Table) -> Any:
-        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in plan.keys)
         return table.merge(
             rows,
-            on,
+            key_equality.condition(rows, plan.keys),
             source_alias="s",
             target_alias="t",
             streamed_exec=False,  # so that files without these keys are skipped
@@ -458,20 +447,33 @@ def _earlier(name: str) -> str:
 def _newest_of_keys(plan: ViewPlan, changes: list[RowChange]) -> list[RowChange]:
     """Keeps the newest change of each key, which may come in two forms, such as `4.5` and `4.50`.
 
-    That is so around a change of the scale of a `numeric` column. Other keys have one change each.
+    That is so around a change of the scale of a `numeric` column. Other keys have one change each,
+    also those of a `numeric` that is stored as text: there, each form is a key of its own.
     """
-    columns = (plan.schema.by_name.get(name) for name in plan.keys)
-    if not any(column is not None and column.kind is ColumnKind.NUMERIC for column in columns):
+    schema = deletes_schema(plan)
+    if not any(pa.types.is_decimal(schema.field(name).type) for name in plan.keys):
         return changes
     newest: dict[tuple[object, ...], RowChange] = {}
     others = []
-    for change in changes:
-        seen = newest.get(change.key)
+    for change, place in zip(changes, keys_of(plan, keys_table(plan, changes)), strict=True):
+        seen = newest.get(place)
         if not change.version:
             others.append(change)
         elif seen is None or change.version > seen.version:
-            newest[change.key] = change
+            newest[place] = change
     return [*newest.values(), *others]
+
+
+def _places(
+    plan: ViewPlan, keys: Sequence[tuple[object, ...]]
+) -> tuple[pa.Table, list[tuple[object, ...]]]:
+    """Returns keys as a table, and each as the table has it: `()` if it has no exact form."""
+    probes = [RowChange(key, 0, None, 0) for key in keys]
+    held, refused = _parted(plan, probes)
+    wanted = keys_table(plan, held)
+    without = {id(each.change) for each in refused}
+    places = iter(keys_of(plan, wanted))
+    return wanted, [() if id(probe) in without else next(places) for probe in probes]
 
 
 def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:

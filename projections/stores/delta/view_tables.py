@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -13,6 +12,7 @@ from projections.changes.row_batch import ROWS_AT_ONCE, source_columns
 from projections.common.file_lock import WriterLock
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import SinkRefusedError, SinkUnavailableError
+from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import decoded_rows, deletes_schema, row_part, table_schema
 from projections.stores.delta.table_format import CONFIGURATION, FLOOR, LOADED_AT
 
@@ -213,18 +213,12 @@ def having(table: pa.Table, plan: ViewPlan, wanted: pa.Table) -> pa.Table:
     """Returns rows whose first key column has a wanted value, a superset for keys of several."""
     first = plan.keys[0]
     values = wanted.column(first).combine_chunks()
-    return table.filter(pc.is_in(table.column(first), value_set=values))
+    return table.filter(key_equality.among(table.column(first), values))
 
 
 def keys_of(plan: ViewPlan, table: pa.Table) -> list[tuple[object, ...]]:
     """Returns the key of each row, in the order of the rows."""
-    columns = [table.column(name).to_pylist() for name in plan.keys]
-    return list(zip(*columns, strict=True))
-
-
-def quoted(name: str) -> str:
-    """Returns a column name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
+    return key_equality.values(table, plan.keys)
 
 
 def unavailable(plan: ViewPlan, error: Exception) -> SinkUnavailableError | SinkRefusedError:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from projections.changes.row_change import RowChange
 from projections.definition.columns import VERSION_COLUMN
+from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import arrow_type, column_array, decoded_rows, keys_table
 from projections.stores.delta.history.states import HistoryChange, HistoryState, Rule
 
@@ -87,12 +88,11 @@ class HistoryForm:
 
     def keys_in(self, table: pa.Table) -> list[TableKey]:
         """Returns the keys of a table's rows."""
-        columns = [table.column(name).to_pylist() for name in self.plan.keys]
-        return list(zip(*columns, strict=True))
+        return key_equality.values(table, self.plan.keys)
 
     def among(self, table: pa.Table | pa.RecordBatch, keys: pa.Array) -> pa.Array:
         """Marks rows that may have one of some keys: a superset if a key has several columns."""
-        return pc.is_in(table.column(self.plan.keys[0]), value_set=keys)
+        return key_equality.among(table.column(self.plan.keys[0]), keys)
 
     def first_column(self, keys: Iterable[TableKey]) -> pa.Array:
         """Returns the values that `among` compares."""

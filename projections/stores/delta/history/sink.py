@@ -15,6 +15,7 @@ from projections.changes.row_change import Applied, RowChange
 from projections.changes.sink import StoredKey
 from projections.definition.columns import VERSION_COLUMN
 from projections.errors import UnholdableValueError
+from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import COMMIT, CURRENT, GONE, IDENTITY, HistoryForm
 from projections.stores.delta.history.batch import HistoryBatch, HistoryProgress, StoredHistory
@@ -38,7 +39,7 @@ from projections.stores.delta.history.tables import (
 from projections.stores.delta.schema_migration import loses, reshape
 from projections.stores.delta.table_format import HOOKS, maintain
 from projections.stores.delta.table_sink import TableSink
-from projections.stores.delta.view_tables import quoted, unavailable
+from projections.stores.delta.view_tables import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -123,7 +124,7 @@ class HistorySink(TableSink):
     def _erase(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]], through: int) -> int:
         form, changes = HistoryForm(plan), self._changes(HistoryForm(plan))
         wanted = keys_table(plan, [RowChange(key, 0, None, 0) for key in keys])
-        same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in form.plan.keys)
+        same = key_equality.condition(wanted, form.plan.keys)
         metrics = (
             changes.merge(
                 wanted.select(list(form.plan.keys)),
@@ -315,7 +316,7 @@ class HistorySink(TableSink):
             rows = rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))
             rows = pa.concat_tables([rows, removed], promote_options="default")
         names = [*form.plan.keys, *IDENTITY]
-        on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+        on = key_equality.condition(rows, names)
         (
             table.merge(
                 rows,
