@@ -49,7 +49,7 @@ from projections.job.spark.task_files import TaskFiles
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
 from projections.stores.delta.arrow import deletes_schema
 from projections.stores.delta.source_copy import oldest_running, pieces_of, shows_changes
-from projections.stores.delta.table_format import CONFIGURATION
+from projections.stores.delta.table_format import CONFIGURATION, limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -202,7 +202,8 @@ class _Run:
         table, rows = make_table(self._source, copied)
         deleted = str(root / f"{plan.name}.deleted")
         if not DeltaTable.is_deltatable(deleted):
-            DeltaTable.create(deleted, deletes_schema(plan), configuration=dict(CONFIGURATION))
+            schema = deletes_schema(plan)
+            DeltaTable.create(deleted, schema, configuration=CONFIGURATION | limits(schema))
         _check(plan, self._stopped)
         table.rename(place)
         sync_folder(root)

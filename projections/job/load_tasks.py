@@ -25,7 +25,7 @@ from projections.common.task_fence import TaskFence
 from projections.errors import LoadFailedError
 from projections.job.spark.task_files import disk_full
 from projections.stores.delta.arrow import table_schema
-from projections.stores.delta.table_format import COMPACTED_BYTES
+from projections.stores.delta.table_format import COMPACTED_BYTES, limits, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -108,9 +108,16 @@ class LoadRows:
                 failure.append(error)
                 raise
 
-        reader = pa.RecordBatchReader.from_batches(table_schema(self.source.plan), copied())
+        schema = table_schema(self.source.plan)
+        reader = pa.RecordBatchReader.from_batches(schema, copied())
         try:
-            write_deltalake(str(folder), reader, target_file_size=COMPACTED_BYTES)
+            write_deltalake(
+                str(folder),
+                reader,
+                target_file_size=COMPACTED_BYTES,
+                configuration=limits(schema),
+                writer_properties=writing(schema),
+            )
         except Exception:
             if failure:
                 raise failure[0] from None

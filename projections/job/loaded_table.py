@@ -20,7 +20,13 @@ from foundation.atomic_file import sync_files, sync_folder
 from projections.common.delta_log import TableLog
 from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import table_schema
-from projections.stores.delta.table_format import CONFIGURATION, LOADED, LOADED_AT
+from projections.stores.delta.table_format import (
+    CONFIGURATION,
+    LOADED,
+    LOADED_AT,
+    limits,
+    writing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -103,7 +109,7 @@ def _joined(
     table = DeltaTable.create(
         str(place),
         schema,
-        configuration={**CONFIGURATION, **(properties or {})},
+        configuration={**CONFIGURATION, **limits(schema), **(properties or {})},
         raise_if_key_not_exists=False,
     )
     added: list[AddAction | RemoveAction] = []
@@ -129,6 +135,7 @@ def _without(source: SourceCopy, place: Path, changed: CopiedPieces) -> int:
             source_alias="s",
             target_alias="t",
             streamed_exec=False,
+            writer_properties=writing(table_schema(source.plan)),
         )
         removed += int(merger.when_matched_delete().execute()["num_target_rows_deleted"])
     sync_files(place)

@@ -56,7 +56,9 @@ CHECKPOINTS_PER_CLEANING: Final = 4
 
 _OPERATION: Final = "PUBLISH"
 _ATTEMPTS: Final = 3
-_MAPPING: Final = "delta.columnMapping."
+_TAKEN_OVER: Final = ("delta.columnMapping.", "delta.dataSkippingStatsColumns")
+"""Properties that say how files and their statistics are read."""
+
 _CONFIGURATION: Final = {
     "delta.checkpointInterval": str(COMMITS_PER_CHECKPOINT),
     "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hour",
@@ -438,17 +440,17 @@ def _published_data(lines: list[Action]) -> StableData | None:
 
 def _form(wanted: Action, stored: Action) -> Action:
     """Returns the table's schema under the stable table's own name and id."""
-    mapping = {
+    taken_over = {
         name: value
         for name, value in wanted.get("configuration", {}).items()
-        if name.startswith(_MAPPING)
+        if name.startswith(_TAKEN_OVER)
     }
     return {
         "id": stored.get("id") or str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": wanted["schemaString"],
         "partitionColumns": wanted.get("partitionColumns", []),
-        "configuration": _CONFIGURATION | mapping,
+        "configuration": _CONFIGURATION | taken_over,
         "createdTime": stored.get("createdTime") or time.time_ns() // 1_000_000,
     }
 

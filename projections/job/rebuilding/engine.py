@@ -38,7 +38,7 @@ from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
 from projections.job.spark.task_files import TaskFiles, disk_full, space_error
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
 from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, progress_of
-from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS
+from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS, schema_of, writing
 from projections.stores.delta.untouched import untouched
 
 if TYPE_CHECKING:
@@ -344,6 +344,7 @@ class SparkEngine:
                 app_transactions=[Transaction(*each) for each in numbers.items()]
             ),
             post_commithook_properties=HOOKS,
+            writer_properties=writing(schema_of(table)),
         )
 
     def _numbers(self, parts: int, share: float) -> DataFrame:

@@ -14,7 +14,16 @@ from projections.common.file_lock import WriterLock
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import DuplicateKeyError, SinkUnavailableError
 from projections.stores.delta import key_equality
-from projections.stores.delta.table_format import CONFIGURATION, FEED, HOOKS, maintain
+from projections.stores.delta.table_format import (
+    CONFIGURATION,
+    FEED,
+    HOOKS,
+    limits,
+    maintain,
+    schema_of,
+    set_limits,
+    writing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +137,8 @@ class DerivedTable:
 
     def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
         table = DeltaTable(str(self._path))
+        schema = schema_of(table)
+        set_limits(table, schema)
         gone = f's."{DELETED_FIELD}"'
         (
             table.merge(
@@ -138,6 +149,7 @@ class DerivedTable:
                 streamed_exec=False,
                 commit_properties=properties,
                 post_commithook_properties=HOOKS,
+                writer_properties=writing(schema),
             )
             .when_matched_delete(gone)
             .when_matched_update_all(f"NOT {gone}", except_cols=[DELETED_FIELD])
@@ -150,7 +162,10 @@ class DerivedTable:
         remaining = rows.filter(pc.invert(rows[DELETED_FIELD])).drop_columns([DELETED_FIELD])
         path = str(self._path)
         if not DeltaTable.is_deltatable(path):
-            DeltaTable.create(path, remaining.schema, configuration=CONFIGURATION | FEED)
+            configuration = CONFIGURATION | FEED | limits(remaining.schema)
+            DeltaTable.create(path, remaining.schema, configuration=configuration)
+        else:
+            set_limits(DeltaTable(path), remaining.schema)
         write_deltalake(
             path,
             remaining,
@@ -158,6 +173,7 @@ class DerivedTable:
             schema_mode="overwrite",
             commit_properties=properties,
             post_commithook_properties=HOOKS,
+            writer_properties=writing(remaining.schema),
         )
 
     def _require_unique(self, rows: pa.Table) -> None:

@@ -13,7 +13,7 @@ from projections.definition.columns import VERSION_COLUMN
 from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.key_equality import quoted
-from projections.stores.delta.table_format import HOOKS
+from projections.stores.delta.table_format import HOOKS, writing
 from projections.stores.delta.view_tables import having, keys_of
 
 if TYPE_CHECKING:
@@ -46,12 +46,16 @@ def delete_duplicates(table: DeltaTable, plan: ViewPlan, keys: Sequence[tuple[ob
             mode="overwrite",
             predicate=predicate,
             post_commithook_properties=HOOKS,
+            writer_properties=writing(remaining.schema),
         )
     else:
         # such keys have no literals: all rows of them go, and the read that follows restores one
         of_keys = remaining.select(list(plan.keys))
         on = key_equality.condition(of_keys, plan.keys)
-        merger = table.merge(of_keys, on, source_alias="s", target_alias="t")
+        written = writing(remaining.schema)
+        merger = table.merge(
+            of_keys, on, source_alias="s", target_alias="t", writer_properties=written
+        )
         merger.when_matched_delete().execute()
     return int(rows.num_rows - remaining.num_rows)
 

@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 from deltalake import Field, Schema, write_deltalake
 from pyarrow import dataset
 
+from projections.stores.delta.table_format import schema_of, set_limits, writing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -27,7 +29,8 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
         wanted: The columns that it must have.
         older_names: Former names of each column, the likeliest first.
     """
-    had = pa.schema(table.schema().to_arrow())
+    set_limits(table, wanted)
+    had = schema_of(table)
     lacking = [field for field in wanted if field.name not in had.names]
     present_names = _present_names(had, wanted, older_names)
     if len(had) + len(lacking) == len(wanted) and all(
@@ -48,14 +51,20 @@ def reshape(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequ
         ),
     )
     rows = pa.RecordBatchReader.from_batches(wanted, _rewritten(files, wanted, present_names))
-    write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite")
+    write_deltalake(
+        table,
+        rows,
+        mode="overwrite",
+        schema_mode="overwrite",
+        writer_properties=writing(wanted),
+    )
     table.update_incremental()
     return True
 
 
 def loses(table: DeltaTable, wanted: pa.Schema, older_names: Mapping[str, Sequence[str]]) -> bool:
     """Returns whether a migration drops or retypes columns."""
-    had = pa.schema(table.schema().to_arrow())
+    had = schema_of(table)
     present_names = _present_names(had, wanted, older_names)
     remaining = {present_names.get(field.name, field.name): field.type for field in wanted}
     return any(field.name not in remaining or remaining[field.name] != field.type for field in had)

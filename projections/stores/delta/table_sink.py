@@ -31,6 +31,7 @@ from projections.stores.delta.arrow import (
     table_schema,
 )
 from projections.stores.delta.duplicate_rows import delete_duplicates
+from projections.stores.delta.exact_changes import newest_of_keys, of_base, parted, places_of
 from projections.stores.delta.key_equality import quoted
 from projections.stores.delta.schema_migration import reshape
 from projections.stores.delta.small_table import BYTES_MAX, merged, small_rows
@@ -40,6 +41,7 @@ from projections.stores.delta.table_format import (
     HOOKS,
     LOADED,
     maintain,
+    writing,
 )
 from projections.stores.delta.view_tables import ViewTables, having, keys_of, unavailable
 
@@ -135,13 +137,13 @@ class TableSink(ViewTables):
         floor = max(0, self._floor(plan) - 1)
         if plan.append_only:
             return [floor] * len(changes)
-        wanted, places = _places(plan, [change.key for change in changes])
+        wanted, places = places_of(plan, [change.key for change in changes])
         live, deleted = self._live_rows(plan, wanted), self._deleted_versions(plan, wanted)
         return [max(floor, live.get(place, (0,))[0], deleted.get(place, 0)) for place in places]
 
     def _stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         floor, encode = max(0, self._floor(plan) - 1), encoder(plan.schema)
-        wanted, places = _places(plan, keys)
+        wanted, places = places_of(plan, keys)
         rows: dict[tuple[object, ...], list[tuple[int, dict[str, object]]]] = {}
         for place, version, row in self._rows(plan, wanted):
             rows.setdefault(place, []).append((version, row))
@@ -167,7 +169,9 @@ class TableSink(ViewTables):
         swept = []
         for name, _ in self._both(plan):
             metrics = self._table(name).delete(
-                f'"{VERSION_COLUMN}" < {below_version}', post_commithook_properties=HOOKS
+                f'"{VERSION_COLUMN}" < {below_version}',
+                post_commithook_properties=HOOKS,
+                writer_properties=writing(table_schema(plan)),
             )
             swept.append(int(metrics["num_deleted_rows"]))
         return swept[0]
@@ -189,7 +193,7 @@ class TableSink(ViewTables):
         try:
             return self._write(plan, changes)
         except UnholdableValueError:  # conversion precedes every write
-            held, refused = _parted(plan, changes)
+            held, refused = parted(plan, changes)
             return self._write(plan, held) + Applied(refused=tuple(refused))
 
     def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
@@ -200,7 +204,7 @@ class TableSink(ViewTables):
             for c in changes
             if not c.version or (c.version >= floor and c.version != loaded)
         ]
-        taken = _newest_of_keys(plan, taken)
+        taken = newest_of_keys(plan, taken)
         deletes = [change for change in taken if change.row is None]
         upserts, refused = self._complete(plan, [c for c in taken if c.row is not None])
         remembered, written, size = (
@@ -343,7 +347,13 @@ class TableSink(ViewTables):
         schema = table_schema(plan)
         table = self._table(plan.name)
         if gone is None and table.version() == 0:
-            write_deltalake(table, rows, mode="append", post_commithook_properties=HOOKS)
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                post_commithook_properties=HOOKS,
+                writer_properties=writing(schema),
+            )
             return rows.num_rows, rows.nbytes
         if (current := small_rows(plan, table, schema, self._small_bytes)) is not None:
             written = self._overwritten(plan, plan.name, current, rows, gone)
@@ -374,7 +384,13 @@ class TableSink(ViewTables):
         whole, written = merged(plan, current, rows, gone)
         if whole is not None:
             table = self._tables[name]
-            write_deltalake(table, whole, mode="overwrite", post_commithook_properties=HOOKS)
+            write_deltalake(
+                table,
+                whole,
+                mode="overwrite",
+                post_commithook_properties=HOOKS,
+                writer_properties=writing(whole.schema),
+            )
             maintain(table, self._root, name)
         return written
 
@@ -386,7 +402,7 @@ class TableSink(ViewTables):
         if not partial:
             return upserts, []
         own = keys_table(plan, partial)
-        base = keys_table(plan, [_of_base(change) for change in partial])
+        base = keys_table(plan, [of_base(change) for change in partial])
         rows = self._live_rows(plan, pa.concat_tables([own, base]))
         deleted = self._deleted_versions(plan, own)
         keys = zip(keys_of(plan, own), keys_of(plan, base), strict=True)
@@ -417,6 +433,7 @@ class TableSink(ViewTables):
             target_alias="t",
             streamed_exec=False,  # so that files without these keys are skipped
             post_commithook_properties=HOOKS,
+            writer_properties=writing(table_schema(plan)),
         )
 
 
@@ -442,56 +459,3 @@ def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
 
 def _earlier(name: str) -> str:
     return f"(s.{name} < t.{name} OR (t.{name} IS NULL AND s.{name} IS NOT NULL))"
-
-
-def _newest_of_keys(plan: ViewPlan, changes: list[RowChange]) -> list[RowChange]:
-    """Keeps the newest change of each key, which may come in two forms, such as `4.5` and `4.50`.
-
-    That is so around a change of the scale of a `numeric` column. Other keys have one change each,
-    also those of a `numeric` that is stored as text: there, each form is a key of its own.
-    """
-    schema = deletes_schema(plan)
-    if not any(pa.types.is_decimal(schema.field(name).type) for name in plan.keys):
-        return changes
-    newest: dict[tuple[object, ...], RowChange] = {}
-    others = []
-    for change, place in zip(changes, keys_of(plan, keys_table(plan, changes)), strict=True):
-        seen = newest.get(place)
-        if not change.version:
-            others.append(change)
-        elif seen is None or change.version > seen.version:
-            newest[place] = change
-    return [*newest.values(), *others]
-
-
-def _places(
-    plan: ViewPlan, keys: Sequence[tuple[object, ...]]
-) -> tuple[pa.Table, list[tuple[object, ...]]]:
-    """Returns keys as a table, and each as the table has it: `()` if it has no exact form."""
-    probes = [RowChange(key, 0, None, 0) for key in keys]
-    held, refused = _parted(plan, probes)
-    wanted = keys_table(plan, held)
-    without = {id(each.change) for each in refused}
-    places = iter(keys_of(plan, wanted))
-    return wanted, [() if id(probe) in without else next(places) for probe in probes]
-
-
-def _parted(plan: ViewPlan, changes: Sequence[RowChange]) -> tuple[list[RowChange], list[Refused]]:
-    """Separates changes with an exact form in the table from those without one."""
-    try:
-        if not plan.append_only:
-            keys_table(plan, [change for change in changes if change.row is None])
-            keys_table(plan, [_of_base(change) for change in changes if change.unchanged_columns])
-        rows_table(plan, [change for change in changes if change.row is not None])
-    except UnholdableValueError as error:
-        if len(changes) == 1:
-            return [], [Refused(changes[0], error)]
-        middle = len(changes) // 2
-        held, refused = _parted(plan, changes[:middle])
-        more_held, more_refused = _parted(plan, changes[middle:])
-        return held + more_held, refused + more_refused
-    return list(changes), []
-
-
-def _of_base(change: RowChange) -> RowChange:
-    return change if change.base is None else structs.replace(change, key=change.base)

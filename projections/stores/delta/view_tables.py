@@ -14,7 +14,7 @@ from projections.definition.columns import VERSION_COLUMN
 from projections.errors import SinkRefusedError, SinkUnavailableError
 from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import decoded_rows, deletes_schema, row_part, table_schema
-from projections.stores.delta.table_format import CONFIGURATION, FLOOR, LOADED_AT
+from projections.stores.delta.table_format import CONFIGURATION, FLOOR, LOADED_AT, limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -180,7 +180,7 @@ class ViewTables:
         """Opens a table, and creates it if it is missing."""
         path = str(self._root / name)
         if name not in self._tables and not DeltaTable.is_deltatable(path):
-            properties = dict(CONFIGURATION)
+            properties = CONFIGURATION | limits(schema)
             DeltaTable.create(path, schema, partition_by=partition_by, configuration=properties)
         return self._table(name)
 

@@ -37,7 +37,7 @@ from projections.stores.delta.history.tables import (
     transaction,
 )
 from projections.stores.delta.schema_migration import loses, reshape
-from projections.stores.delta.table_format import HOOKS, maintain
+from projections.stores.delta.table_format import HOOKS, maintain, writing
 from projections.stores.delta.table_sink import TableSink
 from projections.stores.delta.view_tables import unavailable
 
@@ -133,6 +133,7 @@ class HistorySink(TableSink):
                 target_alias="t",
                 streamed_exec=False,
                 post_commithook_properties=HOOKS,
+                writer_properties=writing(form.changes_schema),
             )
             .when_matched_delete()
             .execute()
@@ -251,6 +252,7 @@ class HistorySink(TableSink):
             mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(COMMIT_MARK, commit)]),
             post_commithook_properties=HOOKS,
+            writer_properties=writing(form.changes_schema),
         )
         maintain(table, self._root, f"{form.plan.name}.changes")
 
@@ -305,6 +307,7 @@ class HistorySink(TableSink):
                 mode="append",
                 commit_properties=properties,
                 post_commithook_properties=HOOKS,
+                writer_properties=writing(form.states_schema),
             )
             maintain(table, self._root, form.plan.name)
             return
@@ -326,6 +329,7 @@ class HistorySink(TableSink):
                 streamed_exec=False,  # so that files without these keys are skipped
                 commit_properties=properties,
                 post_commithook_properties=HOOKS,
+                writer_properties=writing(form.states_schema),
             )
             .when_matched_delete(f's."{GONE}"')
             .when_matched_update_all(f'NOT s."{GONE}"', except_cols=[GONE])

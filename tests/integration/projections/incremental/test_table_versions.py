@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from projections.definition.columns import DELETED_FIELD
 from projections.definition.views import DerivedView
 from projections.incremental.spark import maintainer, table_reader
 from projections.incremental.spark.java_classes import java_class, scala_object
@@ -19,6 +21,7 @@ from projections.incremental.spark.table_reader import TableVersions
 from projections.job.spark.session import session_of_batches
 from projections.publishing.published_content import PublishedVersion, TableVersion
 from projections.publishing.stable_table import StableTable
+from projections.stores.delta.derived_table import DerivedTable
 from projections.stores.delta.table_format import COMMITS_PER_COMPACTION, FEED
 
 if TYPE_CHECKING:
@@ -320,3 +323,23 @@ def test_a_stable_path_shows_what_spark_writes_and_is_read_by_spark(
     assert [20, 20, 16, 16, 20] == list(map(len, wanted))
     assert wanted == found
     assert 20 == DeltaTable(str(stable.path)).to_pyarrow_table().num_rows
+
+
+@pytest.mark.parametrize("files_max", [0, table_reader.FILES_MAX], ids=["delta", "files"])
+def test_conditions_on_floats_find_what_is_not_a_number(
+    spark: SparkSession, tmp_path: Path, files_max: int
+) -> None:
+    heats = {"id": [1, 2, 3], "the heat, °C": [1.5, math.nan, 1.5], "a.place": ["x"] * 3}
+    of_rooms = pa.table({**heats, DELETED_FIELD: [False] * 3})
+    table = DerivedTable(tmp_path, "rooms", ("id",))
+    table.write(of_rooms, 1, replaces_all=True)
+    table.write(of_rooms.slice(1), 2)
+    version = DeltaTable(str(tmp_path / "rooms")).version()
+
+    of_version = TableVersions(spark, tmp_path, files_max).rows("rooms", version)
+
+    found = {
+        condition: {row.id for row in of_version.where(f"`the heat, °C` {condition}").collect()}
+        for condition in ("> 2", "= 1.5", "< 2")
+    }
+    assert {"> 2": {2}, "= 1.5": {1, 3}, "< 2": {1, 3}} == found

@@ -40,7 +40,7 @@ from projections.planning.view_plan import ViewPlan
 from projections.stores.delta import copy_format, source_copy
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.source_copy import SourceCopy
-from projections.stores.delta.table_format import CONFIGURATION, LOADED, LOADED_AT
+from projections.stores.delta.table_format import CONFIGURATION, LOADED, LOADED_AT, limits
 from projections.stores.delta.table_sink import TableSink
 from projections.verification import source_rows
 from tests.fix_spark import UNCOMPILED
@@ -141,9 +141,9 @@ def test_every_value_is_there_as_the_stream_would_have_brought_it(
 def test_the_table_is_one_as_the_sinks_make_it(
     spark: SparkSession, database: str, plan: ViewPlan, tmp_path: Path
 ) -> None:
-    other = DeltaTable.create(
-        str(tmp_path / "other"), table_schema(plan), configuration=dict(CONFIGURATION)
-    )
+    schema = table_schema(plan)
+    configuration = CONFIGURATION | limits(schema)
+    other = DeltaTable.create(str(tmp_path / "other"), schema, configuration=configuration)
 
     bulk_load.load(spark, Load(SourceCopy(plan, 7 << 56, database), tmp_path))
 
