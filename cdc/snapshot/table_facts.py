@@ -108,19 +108,29 @@ def look(
         SnapshotError: It does not exist, or is not in the publication.
         ColumnRuleError: A rule hides a column of its key.
     """
-    root = oid(connection, table)
     schema = catalog.describe(connection, [table], rules).get(table)
-    if root is None or schema is None:
+    facts = None if schema is None else facts_of(connection, schema, publication)
+    if facts is None:
         raise SnapshotError(f"table {table} does not exist")
-    found = connection.execute(_FACTS, {"root": root, "publication": publication}).fetchone()
-    plain, files, timeline, pages, published = found or (True, "", "", 0, False)
-    if not published:
+    if not facts.published:
         raise SnapshotError(
             f"table {table} is not in the publication: its changes would be missing",
             detail=f"publication {publication}",
             hint=f"headwater source resnapshot {table} adds the table and takes a snapshot",
         )
-    relation = _relation(table, plain=plain)
+    return facts
+
+
+def facts_of(
+    connection: Connection[Any], schema: TableSchema, publication: str = ""
+) -> TableFacts | None:
+    """Describes a table whose columns and key are known; None if it does not exist."""
+    root = oid(connection, schema.table)
+    if root is None:
+        return None
+    found = connection.execute(_FACTS, {"root": root, "publication": publication}).fetchone()
+    plain, files, timeline, pages, published = found or (True, "", "", 0, False)
+    relation = _relation(schema.table, plain=plain)
     key = _key(connection, root, schema)
     identity = orjson.dumps([timeline, files, schema.key]).decode()
     return TableFacts(root, schema, relation, key, identity, int(pages or 0), published)

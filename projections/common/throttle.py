@@ -42,6 +42,11 @@ class Throttle:
         """Returns whether to stop."""
         return self._stop.is_set()
 
+    @property
+    def limited(self) -> bool:
+        """Returns whether there are pauses."""
+        return self._share < 1
+
     def step(self) -> None:
         """Ends a step, with a pause if the share requires one."""
         worked_s = time.monotonic() - self._since

@@ -69,9 +69,10 @@ class JobConfig:
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: A new view of a table with at least this many rows is loaded directly from
             the source; see `projections.job.initial_load`.
-        load_connections: Most connections to the source that the tasks of a load open.
-        rebuild_rows_min: The job's Spark performs rebuilds of at least this many archived changes;
-            see `projections.versions.job_engine`.
+        load_connections: Most connections to the source that the tasks of a load or of a comparison
+            open.
+        rebuild_rows_min: The job's Spark performs rebuilds of at least this many archived changes,
+            see `projections.versions.job_engine`, and compares tables of at least this many rows.
         java_home: Java for Spark; None for the one on the path.
         conf: Additional Spark settings, which override this program's.
         tasks: Tasks of one batch of cache and search; one is cheapest on two cores.

@@ -9,27 +9,21 @@ can represent, the pass ends as `unsuited`, and the rows are compared as documen
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-
-from projections.changes.row_batch import source_columns
 from projections.errors import UnholdableValueError
-from projections.stores.delta.arrow import arrow_type, row_part
 from projections.stores.delta.row_hashes import RowHashes
+from projections.verification.hashed_batches import HashedBatches, key_schema, key_texts
 from projections.verification.key_filter import HashFile, differing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from projections.planning.view_plan import ViewPlan
     from projections.stores.delta.sink import WarehouseSink
-    from projections.verification.key_filter import Numbers
     from projections.verification.source_batches import SourceBatches
-
-_KEPT_ROWS: Final = 128 * 1024
-"""Rows of one side that are buffered before they are written: only their keys and hashes."""
 
 
 class ColumnPass:
@@ -97,59 +91,35 @@ class ComparedBatches:
     Args:
         plan: The view.
         hashes: Hashes the rows of both sides.
-
-    Attributes:
-        rows: Number of rows added.
     """
 
     def __init__(self, plan: ViewPlan, hashes: RowHashes) -> None:
-        self.rows = 0
         self._plan = plan
-        self._hashes = hashes
-        names, by_name = source_columns(plan), plan.schema.by_name
-        self._others = [name for name in names if name not in plan.keys]
-        self._schema = pa.schema([(name, arrow_type(by_name[name])) for name in names])
-        self._file = HashFile(pa.schema([self._schema.field(name) for name in plan.keys]))
-        self._kept: list[tuple[list[pa.Array], Numbers, Numbers]] = []
-        self._kept_rows = 0
+        self._file = HashFile(key_schema(plan))
+        self._hashed = HashedBatches(plan, hashes, self._file.add)
+
+    @property
+    def rows(self) -> int:
+        """Returns the number of rows added."""
+        return self._hashed.rows
 
     def suits(self, batch: pa.RecordBatch) -> bool:
-        """Returns whether rows have exactly the types of the view's present columns."""
-        return bool(batch.schema.types == self._schema.types)
+        """See `HashedBatches.suits`."""
+        return self._hashed.suits(batch)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds rows.
-
-        Raises:
-            OSError: The disk is full.
-        """
-        if not batch.num_rows:
-            return
-        places = self._hashes.of(batch, self._plan.keys)
-        rows = self._hashes.of(batch, self._others, places)
-        keys = [batch.column(name) for name in self._plan.keys]
-        self._kept.append((keys, places.view(np.int64), rows.view(np.int64)))
-        self.rows += batch.num_rows
-        self._kept_rows += batch.num_rows
-        if self._kept_rows >= _KEPT_ROWS:
-            self._write()
+        """See `HashedBatches.add`."""
+        self._hashed.add(batch)
 
     def part(self, number: int) -> pa.Table:
         """See `KeyedHashes.part`."""
-        if self._kept:
-            self._write()
+        self._hashed.write()
         return self._file.part(number)
 
     def texts(self, keys: pa.Table) -> list[str]:
         """See `KeyedHashes.texts`."""
-        return row_part(self._plan, keys, self._plan.keys).keys(self._plan.keys)
+        return key_texts(self._plan, keys)
 
     def close(self) -> None:
         """Deletes the stored keys and hashes."""
         self._file.close()
-
-    def _write(self) -> None:
-        columns, places, rows = zip(*self._kept, strict=True)
-        keys = [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
-        self._file.add(keys, np.concatenate(places), np.concatenate(rows))
-        self._kept, self._kept_rows = [], 0

@@ -60,8 +60,7 @@ class HashFile:
     """
 
     def __init__(self, keys: pa.Schema) -> None:
-        fields = [pa.field(name, pa.int64(), nullable=False) for name in (_PLACE, _ROW)]
-        self._schema = pa.schema([*keys, *fields])
+        self._schema = hash_schema(keys)
         self._spool = SpillFile(self._schema)
 
     def add(self, keys: Sequence[pa.Array], places: Numbers, rows: Numbers) -> None:
@@ -72,8 +71,7 @@ class HashFile:
             places: The hash of each key; equal keys of both sides have equal ones.
             rows: The hash of each key's row.
         """
-        arrays = [*keys, pa.array(places), pa.array(rows)]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        batch = hash_batch(self._schema, keys, places, rows)
         for part, some in by_part(batch, places, _PARTS):
             self._spool.add(part, some)
 
@@ -127,18 +125,37 @@ class ComparedRows:
         self._keys, self._hashes = [], []
 
 
+def hash_schema(keys: pa.Schema) -> pa.Schema:
+    """Returns the schema of keys with the hashes of them and of their rows."""
+    fields = [pa.field(name, pa.int64(), nullable=False) for name in (_PLACE, _ROW)]
+    return pa.schema([*keys, *fields])
+
+
+def hash_batch(
+    schema: pa.Schema, keys: Sequence[pa.Array], places: Numbers, rows: Numbers
+) -> pa.RecordBatch:
+    """Returns a batch of a `hash_schema`; see `HashFile.add`."""
+    return pa.RecordBatch.from_arrays([*keys, pa.array(places), pa.array(rows)], schema=schema)
+
+
 def differing(source: KeyedHashes, store: KeyedHashes) -> Iterator[list[str]]:
     """Yields, partition by partition, the keys whose rows differ between a store and the source."""
     for number in range(_PARTS):
-        sides = [source.part(number), store.part(number)]
-        lines = pa.concat_tables(sides)
-        side = np.repeat([0, 1], [len(each) for each in sides])
-        place, row = (lines.column(name).to_numpy() for name in (_PLACE, _ROW))
-        order = np.lexsort((side, place))
-        side, place, row = side[order], place[order], row[order]
-        begins = np.flatnonzero(np.diff(place, prepend=place[:1] - 1))
-        pairs = begins[np.diff(begins, append=len(place)) == len(sides)]
-        pairs = pairs[(side[pairs] < side[pairs + 1]) & (row[pairs] == row[pairs + 1])]
-        suspect = np.ones(len(place), np.bool_)
-        suspect[pairs] = suspect[pairs + 1] = False
-        yield sorted(set(source.texts(lines.take(order[suspect]))))
+        keys = differing_keys(source.part(number), store.part(number))
+        yield sorted(set(source.texts(keys)))
+
+
+def differing_keys(source: pa.Table, store: pa.Table) -> pa.Table:
+    """Returns the keys of a partition, with hashes, that do not have one equal row on each side."""
+    sides = [source, store]
+    lines = pa.concat_tables(sides)
+    side = np.repeat([0, 1], [len(each) for each in sides])
+    place, row = (lines.column(name).to_numpy() for name in (_PLACE, _ROW))
+    order = np.lexsort((side, place))
+    side, place, row = side[order], place[order], row[order]
+    begins = np.flatnonzero(np.diff(place, prepend=place[:1] - 1))
+    pairs = begins[np.diff(begins, append=len(place)) == len(sides)]
+    pairs = pairs[(side[pairs] < side[pairs + 1]) & (row[pairs] == row[pairs + 1])]
+    suspect = np.ones(len(place), np.bool_)
+    suspect[pairs] = suspect[pairs + 1] = False
+    return lines.take(order[suspect])

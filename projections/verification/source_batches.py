@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from cdc.postgres import table_size
+from cdc.snapshot.progress import KeyRange
 from projections.changes.documents import source_key
 from projections.changes.row_batch import ROWS_AT_ONCE, source_columns
 from projections.errors import UnholdableValueError
@@ -50,6 +53,7 @@ class SourceBatches:
     Args:
         connection: From `source_rows.session_of`.
         plan: The view.
+        keys: The range of rows; all by default.
 
     Attributes:
         withheld: Number of rows read that the view excludes because they do not meet an
@@ -57,7 +61,9 @@ class SourceBatches:
         complete: Whether all rows were read.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], plan: ViewPlan) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], plan: ViewPlan, keys: KeyRange | None = None
+    ) -> None:
         self.withheld = 0
         self.complete = False
         self._connection = connection
@@ -65,8 +71,21 @@ class SourceBatches:
         self._rows = SourceRows(connection, plan)
         self._names = source_columns(plan)
         self._inspection = plan.inspection() if plan.expectations else None
-        self._after: Key | None = None
+        self._left = KeyRange() if keys is None else keys
         self._limit = ROWS_AT_ONCE
+
+    def rows_expected(self) -> int:
+        """Returns the server's estimate of the table's rows.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+        """
+        return table_size.of_tables(self._connection, [self._plan.schema.table]).rows
+
+    def all(self) -> Iterator[pa.RecordBatch]:
+        """Reads all rows; see `next_range`."""
+        while not self.complete:
+            yield from self.next_range()
 
     def next_range(self) -> Iterator[pa.RecordBatch]:
         """Reads the next rows, in one statement that is open until the last batch.
@@ -77,7 +96,7 @@ class SourceBatches:
         """
         columns, began = self._rows.columns, time.monotonic()
         selected = copy_format.selected(columns)
-        query = self._rows.query_after(self._after, self._limit, selected)
+        query = self._rows.query_within(self._left, self._limit, selected)
         rows = size_bytes = 0
         last = None
         with closing(copy_format.blocks(self._connection, query)) as blocks:
@@ -95,7 +114,7 @@ class SourceBatches:
         if last is None or rows < self._limit:
             self.complete = True
             return
-        self._after = self._last_key(last)
+        self._left = replace(self._left, above=self._last_key(last))
         self._limit = next_limit(self._limit, size_bytes, time.monotonic() - began)
 
     def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -19,7 +19,9 @@ from psycopg import sql
 from cdc.errors import CdcError, ValueDecodeError
 from cdc.postgres import session, treatment
 from cdc.snapshot import expression
-from cdc.snapshot.table_facts import walked
+from cdc.snapshot.progress import KeyRange
+from cdc.snapshot.ranges import split
+from cdc.snapshot.table_facts import facts_of, walked
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import decode, decoder, encoder, word_of
 from projections.changes.row_batch import ROWS_AT_ONCE, RowPart, source_columns
@@ -144,7 +146,7 @@ class SourceRows:
             psycopg.Error: The table cannot be read.
             EventUnreadableError: An event of the view's types cannot be read.
         """
-        query = self.query_after(after, limit, self._documents)
+        query = self.query_within(KeyRange(after), limit, self._documents)
         rows = self._connection.execute(query).fetchall()
         last = self._last(rows[-1]) if rows else None
         return RowChunk(self._part(rows), last)
@@ -154,11 +156,11 @@ class SourceRows:
         """Returns the columns to read, under their names in the table."""
         return self._form.schema.columns
 
-    def query_after(self, after: Key | None, limit: int, selected: sql.Composable) -> sql.Composed:
-        """Has the session read along the key, and returns the query for the rows after a key.
+    def query_within(self, keys: KeyRange, limit: int, selected: sql.Composable) -> sql.Composed:
+        """Has the session read along the key, and returns the query for the first rows of a range.
 
         Args:
-            after: The key, as texts that Postgres parses; None for the first rows.
+            keys: The range.
             limit: Most rows.
             selected: What to select of each row.
 
@@ -166,15 +168,35 @@ class SourceRows:
             psycopg.Error: The session has ended.
         """
         self._connection.execute(_ALONG_THE_KEY)
-        condition: sql.Composable = sql.SQL("true")
-        if after is not None:
-            condition = sql.SQL("({}) > ({})").format(
-                sql.SQL(", ").join(self._key), sql.SQL(", ").join(map(sql.Literal, after))
+        bounds = [(">", keys.above), ("<=", keys.through)]
+        own = sql.SQL(", ").join(self._key)
+        conditions: list[sql.Composable] = [
+            sql.SQL("({}) {} ({})").format(
+                own, sql.SQL(comparison), sql.SQL(", ").join(map(sql.Literal, key))
             )
+            for comparison, key in bounds
+            if key is not None
+        ]
+        condition = sql.SQL(" AND ").join(conditions or [sql.SQL("true")])
         rest = sql.SQL("{} ORDER BY {} LIMIT {}").format(
             self._where(condition), sql.SQL(", ").join(self._key), sql.Literal(limit)
         )
         return self._query(rest, selected)
+
+    def ranges(self, rows_expected: int) -> tuple[KeyRange, ...]:
+        """Returns ranges of the key that together contain every key.
+
+        Args:
+            rows_expected: Approximate number of rows.
+
+        Raises:
+            psycopg.Error: The table cannot be read.
+        """
+        facts = facts_of(self._connection, self._keyed)
+        parts = () if facts is None else split(self._connection, facts, rows_expected)
+        if not parts or parts[-1].done:
+            return (KeyRange(),)
+        return (*parts[:-1], KeyRange(parts[-1].above))
 
     def of_keys(self, keys: Sequence[Key]) -> Iterator[Document]:
         """Reads the rows of some keys, given as texts that Postgres reads.

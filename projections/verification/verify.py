@@ -165,7 +165,7 @@ class JobVerification:
             reach = PositionWaiter(
                 other, self.throttle, deadline_s=self._deadline_s, resting=self._resting
             )
-            view_pass = ViewPass(plan, compared, reach, self.throttle, self._spec.config.addresses)
+            view_pass = ViewPass(plan, compared, reach, self.throttle, self._spec.config)
             if plan.append_only:
                 keyless = KeylessPass(
                     reader, other, plan, reach, self.throttle, resting=self._resting

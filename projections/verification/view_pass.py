@@ -16,7 +16,7 @@ from projections.definition.views import Store
 from projections.stores.delta.history.check import HistoryCheck
 from projections.stores.delta.sink import WarehouseSink
 from projections.verification.cache_indexes import BesidePass
-from projections.verification.column_pass import ColumnPass
+from projections.verification.job_pass import fastest_pass
 from projections.verification.key_filter import ComparedRows, differing
 from projections.verification.recheck import RecheckOutcome, Rounds, wrong
 from projections.verification.report import EXAMPLES, KeyFinding, KeyVerdict, ViewReport
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
     from cdc.lsn import Lsn
     from projections.common.throttle import Throttle
-    from projections.planning.job_config import StoreAddresses
+    from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
+    from projections.verification.column_pass import ColumnPass
     from projections.verification.compared_stores import ComparedStores
+    from projections.verification.job_pass import JobPass
     from projections.verification.keyless import KeylessPass
     from projections.verification.truth import Truth
     from projections.verification.wait import PositionWaiter
@@ -48,7 +50,7 @@ class ViewPass:
         stores: Its compared stores; those that fail are left out.
         reach: Waits for positions of its source.
         throttle: The verification's throttle.
-        addresses: Addresses of the stores.
+        config: The job's configuration.
 
     Attributes:
         outcomes: The results, by store.
@@ -60,18 +62,18 @@ class ViewPass:
         stores: ComparedStores,
         reach: PositionWaiter,
         throttle: Throttle,
-        addresses: StoreAddresses,
+        config: JobConfig,
     ) -> None:
         self.outcomes = {store: RecheckOutcome() for store in stores}
         self._plan = plan
         self._stores = stores
         self._reach = reach
         self._throttle = throttle
-        self._tables = addresses.tables
+        self._config = config
         self._through: Lsn | None = None
         self._rows = self._withheld = 0
         cached = Store.CACHE in stores
-        self._beside = BesidePass(plan, addresses, reach) if cached else None
+        self._beside = BesidePass(plan, config.addresses, reach) if cached else None
 
     def steps(self, truth: Truth, waiting: Callable[[Store], Container[str]]) -> Iterator[None]:
         """Compares rows by their keys.
@@ -103,7 +105,7 @@ class ViewPass:
         if self._plan.history is not None and Store.TABLE in self._stores:
             known = {each.key for each in self.outcomes[Store.TABLE].findings}
             with self._stores.each(Store.TABLE):
-                for outcome in ended(self._plan, self._tables, known):
+                for outcome in ended(self._plan, self._config.addresses.tables, known):
                     self.outcomes[Store.TABLE].add(outcome)
                     yield
         if self._beside is not None and Store.CACHE in self._stores:
@@ -111,14 +113,16 @@ class ViewPass:
                 yield from self._beside.compared(truth, truth.parts, self._reach.end)
         self._through = through
 
-    def _columns(self, truth: Truth) -> ColumnPass | None:
+    def _columns(self, truth: Truth) -> ColumnPass | JobPass | None:
         """Returns the faster comparison, if no store but the warehouse needs the documents."""
         if list(self._stores) != [Store.TABLE]:
             return None
         sink, source = self._stores.sinks[Store.TABLE], truth.batches()
         if source is None or not isinstance(sink, WarehouseSink):
             return None
-        return ColumnPass(self._plan, source, sink)
+        # the tasks of the job would take more than a share of the time
+        config = None if self._throttle.limited else self._config
+        return fastest_pass(self._plan, source, sink, config)
 
     def _by_row(self, truth: Truth, suspects: dict[Store, list[str]]) -> Iterator[None]:
         with closing(ComparedRows(self._plan.keys)) as source:

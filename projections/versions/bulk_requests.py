@@ -1,8 +1,9 @@
-"""Requests of a rebuild to the job's Spark, as files beside the checkpoints.
+"""Requests of commands to the job's Spark, as files beside the checkpoints.
 
 A command that fills a version asks for one piece of work at a time: to find the newest record of
-each key, to write a part of these, or to fill a view from all its records. The job does it and
-answers with files. If either process is killed, the piece is repeated with the same result; see
+each key, to write a part of these, or to fill a view from all its records. One that verifies a view
+asks for a comparison of its table with the source. The job does it and answers with files. If
+either process is killed, the piece is repeated with the same result; see
 `projections.job.rebuilding`.
 
 A request counts while its file exists and the command that made it holds the lock of the version.
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 2
 """Maximum attempts at unfinished work, since the work itself may crash the job."""
 
-FORM: Final = 4
+FORM: Final = 5
 """Format of requests; a job refuses requests in another format, which another release may send."""
+
+KEYS_FILE: Final = "keys.json"
+"""File of the texts of keys that differ, in the folder of a comparison's request."""
 
 _FOLDER: Final = ".rebuilds"
 _JOB: Final = "job"
@@ -64,7 +68,20 @@ class BulkTopicsFill:
     topics: BulkTopics
 
 
-BulkWork = BulkFold | BulkFill | BulkTopicsFill
+@dataclass(frozen=True, slots=True)
+class BulkComparison:
+    """A mirror's table to compare with its source.
+
+    Attributes:
+        plan: The view.
+        rows_expected: Approximate number of its rows.
+    """
+
+    plan: ViewPlan
+    rows_expected: int
+
+
+BulkWork = BulkFold | BulkFill | BulkTopicsFill | BulkComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +114,13 @@ class BulkAnswer(msgspec.Struct, frozen=True):
         id: The request.
         fault: Why it failed; None if it succeeded.
         fault_code: Code of the error, if it has one.
-        files: Names of a fold's files, in the folder of the request.
+        files: Names of the files of a fold or of a comparison, in the folder of the request.
         upserted: Rows that were written.
         deleted: Deletes that were recorded.
         left: Row numbers of the records not written, as 64-bit integers of this machine.
         filtered: Records that say nothing to a view that is filled from all of them.
+        compared: Rows of the source that a comparison has read and the view should have.
+        withheld: Rows that it has read and the view excludes.
     """
 
     id: str
@@ -112,6 +131,8 @@ class BulkAnswer(msgspec.Struct, frozen=True):
     deleted: int = 0
     left: bytes = b""
     filtered: int = 0
+    compared: int = 0
+    withheld: int = 0
 
 
 class BulkServer(msgspec.Struct, frozen=True):
@@ -120,12 +141,15 @@ class BulkServer(msgspec.Struct, frozen=True):
     Attributes:
         slots: Number of tasks that its Spark runs in parallel.
         form: Form of the requests that it reads; see `FORM`.
+        tasks: Number of tasks of bulk work that it runs in parallel.
     """
 
     slots: int
     form: int = 0
+    tasks: int = 0
 
 
+_KEYS: Final = msgspec.json.Decoder(list[str])
 _PROGRESS: Final = msgspec.json.Decoder(BulkProgress)
 _ANSWERS: Final = msgspec.json.Decoder(BulkAnswer)
 _SERVERS: Final = msgspec.json.Decoder(BulkServer)
@@ -186,8 +210,9 @@ class BulkRequests:
 
     def forget(self, physical_name: str) -> None:
         """Removes all files of a dropped version."""
-        self.withdraw(physical_name)
-        (self._root / f"{physical_name}.lock").unlink(missing_ok=True)
+        for place in (physical_name, compared_place(physical_name)):
+            self.withdraw(place)
+            (self._root / f"{place}.lock").unlink(missing_ok=True)
 
     def open(self) -> list[tuple[str, str]]:
         """Returns the open requests: version and request number."""
@@ -233,6 +258,11 @@ class BulkRequests:
         """Returns the folder of a fold's files."""
         return self._folder(physical_name) / id_
 
+    def keys(self, physical_name: str, id_: str) -> list[str]:
+        """Returns the texts of the keys that a comparison has found to differ."""
+        keys = (self.folder(physical_name, id_) / KEYS_FILE).read_bytes()
+        return _KEYS.decode(keys)
+
     def progress(self, physical_name: str, id_: str) -> BulkProgress:
         """Returns the progress of a request."""
         progress = self._read(self._folder(physical_name) / "progress", _PROGRESS)
@@ -276,6 +306,14 @@ class BulkRequests:
         except FileNotFoundError:
             if new:
                 raise
+
+
+def compared_place(physical_name: str) -> str:
+    """Returns the name under which comparisons of a version are requested.
+
+    It is another one than that of the version, so that a verification delays no rebuild of it.
+    """
+    return f"{physical_name}.compared"
 
 
 def _held(lock: WriterLock) -> bool:

@@ -113,33 +113,46 @@ class JobEngine:
         return [folder / name for name in answer.files]
 
     def _answer(self, work: BulkWork, on_progress: OnProgress, rows: int) -> BulkAnswer:
-        """Makes a request and waits for the answer.
+        return requested(self._requests, self._place, work, on_progress, rows)
 
-        Raises:
-            BulkLostError: The job cannot do it, or is gone.
-            RebuildSpaceError: A disk is full.
-            ReplayError: `on_progress` has raised it.
-        """
-        requests, reported = self._requests, 0
-        id_, seen_at = requests.ask(self._place, work), time.monotonic()
-        while True:
-            there = requests.there(self._place, id_)  # the job answers first, then removes it
-            answer = requests.answered(self._place, id_)
-            if answer is not None and answer.fault is not None:
-                raise _lost(answer.fault, answer.fault_code)
-            if answer is not None:
-                on_progress(rows - reported)
-                return answer
-            if not there:
-                raise BulkLostError("the job's Spark cannot do it", detail="its request is gone")
-            now = min(rows, requests.progress(self._place, id_).rows)
-            on_progress(max(0, now - reported))
-            reported = max(reported, now)
-            if requests.server() is not None:
-                seen_at = time.monotonic()
-            elif time.monotonic() - seen_at > GONE_S:
-                raise BulkLostError("the job does not run", detail=f"for {GONE_S:.0f} s")
-            time.sleep(_POLL_S)
+
+def requested(
+    requests: BulkRequests, place: str, work: BulkWork, on_progress: OnProgress, rows: int
+) -> BulkAnswer:
+    """Makes a request and waits for the answer.
+
+    Args:
+        requests: The requests to the job.
+        place: The version.
+        work: The work.
+        on_progress: Receives the number of further finished rows.
+        rows: Number of rows of the work.
+
+    Raises:
+        BulkLostError: The job cannot do it, or is gone.
+        RebuildSpaceError: A disk is full.
+        ReplayError: `on_progress` has raised it.
+    """
+    reported = 0
+    id_, seen_at = requests.ask(place, work), time.monotonic()
+    while True:
+        there = requests.there(place, id_)  # the job answers first, then removes it
+        answer = requests.answered(place, id_)
+        if answer is not None and answer.fault is not None:
+            raise _lost(answer.fault, answer.fault_code)
+        if answer is not None:
+            on_progress(rows - reported)
+            return answer
+        if not there:
+            raise BulkLostError("the job's Spark cannot do it", detail="its request is gone")
+        now = min(rows, requests.progress(place, id_).rows)
+        on_progress(max(0, now - reported))
+        reported = max(reported, now)
+        if requests.server() is not None:
+            seen_at = time.monotonic()
+        elif time.monotonic() - seen_at > GONE_S:
+            raise BulkLostError("the job does not run", detail=f"for {GONE_S:.0f} s")
+        time.sleep(_POLL_S)
 
 
 def _lost(fault: str, code: str | None) -> ReplayError:

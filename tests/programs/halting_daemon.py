@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import daemon
 
+from projections.job.comparison_tasks import HashedParts
 from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
 from projections.job.rebuilding.plain_rows import PlainRowDecoder
 from projections.job.rebuilding.store_tasks import TaskDelivery
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 HALTS = "HEADWATER_TEST_HALTS"
 STAGES = {
     "backlog": (RunFile, "add"),  # some records are stored, and not all
+    "comparison": (HashedParts, "hashed"),  # hashes are written, and not noted yet
     "fold": (FoldBlocks, "group"),  # entries are written, and not noted yet
     "second fold": (FoldKeys, "_folded"),  # entries were read, and nothing is written yet
     "store": (TaskDelivery, "_delivered"),  # some rows are in the store, and not all

@@ -12,7 +12,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from projections.job import backlog_tasks, streaming_query
+from cdc.snapshot import ranges
+from projections.job import backlog_tasks, comparison, streaming_query
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
 from projections.job.spark import cluster
@@ -33,6 +34,8 @@ def main() -> None:
     config, slots, folder = pickle.load(sys.stdin.buffer)  # noqa: S301  # of the test
     engine.TASK_ROWS, engine.KEYS_PER_TASK = 600, 2_000
     vars(backlog_tasks).update(LARGE_RECORDS=PIECE, PIECE_RECORDS=PIECE, TASKS_MIN=2)
+    vars(comparison).update(PIECE_ROWS=100)
+    vars(ranges).update(RANGE_ROWS=100)
     vars(streaming_query).update(PIECE_RECORDS=PIECE)
     halting_commits(TaskHalts(folder))
     session = start_session(config)

@@ -121,10 +121,12 @@ class SparkSettings(_Section):
         driver_memory_mib: Heap of the driver, which in local mode is also the executor.
         load_rows_min: From this number of rows on, a new view's Delta table is loaded directly from
             the source. For smaller tables the stream is fast enough.
-        load_connections: Most connections to the source that the tasks of such a load open. Each
-            reads its part of the table, and the job leaves one task slot free.
+        load_connections: Most connections to the source that the tasks of such a load, or of a
+            verification, open. Each reads its part of the table, and the job leaves one task slot
+            free.
         rebuild_rows_min: From this number of changes in the archive on, the job's Spark rebuilds a
-            view, on all its cores. For fewer the command is fast enough.
+            view, on all its cores; from this number of rows on, it compares a table with the source
+            for a verification. For fewer the command is fast enough.
         conf: Further Spark settings, passed on unchanged.
     """
 

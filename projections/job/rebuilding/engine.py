@@ -150,7 +150,7 @@ class SparkEngine:
         """
         scan, groups = work.scan, grouped(work.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
-        with _named_errors("its topic cannot be folded", folder):
+        with named_errors("its topic cannot be folded", folder):
             folded, files = TaskFiles.made(folder), TaskFiles.made(folder)
             blocks = FoldBlocks(
                 scan=scan,
@@ -238,7 +238,7 @@ class SparkEngine:
         folder = self._root / f".{plan.name}{FILLING}"
         message = f"view {plan.name}: its version cannot be filled"
         with (
-            _named_errors(message, folder),
+            named_errors(message, folder),
             WriterLock(self._root / f".{plan.name}.lock", wait=True),
         ):
             while not TaskFence.close_all(folder, POLL_S):  # tasks of one that was killed
@@ -394,7 +394,7 @@ def remove_abandoned(root: Path) -> None:
 
 
 @contextmanager
-def _named_errors(message: str, folder: Path) -> Iterator[None]:
+def named_errors(message: str, folder: Path) -> Iterator[None]:
     """Translates errors of Spark, its tasks and Delta, without their texts.
 
     Raises:

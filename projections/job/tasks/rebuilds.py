@@ -1,4 +1,4 @@
-"""Rebuilds: bulk work that commands request from the job's Spark to fill a version.
+"""Rebuilds: bulk work that commands request from the job's Spark, mostly to fill a version.
 
 See `BulkRequests`. One request is processed at a time, in its own scheduler pool with the least
 weight, so that batches of live views come first. If the job stops during a request, the next job
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -19,12 +21,15 @@ from projections.archive.bulk import BulkFold
 from projections.common.background_task import PAUSE_S, BackgroundTask
 from projections.common.fault import kind_and_place
 from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
+from projections.job.comparison import TableComparison, comparing_folder
 from projections.job.rebuilding.engine import SparkEngine, remove_abandoned
-from projections.job.spark.task_runs import slots_of
+from projections.job.spark.task_runs import slots_of, tasks_at_once
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
     FORM,
+    KEYS_FILE,
     BulkAnswer,
+    BulkComparison,
     BulkFill,
     BulkProgress,
     BulkRequests,
@@ -34,7 +39,7 @@ from projections.versions.bulk_requests import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from projections.planning.job_config import JobConfig, StoreAddresses
+    from projections.planning.job_config import JobConfig
     from projections.versions.bulk_requests import BulkTopicsFill
 
 _TICK_S: Final = 0.25
@@ -50,7 +55,7 @@ class RebuildServer(BackgroundTask):
     def __init__(self, session: SparkSession, config: JobConfig) -> None:
         super().__init__("rebuild server")
         self._session = session
-        self._addresses = config.addresses
+        self._config = config
         self._requests = BulkRequests(config)
         self._served: BulkServer | None = None
         self._looked_at: float | None = None
@@ -65,7 +70,8 @@ class RebuildServer(BackgroundTask):
                 continue  # a command probes the lock, or the previous job still holds it
 
     def _serve(self) -> None:
-        remove_abandoned(self._addresses.tables)
+        remove_abandoned(self._config.addresses.tables)
+        shutil.rmtree(comparing_folder(self._config), ignore_errors=True)
         self._served = self._looked_at = None
         while not self.rested(_TICK_S):
             try:
@@ -86,7 +92,7 @@ class RebuildServer(BackgroundTask):
             return
         self._looked_at = now
         try:
-            server = BulkServer(slots_of(self._session), FORM)
+            server = BulkServer(slots_of(self._session), FORM, tasks_at_once(self._session))
         except (Py4JError, AttributeError):
             return  # the session is ending; others say why
         if server != self._served:
@@ -98,7 +104,7 @@ class RebuildServer(BackgroundTask):
         if requests.answered(physical_name, id_) is None:
             try:
                 answer = _Work(
-                    self._session, self._addresses, requests, physical_name, id_, self
+                    self._session, self._config, requests, physical_name, id_, self
                 ).done()
             except ReplayStoppedError:
                 if self._stopped.is_set() and requests.counts(physical_name, id_):
@@ -125,13 +131,15 @@ class _Work:
     def __init__(  # noqa: PLR0913, PLR0917  # what it is, where it is done, and for whom
         self,
         session: SparkSession,
-        addresses: StoreAddresses,
+        config: JobConfig,
         requests: BulkRequests,
         physical_name: str,
         id_: str,
         server: RebuildServer,
     ) -> None:
+        addresses = config.addresses
         self._engine = SparkEngine(session, addresses.tables, addresses=addresses)
+        self._comparison = TableComparison(session, config)
         self._requests = requests
         self._physical_name = physical_name
         self._id = id_
@@ -147,6 +155,8 @@ class _Work:
         self._note(self._attempts + 1)
         try:
             work = self._requests.read(self._physical_name, self._id).work
+            if isinstance(work, BulkComparison):
+                return self._compared(work)
             return self._folded(work) if isinstance(work, BulkFold) else self._filled(work)
         except Exception as error:
             if self._server.stopping or isinstance(error, ReplayStoppedError):
@@ -159,6 +169,17 @@ class _Work:
         paths = self._engine.entries(work, folder, self._report_progress)
         names = tuple(path.relative_to(folder).as_posix() for path in paths)
         return BulkAnswer(self._id, files=names)
+
+    def _compared(self, work: BulkComparison) -> BulkAnswer:
+        found = self._comparison.compared(
+            work.plan, work.rows_expected, partial(self._report_progress, 0)
+        )
+        folder = self._requests.folder(self._physical_name, self._id)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / KEYS_FILE).write_bytes(msgspec.json.encode(found.keys))
+        return BulkAnswer(
+            self._id, files=(KEYS_FILE,), compared=found.rows, withheld=found.withheld
+        )
 
     def _filled(self, work: BulkFill | BulkTopicsFill) -> BulkAnswer:
         if isinstance(work, BulkFill):

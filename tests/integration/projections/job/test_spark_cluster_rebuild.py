@@ -1,4 +1,4 @@
-"""Rebuilds and a backlog on a cluster of three workers, which are killed at each stage.
+"""Rebuilds, a backlog and a verification on a cluster of three workers, killed at each stage.
 
 So is the driver. The tables must be those that a replay without Spark makes of the same records.
 """
@@ -18,6 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import psycopg
 import pytest
 from deltalake import DeltaTable
 
@@ -33,16 +34,23 @@ from projections.definition.views import Store
 from projections.errors import RebuildSpaceError
 from projections.job.backlog_tasks import BacklogTasks
 from projections.planning.job_config import JobConfig
+from projections.planning.job_spec import JobSpec
 from projections.stores.factory import open_sink
+from projections.verification import job_pass
+from projections.verification.column_pass import ColumnPass
+from projections.verification.truth import SourceTruth
+from projections.verification.verify import verify
 from projections.versions import job_engine
 from projections.versions.bulk_requests import BulkRequests
 from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
 from tests.fix_archive import archived
 from tests.fix_log import PLAN, TOPIC, Source, numbered
+from tests.fix_services import fresh_database
 from tests.programs.rebuild_driver import COMMITS
 from tests.support.tables_query import send
 from tests.support.task_halts import TaskHalts
+from tests.support.wide_table import damage, fill, make
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -184,15 +192,20 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def started(
-    tmp_path_factory: pytest.TempPathFactory, cache_url: str, kafka_bootstrap: str
+    tmp_path_factory: pytest.TempPathFactory,
+    cache_url: str,
+    kafka_bootstrap: str,
+    postgres_dsn: str,
 ) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("cluster") / ".headwater"
     spec = RuntimeSpec(home=home, services={}, spark=CLUSTER, lifeline=True)
     endpoints = runtime.up(spec, timeout_s=240)
+    addresses = {"cache_url": cache_url, "bootstrap": kafka_bootstrap}
     try:
-        made = Cluster(home, endpoints.spark_url, cache_url=cache_url, bootstrap=kafka_bootstrap)
-        yield made
-        made.stop_driver()
+        with fresh_database(postgres_dsn) as dsn:
+            made = Cluster(home, endpoints.spark_url, source_dsn=dsn, **addresses)
+            yield made
+            made.stop_driver()
     finally:
         runtime.down(home)
 
@@ -282,6 +295,30 @@ def test_a_backlog_is_written_with_a_worker_killed_while_it_reads(cluster: Clust
     assert left(config, by_command) == left(config, plan)
     assert [] == list(BacklogTasks.of(config.addresses.tables, config.source).folder.iterdir())
     topics.delete(config.bootstrap, [plan.topic])
+
+
+def test_a_table_is_compared_with_a_worker_killed_while_it_reads(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_pass, "TASKS_MIN", len(WORKERS) - 1)
+    config, draw = cluster.config, Random(5)  # noqa: S311  # no secret
+    monkeypatch.setattr(ColumnPass, "steps", lambda _: pytest.fail("the job has not done it"))
+    with psycopg.connect(config.source_dsn, autocommit=True) as connection:
+        plan = make(connection, "id", draw, 400, fillfactor=10)
+        connection.execute("ANALYZE wide")
+        spec = JobSpec(config, (plan,))
+        damage(connection, spec, draw, fill(spec))
+        with monkeypatch.context() as patch:  # row by row, as documents
+            patch.setattr(SourceTruth, "batches", lambda _: None)
+            (expected,) = verify(spec, resting=True)
+    cluster.halts.want("comparison")
+    with ThreadPoolExecutor(1) as command:
+        done = command.submit(verify, spec, resting=True)
+        cluster.kill_worker_at("comparison")
+
+        assert [expected] == done.result(LONG_S)
+    assert expected.different > 10
+    assert [] == cluster.left_behind()
 
 
 @pytest.mark.soak(minutes=2)

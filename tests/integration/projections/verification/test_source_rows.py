@@ -7,6 +7,7 @@ import pytest
 from psycopg import sql
 
 from cdc.postgres import catalog
+from cdc.snapshot.progress import KeyRange
 from cdc.table import TableName
 from projections.definition.views import Store
 from projections.planning.view_plan import ViewPlan
@@ -43,7 +44,7 @@ def test_each_row_is_read_once_in_short_statements_along_an_index(database: str,
         while (chunk := rows.chunk(last, 7)).last is not None:
             last = chunk.last
             found += [row["n"] for row in chunk.part.documents()]
-        query = rows.query_after(last, 7, sql.SQL("key::text AS key"))
+        query = rows.query_within(KeyRange(last), 7, sql.SQL("key::text AS key"))
         planned = connection.execute(b"EXPLAIN " + query.as_bytes(connection)).fetchall()
 
     assert list(range(1, 201)) == sorted(found)

@@ -135,7 +135,7 @@ def test_an_error_of_a_task_shows_no_value(tmp_path: Path) -> None:
 def test_what_spark_says_gets_a_name(
     error: OSError, kind: type[ProjectionError], said: str
 ) -> None:
-    with pytest.raises(kind) as ended, engine._named_errors("what", Path("/home/.view.filling")):
+    with pytest.raises(kind) as ended, engine.named_errors("what", Path("/home/.view.filling")):
         raise error
     assert said in (ended.value.detail or "")
 

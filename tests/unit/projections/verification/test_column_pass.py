@@ -22,7 +22,7 @@ from projections.definition.views import Store
 from projections.planning.view_plan import EventsPlan, HistoryPlan, Nested, ViewPlan
 from projections.stores.delta.arrow import row_part, rows_table
 from projections.stores.delta.row_hashes import RowHashes
-from projections.verification import column_pass, source_batches
+from projections.verification import hashed_batches, source_batches
 from projections.verification.column_pass import ComparedBatches
 from projections.verification.key_filter import ComparedRows, differing
 from projections.verification.source_batches import next_limit, supported
@@ -123,7 +123,7 @@ def test_every_pair_of_values_of_a_column_is_told_apart(place: int) -> None:
 
 
 def test_rows_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_pass, "_KEPT_ROWS", 100)
+    monkeypatch.setattr(hashed_batches, "_KEPT_ROWS", 100)
     plan = plan_of(("part", "id"))
     base = [values[-1] for values in VALUES.values()][2:]
     rows = [(number, f"p{number % 3}", *base) for number in range(2000)]

@@ -1,0 +1,177 @@
+"""A mirror's table compared with its source by Spark's tasks; see `comparison_tasks`.
+
+The source is read first and the table afterwards, as in `verification.column_pass`, so the same
+follows from equal rows. Each task reads ranges of the source's key in statements of half a second
+at most, so that none holds back vacuum.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from projections.errors import SinkUnavailableError
+from projections.job.comparison_tasks import (
+    DIFFERING_DDL,
+    HASHED_DDL,
+    HashedParts,
+    HashSource,
+    HashTable,
+    MatchParts,
+    file_name,
+)
+from projections.job.rebuilding.engine import POOL, named_errors
+from projections.job.spark.task_files import TaskFiles
+from projections.job.spark.task_runs import TaskRuns, tasks_at_once
+from projections.stores.delta.row_hashes import new_seed
+from projections.verification import source_rows
+from projections.verification.source_rows import SourceRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from projections.planning.job_config import JobConfig
+    from projections.planning.view_plan import ViewPlan
+
+PIECE_ROWS: Final = 500_000
+"""Rows of the table's files in a piece of work, and of both sides in a part, approximately."""
+
+_PARTS_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTable:
+    """The result of a comparison.
+
+    Attributes:
+        rows: Number of rows read from the source that the view should have.
+        withheld: Number of rows read that it excludes.
+        keys: Texts of the keys that differ.
+    """
+
+    rows: int
+    withheld: int
+    keys: list[str]
+
+
+class TableComparison:
+    """Compares the tables of mirrors in a session.
+
+    Args:
+        session: The session.
+        config: The job's configuration.
+    """
+
+    def __init__(self, session: SparkSession, config: JobConfig) -> None:
+        self._session = session
+        self._runs = TaskRuns(session, "verification", POOL)
+        self._config = config
+        self._folder = comparing_folder(config)
+
+    def compared(
+        self, plan: ViewPlan, rows_expected: int, on_progress: Callable[[], None]
+    ) -> ComparedTable:
+        """Compares a view's table with its source once.
+
+        Args:
+            plan: The view; see `source_batches.supported`.
+            rows_expected: Approximate number of its rows.
+            on_progress: Called several times a second; an exception ends the comparison.
+
+        Raises:
+            VerificationError: The source cannot be read.
+            SinkUnavailableError: A task failed, or the rows have to be compared as documents.
+            RebuildSpaceError: A disk is full.
+        """
+        with (
+            named_errors(f"view {plan.name}: its table cannot be compared", self._folder),
+            self._files(3) as (of_source, of_table, matched),
+        ):
+            seed, parts = new_seed(), min(_PARTS_MAX, 1 + rows_expected // PIECE_ROWS)
+            sides = [HashedParts(plan, files, parts, seed) for files in (of_source, of_table)]
+            source = self._source(sides[0], rows_expected, on_progress)
+            table = self._table(sides[1], on_progress)
+            if len({*_flat(source, "text_hash"), *_flat(table, "text_hash")}) > 1:
+                raise SinkUnavailableError(
+                    "tasks hash texts differently", hint="PYTHONHASHSEED is set on some machines"
+                )
+            match = MatchParts(
+                (sides[0], sides[1]), (_flat(source, "files"), _flat(table, "files")), matched
+            )
+            tasks = tasks_at_once(self._session)
+            found = self._run(match.run, DIFFERING_DDL, parts, tasks, on_progress)
+        rows, withheld = (sum(_flat(source, name)) for name in ("rows", "withheld"))
+        return ComparedTable(rows, withheld, _flat(found, "keys"))
+
+    def _source(
+        self, into: HashedParts, rows_expected: int, on_progress: Callable[[], None]
+    ) -> pa.Table:
+        dsn, salt = self._config.source_dsn, self._config.hiding.salt
+        with source_rows.session_of(dsn, salt) as connection:
+            ranges = SourceRows(connection, into.plan).ranges(rows_expected)
+        tasks = min(self._config.load_connections, tasks_at_once(self._session))
+        work = HashSource(into, ranges, dsn, salt)
+        return self._run(work.run, HASHED_DDL, len(ranges), tasks, on_progress)
+
+    def _table(self, into: HashedParts, on_progress: Callable[[], None]) -> pa.Table:
+        path = self._config.addresses.tables / into.plan.name
+        table = DeltaTable(str(path))
+        pieces = _pieces(pa.table(table.get_add_actions(flatten=True)))
+        work = HashTable(into, path, table.version(), pieces)
+        tasks = tasks_at_once(self._session)
+        return self._run(work.run, HASHED_DDL, len(pieces), tasks, on_progress)
+
+    def _run(
+        self, run: Any, result_ddl: str, pieces: int, tasks: int, look: Callable[[], None]
+    ) -> pa.Table:
+        def work() -> pa.Table:
+            return self._runs.numbers(pieces, tasks).mapInArrow(run, result_ddl).toArrow()
+
+        return self._runs.watched(work, look)
+
+    @contextmanager
+    def _files(self, count: int) -> Iterator[list[TaskFiles]]:
+        """Returns folders for runs of tasks, and removes them at the end."""
+        made = [TaskFiles.made(self._folder) for _ in range(count)]
+        try:
+            yield made
+        finally:
+            for each in made:
+                each.remove()
+
+
+def comparing_folder(config: JobConfig) -> Path:
+    """Returns the folder of the files of comparisons; a killed job leaves some there."""
+    return config.addresses.tables / f".{config.source}.comparing"
+
+
+def _pieces(actions: pa.Table) -> tuple[frozenset[str], ...]:
+    """Divides the files of a table into pieces of about equal numbers of rows."""
+    pieces: list[set[str]] = [set()]
+    rows = 0
+    for path, count in zip(
+        actions["path"].to_pylist(), actions["num_records"].to_pylist(), strict=True
+    ):
+        if rows >= PIECE_ROWS:
+            pieces.append(set())
+            rows = 0
+        pieces[-1].add(file_name(path))
+        rows += PIECE_ROWS if count is None else count
+    return tuple(map(frozenset, pieces))
+
+
+def _flat(results: pa.Table, name: str) -> list[Any]:
+    """Returns a column of the results of pieces; of lists, all their values."""
+    column = results[name]
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        column = pc.list_flatten(column)
+    values: list[Any] = column.to_pylist()
+    return values

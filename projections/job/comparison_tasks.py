@@ -1,0 +1,224 @@
+"""Tasks that compare a mirror's table with its source, for tables of many millions of rows.
+
+They do what `verification.column_pass` does in one process. First, each task reads ranges of the
+source along the key; then each reads files of the table. They write the key of each row, with a
+hash of it and of the row, to files in the folder of the run, each in as many parts as all others.
+Last, each task reads some parts of all files, and returns the keys that differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from projections.changes.row_batch import source_columns
+from projections.common.fault import kind_and_place
+from projections.common.pooled_memory import pooled_memory
+from projections.common.spill_file import by_part
+from projections.errors import SinkUnavailableError, VerificationError
+from projections.stores.delta.row_hashes import RowHashes
+from projections.verification import source_rows
+from projections.verification.hashed_batches import HashedBatches, key_schema, key_texts
+from projections.verification.key_filter import differing_keys, hash_batch, hash_schema
+from projections.verification.source_batches import SourceBatches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from cdc.snapshot.progress import KeyRange
+    from projections.job.spark.task_files import TaskFiles
+    from projections.planning.view_plan import ViewPlan
+    from projections.verification.key_filter import Numbers
+
+FILE_ROWS: Final = 1_000_000
+"""Rows of a file of hashes, at most, which a task buffers: some 30 bytes each, and their keys."""
+
+HASHED: Final = pa.schema(
+    [
+        ("files", pa.list_(pa.string())),
+        ("rows", pa.int64()),
+        ("withheld", pa.int64()),
+        ("text_hash", pa.int64()),
+    ]
+)
+HASHED_DDL: Final = "files array<string>, rows bigint, withheld bigint, text_hash bigint"
+"""What a task returns of a piece: its files, the rows in them, the rows that the view excludes, and
+how its process hashes a text, which has to be the same everywhere."""
+
+DIFFERING: Final = pa.schema([("keys", pa.list_(pa.string()))])
+DIFFERING_DDL: Final = "keys array<string>"
+"""What a task returns of a part: the texts of the keys that differ."""
+
+_TEXT: Final = "a text"
+
+
+@dataclass(frozen=True, slots=True)
+class HashedParts:
+    """Where the hashes of both sides are, and how they are made.
+
+    Attributes:
+        plan: The view.
+        files: The files of the run.
+        parts: Number of parts of each file.
+        seed: Seed of the hashes.
+    """
+
+    plan: ViewPlan
+    files: TaskFiles
+    parts: int
+    seed: int
+
+    def hashed(self, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
+        """Writes the hashes of rows; returns what `HASHED` says of them.
+
+        Raises:
+            SinkUnavailableError: The rows do not have the types of the view's present columns.
+        """
+        schema, names = hash_schema(key_schema(self.plan)), list[str]()
+
+        def write(keys: Sequence[pa.Array], places: Numbers, rows: Numbers) -> None:
+            batch = hash_batch(schema, keys, places, rows)
+            parts = dict(by_part(batch, places, self.parts))
+            with self.files.writing(schema) as (name, file):
+                for number in range(self.parts):
+                    file.write_batch(parts.get(number, batch.slice(0, 0)))
+            names.append(name)
+
+        hashes = RowHashes(signed_zeros=True, seed=self.seed)
+        side = HashedBatches(self.plan, hashes, write, FILE_ROWS)
+        for batch in batches:
+            if not side.suits(batch):
+                raise SinkUnavailableError(
+                    f"view {self.plan.name}: its table has the types of earlier columns"
+                )
+            side.add(batch)
+        side.write()
+        return {"files": names, "rows": side.rows, "withheld": 0, "text_hash": hash(_TEXT)}
+
+    def part(self, names: Sequence[str], number: int) -> pa.Table:
+        """Reads a part of files."""
+        schema = hash_schema(key_schema(self.plan))
+        batches = []
+        for name in names:
+            with pa.ipc.open_file(str(self.files.folder / name)) as file:
+                batches.append(file.get_batch(number))
+        return pa.Table.from_batches(batches, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class HashSource:
+    """Hashes ranges of the source.
+
+    Attributes:
+        into: Where the hashes go.
+        ranges: The ranges.
+        dsn: The source.
+        salt: Salt of hashed columns.
+    """
+
+    into: HashedParts
+    ranges: tuple[KeyRange, ...]
+    dsn: str = field(repr=False)
+    salt: str | None = field(default=None, repr=False)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Hashes the ranges that it is given by number, over one connection."""
+        files = self.into.files
+        with (
+            files.at_work(),
+            pooled_memory(),
+            source_rows.session_of(self.dsn, self.salt) as connection,
+        ):
+            yield from files.pieces(batches, HASHED, partial(self._piece, connection))
+
+    def _piece(self, connection: psycopg.Connection[Any], number: int) -> Mapping[str, Any]:
+        source = SourceBatches(connection, self.into.plan, self.ranges[number])
+        try:
+            hashed = self.into.hashed(source.all())
+        except psycopg.Error as error:
+            raise VerificationError(
+                "the source cannot be read", detail=error.sqlstate or type(error).__name__
+            ) from None
+        return hashed | {"withheld": source.withheld}
+
+
+@dataclass(frozen=True, slots=True)
+class HashTable:
+    """Hashes files of the view's table.
+
+    Attributes:
+        into: Where the hashes go.
+        path: The table.
+        version: Its version.
+        pieces: The names of each piece's files.
+    """
+
+    into: HashedParts
+    path: Path
+    version: int
+    pieces: tuple[frozenset[str], ...]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Hashes the files that it is given by the numbers of their pieces."""
+        files = self.into.files
+        with files.at_work(), pooled_memory():
+            yield from files.pieces(batches, HASHED, self._piece)
+
+    def _piece(self, number: int) -> Mapping[str, Any]:
+        try:
+            return self.into.hashed(self._rows(self.pieces[number]))
+        except (DeltaError, FileNotFoundError, pa.ArrowException) as error:
+            raise SinkUnavailableError(
+                f"view {self.into.plan.name}: its table cannot be read",
+                detail=kind_and_place(error),
+            ) from None
+
+    def _rows(self, names: frozenset[str]) -> Iterator[pa.RecordBatch]:
+        dataset = DeltaTable(str(self.path), version=self.version).to_pyarrow_dataset()
+        columns = list(source_columns(self.into.plan))
+        left = set(names)
+        for fragment in dataset.get_fragments():
+            name = file_name(fragment.path)
+            if name in left:
+                left.remove(name)
+                yield from fragment.to_batches(schema=dataset.schema, columns=columns)
+        if left:
+            raise SinkUnavailableError(f"view {self.into.plan.name}: files of its table are gone")
+
+
+@dataclass(frozen=True, slots=True)
+class MatchParts:
+    """Compares parts of both sides.
+
+    Attributes:
+        sides: Those of the source, and of the table.
+        names: The files of each side.
+        files: The files of this run.
+    """
+
+    sides: tuple[HashedParts, HashedParts]
+    names: tuple[Sequence[str], Sequence[str]]
+    files: TaskFiles
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Compares the parts that it is given by number."""
+        with self.files.at_work(), pooled_memory():
+            yield from self.files.pieces(batches, DIFFERING, self._part)
+
+    def _part(self, number: int) -> Mapping[str, Any]:
+        source, table = (
+            side.part(names, number) for side, names in zip(self.sides, self.names, strict=True)
+        )
+        return {"keys": sorted(set(key_texts(self.sides[0].plan, differing_keys(source, table))))}
+
+
+def file_name(path: str) -> str:
+    """Returns the name of a file of a table, which is unique in it."""
+    return path.rpartition("/")[2]
