@@ -266,8 +266,8 @@ def _print(
             "different": report.different,
             "quarantined": report.quarantined,
             "moving": report.moving,
-            "applied_through": str(report.applied_through),
-            "verified_through": str(report.verified_through) if report.verified_through else None,
+            "applied_through": report.applied_through and str(report.applied_through),
+            "verified_through": report.verified_through and str(report.verified_through),
             **(
                 {
                     "stale": report.stale,

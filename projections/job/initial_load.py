@@ -60,6 +60,25 @@ class LoadProgress:
     left_s: float | None
 
 
+class LoadRate:
+    """Estimates the rest of a load, which may continue one that was stopped."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[float, float] | None = None
+
+    def left_s(self, share: float) -> float | None:
+        """Returns the seconds until all rows are copied; None as long as no rate is known.
+
+        Args:
+            share: The copied share of the rows, 0 to 1; that of the first call was copied before.
+        """
+        now_s = time.monotonic()
+        if self._begun is None:
+            self._begun = now_s, share
+        begun_s, before = self._begun
+        return (now_s - begun_s) * (1 - share) / (share - before) if share > before else None
+
+
 def load_new(
     session: SparkSession,
     spec: JobSpec,
@@ -147,11 +166,11 @@ def _load(
     version = ChangePosition.of_read(read.epoch, read.read_lsn).version
     root, hiding = config.addresses.tables, config.hiding
     source = SourceCopy(plan, version, config.source_dsn, hiding.rules, hiding.salt)
-    begun_s = time.monotonic()
+    rate = LoadRate()
 
     def report(share: float) -> None:
-        left_s = (time.monotonic() - begun_s) * (1 - share) / share if share else None
-        on_progress(LoadProgress(plan.name, round(expected * share), expected, left_s))
+        rows = round(expected * share)
+        on_progress(LoadProgress(plan.name, rows, expected, rate.left_s(share)))
 
     return bulk_load.load(session, Load(source, root, config.load_connections), stopped, report)
 

@@ -8,14 +8,21 @@ import orjson
 import pytest
 import typer
 
-from headwater.cli.verification import present_repaired, refuse_paused, refuse_unknown
+from cdc.lsn import Lsn
+from headwater.cli.verification import (
+    VerificationReport,
+    present,
+    present_repaired,
+    refuse_paused,
+    refuse_unknown,
+)
 from headwater.errors import UnhealthyError, UsageError
 from projections.common.fault import Fault
 from projections.definition.registry import load
 from projections.definition.views import Store
 from projections.planning.job_spec import PausedView
 from projections.verification.repair import Repaired
-from projections.verification.report import KeyFinding, KeyVerdict
+from projections.verification.report import KeyFinding, KeyVerdict, ViewReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,3 +95,15 @@ def test_a_repair_exits_3_if_any_row_is_left(
 
     (said,) = orjson.loads(capsys.readouterr().out)
     assert (code, left, 20 - left) == (ended, said["left"], said["cured"])
+
+
+@pytest.mark.parametrize("applied", [None, Lsn(16)])
+def test_a_view_that_has_reported_no_position_has_none(
+    capsys: pytest.CaptureFixture[str], applied: Lsn | None
+) -> None:
+    report = ViewReport("orders", Store.TABLE, 3, 0, 0, 0, applied)
+
+    present(VerificationReport([report]), as_json=True)
+
+    (said,) = orjson.loads(capsys.readouterr().out)
+    assert (applied and str(applied), None) == (said["applied_through"], said["verified_through"])
