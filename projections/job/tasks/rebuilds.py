@@ -113,7 +113,7 @@ class RebuildServer(BackgroundTask):
             except Exception as error:  # noqa: BLE001  # one piece of work must not end the job
                 if self._stopped.is_set():
                     return  # Spark ends, too
-                _log.warning("a rebuild goes on without Spark", view=physical_name, why=_why(error))
+                _log.warning("a command goes on without Spark", view=physical_name, why=_why(error))
                 code = error.code if isinstance(error, ProjectionError) else None
                 answer = BulkAnswer(id_, _why(error), code)
             requests.answer(physical_name, answer)
