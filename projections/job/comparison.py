@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 PIECE_ROWS: Final = 500_000
 """Rows of the table's files in a piece of work, and of both sides in a part, approximately."""
 
+KEYS_MAX: Final = 2_000_000
+"""Most keys that differ and are returned, to bound the driver's memory."""
+
 _PARTS_MAX: Final = 2_000
 
 
@@ -88,7 +91,8 @@ class TableComparison:
 
         Raises:
             VerificationError: The source cannot be read.
-            SinkUnavailableError: A task failed, or the rows have to be compared as documents.
+            SinkUnavailableError: A task failed, the rows have to be compared as documents, or more
+                keys differ than the driver takes.
             RebuildSpaceError: A disk is full.
         """
         with (
@@ -103,13 +107,15 @@ class TableComparison:
                 raise SinkUnavailableError(
                     "tasks hash texts differently", hint="PYTHONHASHSEED is set on some machines"
                 )
-            match = MatchParts(
-                (sides[0], sides[1]), (_flat(source, "files"), _flat(table, "files")), matched
-            )
+            names = _flat(source, "files"), _flat(table, "files")
+            match = MatchParts((sides[0], sides[1]), names, matched, -(-KEYS_MAX // parts))
             tasks = tasks_at_once(self._session)
             found = self._run(match.run, DIFFERING_DDL, parts, tasks, on_progress)
+        keys = _flat(found, "keys")
+        if len(keys) < sum(_flat(found, "differing")):
+            raise SinkUnavailableError(f"view {plan.name}: too many keys of its table differ")
         rows, withheld = (sum(_flat(source, name)) for name in ("rows", "withheld"))
-        return ComparedTable(rows, withheld, _flat(found, "keys"))
+        return ComparedTable(rows, withheld, keys)
 
     def _source(
         self, into: HashedParts, rows_expected: int, on_progress: Callable[[], None]

@@ -52,9 +52,10 @@ HASHED_DDL: Final = "files array<string>, rows bigint, withheld bigint, text_has
 """What a task returns of a piece: its files, the rows in them, the rows that the view excludes, and
 how its process hashes a text, which has to be the same everywhere."""
 
-DIFFERING: Final = pa.schema([("keys", pa.list_(pa.string()))])
-DIFFERING_DDL: Final = "keys array<string>"
-"""What a task returns of a part: the texts of the keys that differ."""
+DIFFERING: Final = pa.schema([("keys", pa.list_(pa.string())), ("differing", pa.int64())])
+DIFFERING_DDL: Final = "keys array<string>, differing bigint"
+"""What a task returns of a part: the texts of the keys that differ, unless there are too many, and
+their number."""
 
 _TEXT: Final = "a text"
 
@@ -201,11 +202,13 @@ class MatchParts:
         sides: Those of the source, and of the table.
         names: The files of each side.
         files: The files of this run.
+        keys_max: Most keys of a part that are returned.
     """
 
     sides: tuple[HashedParts, HashedParts]
     names: tuple[Sequence[str], Sequence[str]]
     files: TaskFiles
+    keys_max: int
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Compares the parts that it is given by number."""
@@ -216,7 +219,9 @@ class MatchParts:
         source, table = (
             side.part(names, number) for side, names in zip(self.sides, self.names, strict=True)
         )
-        return {"keys": sorted(set(key_texts(self.sides[0].plan, differing_keys(source, table))))}
+        found = differing_keys(source, table)
+        keys = sorted(set(key_texts(self.sides[0].plan, found)))
+        return {"keys": keys if len(keys) <= self.keys_max else [], "differing": len(keys)}
 
 
 def file_name(path: str) -> str:

@@ -164,22 +164,31 @@ def test_ranges_pieces_and_parts_are_shared_by_tasks(
     assert [(3, 3), (4, 3)] == others  # pieces of the table, and parts of both sides
 
 
-@pytest.mark.parametrize("value", UNHOLDABLE[:2])
-def test_what_the_job_cannot_compare_is_compared_by_the_process(
-    database: str, tmp_path: Path, spark: SparkSession, by_job: list[JobPass], value: str
+@pytest.mark.parametrize("change", [*UNHOLDABLE[:2], "total = 77"])
+def test_what_the_job_cannot_compare_is_compared_by_the_process(  # noqa: PLR0913, PLR0917
+    database: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    by_job: list[JobPass],
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
 ) -> None:
-    draw = random.Random(value)  # noqa: S311
+    """Values that no table has, and more keys that differ than the driver takes."""
+    monkeypatch.setattr(comparison, "KEYS_MAX", 20)
+    draw = random.Random(change)  # noqa: S311
+    too_many = change == "total = 77"
+    which = "true" if too_many else "id = 60"
     with psycopg.connect(database, autocommit=True) as connection:
         spec = wide(connection, database, tmp_path, "id", draw)
         fill(spec)
-        connection.execute(f"UPDATE wide SET {value} WHERE id = 60".encode())  # noqa: S608
+        connection.execute(f"UPDATE wide SET {change} WHERE {which}".encode())  # noqa: S608
         with server(spark, spec):
             report = compared(spec)
             assert by_itself(spec) == report
             assert [] == left_behind(spec)
 
-    assert ["60"] == [finding.key for finding in report.findings]
-    assert [(True, True)] == [(each.lost, each.unsuited) for each in by_job]
+    assert (ROWS if too_many else 1) == report.different + report.missing
+    assert [(True, not too_many)] == [(each.lost, each.unsuited) for each in by_job]
 
 
 def test_a_verification_with_a_budget_and_one_beside_another_need_no_job(
