@@ -59,6 +59,7 @@ class Plan:
         ports: Chosen ports by name.
         java: The ``java`` executable, if any service needs it.
         jars: Class path of each jar environment.
+        spark_archive: Archive of Spark's classes, if one was made.
         settings: Digests of the caller's settings, to compare with a later start.
     """
 
@@ -66,6 +67,7 @@ class Plan:
     ports: Mapping[str, int]
     java: Path | None
     jars: Mapping[str, tuple[Path, ...]]
+    spark_archive: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -83,6 +85,7 @@ class Plan:
                 "log_bytes_max": spec.log_bytes_max,
                 "ports": dict(self.ports),
                 "java": self.java,
+                "spark_archive": self.spark_archive,
                 "settings": dict(self.settings),
                 "jars": {env: list(map(str, jars)) for env, jars in self.jars.items()},
             },
@@ -100,9 +103,11 @@ class Plan:
             spark=SparkCluster(**value["spark"]) if value["spark"] else None,
             log_bytes_max=value["log_bytes_max"],
         )
-        java = Path(value["java"]) if value["java"] else None
+        java, archive = (
+            Path(value[key]) if value[key] else None for key in ("java", "spark_archive")
+        )
         jars = {env: tuple(map(Path, paths)) for env, paths in value["jars"].items()}
-        return cls(spec, value["ports"], java, jars, value["settings"])
+        return cls(spec, value["ports"], java, jars, archive, value["settings"])
 
     def services(self) -> list[SpawnedService]:
         """The servers to run, in start order."""
@@ -114,7 +119,7 @@ class Plan:
         cluster = self.spec.spark
         if cluster is None:
             return []
-        home, program = Home(self.spec.home), self._program("spark")
+        home, program = Home(self.spec.home), self._program("spark", self.spark_archive)
         port, page_port = self.ports[SPARK_MASTER], self.ports[f"{SPARK_MASTER}-page"]
         master = SparkMaster(home, port, page_port, program)
         return [
@@ -147,10 +152,10 @@ class Plan:
             case ServiceName.CACHE:
                 return Valkey(home, port, memory or CACHE_MEMORY_MB)
 
-    def _program(self, env: str) -> JavaProgram:
+    def _program(self, env: str, archive: Path | None = None) -> JavaProgram:
         if self.java is None:
             raise ValueError(f"{env} needs a Java runtime")
-        return JavaProgram(self.java, self.jars[env])
+        return JavaProgram(self.java, self.jars[env], archive)
 
     def _bootstrap(self) -> str:
         kafka = self.spec.services.get(ServiceName.KAFKA)

@@ -15,6 +15,7 @@ from headwater.runtime.plan import Plan
 from headwater.runtime.ports import PortBook
 from headwater.runtime.servers import postgres, spark, valkey
 from headwater.runtime.spec import SPARK_MASTER, RuntimeSpec, ServiceName
+from projections.job.spark import class_archive
 
 if TYPE_CHECKING:
     from headwater.runtime.home import Home
@@ -40,8 +41,10 @@ def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
     envs = sorted({_JAR_ENV[name] for name in spec.spawned if name in _JAR_ENV})
     java = find_java(spec.java_home) if envs or spec.spark else None
     jars = {env: tuple(ensure(env, progress=progress)) for env in envs}
-    if spec.spark is not None:
-        jars["spark"] = (spark.class_path(),)
+    archive = None
+    if java is not None and spec.spark is not None:
+        jars["spark"] = spark.class_path()
+        archive = class_archive.existing(java.home)
     if ServiceName.POSTGRES in spec.spawned:
         postgres.binaries()
     if ServiceName.CACHE in spec.spawned:
@@ -53,6 +56,7 @@ def make_plan(home: Home, spec: RuntimeSpec, *, progress: bool) -> Plan:
         ports=choose_ports(home, spec),
         java=java.path if java else None,
         jars=jars,
+        spark_archive=archive,
         settings=spec.fingerprints(),
     )
 

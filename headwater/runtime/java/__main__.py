@@ -11,6 +11,7 @@ from headwater.errors import HeadwaterError
 from headwater.runtime.java.jars import ensure
 from headwater.runtime.java.java import find_java
 from headwater.runtime.java.lock import ENVIRONMENTS, refresh_lock
+from projections.job.spark import class_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +45,6 @@ def _fetched(env: str) -> int:
 
 def _archive(java_home: str | None) -> None:
     """Creates the class archive; a failure is only reported, because Spark starts without it."""
-    from projections.job.spark import class_archive  # noqa: PLC0415  # loads pyspark
-
     home = find_java(java_home).home
     if class_archive.existing(home) is not None:
         return

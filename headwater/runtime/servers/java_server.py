@@ -27,10 +27,12 @@ class JavaProgram:
     Attributes:
         java: The ``java`` executable.
         jars: Class path in order.
+        archive: Archive of the classes of the class path; None if there is none.
     """
 
     java: Path
     jars: tuple[Path, ...]
+    archive: Path | None = None
 
     def command(
         self, main: str, *arguments: str, heap_mb: int, options: Sequence[str] = ()
@@ -51,6 +53,7 @@ class JavaProgram:
             "-XX:-UsePerfData",
             "-XX:+ExitOnOutOfMemoryError",
             "-Xshare:auto",
+            *(() if self.archive is None else (f"-XX:SharedArchiveFile={self.archive}",)),
             "-Djava.awt.headless=true",
             "-Dfile.encoding=UTF-8",
             "-Duser.timezone=UTC",

@@ -43,13 +43,16 @@ def folder() -> Path:
     raise ServerMissingError("Spark is not installed", hint="pip install 'headwater[platform]'")
 
 
-def class_path() -> Path:
-    """Returns all jars of Spark as a class path.
+def class_path() -> tuple[Path, ...]:
+    """Returns the class path that Spark's launcher gives drivers and executors.
+
+    The class archive can be used only with the class path that it was made with.
 
     Raises:
         ServerMissingError: The package is not installed.
     """
-    return folder() / "jars" / "*"
+    jars = folder() / "jars"
+    return folder() / "conf", *sorted(jars.glob("slf4j-api-*.jar")), jars / "*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The classes of Spark's driver as the JVM has them in memory, read at its start instead of jars.
+"""The classes of Spark's JVMs as they have them in memory, read at their start instead of jars.
 
 A driver loads some twenty thousand classes; to find, parse and verify them is a third of the
 processor time until the first batches are through. Java writes them into one file when a JVM ends
@@ -12,6 +12,7 @@ fit. It is stored in the Python environment whose jars it was made from, and is 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,8 +20,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import pyspark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,9 +93,11 @@ def _key(java_home: Path | None) -> str | None:
     release = java.parents[1] / "release"
     if release.is_file():
         digest.update(release.read_bytes())
-    # whole seconds, as Java compares: a file that was packed and unpacked has no more
-    for jar in sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")):
-        digest.update(f"{jar} {int(jar.stat().st_mtime)}".encode())
+    found = importlib.util.find_spec("pyspark")  # its import takes most of a second
+    for place in (found.submodule_search_locations or []) if found else []:
+        for jar in sorted((Path(place) / "jars").glob("*.jar")):
+            # whole seconds, as Java compares: a file that was packed and unpacked has no more
+            digest.update(f"{jar} {int(jar.stat().st_mtime)}".encode())
     return digest.hexdigest()[:16]
 
 

@@ -20,6 +20,7 @@ from headwater import runtime
 from headwater.platform.specs import job_config, runtime_spec
 from headwater.project.project import open_project
 from headwater.runtime.java.jars import ensure
+from projections.job.spark import class_archive
 from projections.planning.job_config import JobConfig
 from tests.waiting import LONG_S, wait_until
 
@@ -124,7 +125,22 @@ def test_a_cluster_that_neither_takes_nor_refuses_a_job_ends_it_in_time(tmp_path
 def _each_has_an_executor_on_each_worker(home: Path, jobs: list[Job]) -> None:
     assert [{"executors": WORKERS}] * 2 == [job.answer() for job in jobs]
     assert [2, 2] == cores_used(home)
+    _all_take_their_classes_from_the_archive(home, len(jobs))
     _both_work(jobs)
+
+
+def _all_take_their_classes_from_the_archive(home: Path, jobs: int) -> None:
+    archive = class_archive.existing()
+    assert archive is not None, "run make setup"
+    found = runtime.status(home)
+    assert found is not None
+    servers = [psutil.Process(each.pid) for each in found.services if each.pid is not None]
+    below = [child for each in servers for child in each.children(recursive=True)]
+    programs = [each for each in (*servers, *below) if each.name() == "java"]
+
+    assert 1 + WORKERS * (1 + jobs) == len(programs)
+    for program in programs:
+        assert str(archive) in {file.path for file in program.memory_maps()}, program.cmdline()
 
 
 def _both_work(jobs: list[Job]) -> None:

@@ -125,13 +125,18 @@ def test_a_plan_with_workers_travels_whole_and_says_how_each_is_started(tmp_path
     spec = runtime_spec(opened, tmp_path / "headwater.toml", lifeline=False)
     opened.home.create()
     jars = dict.fromkeys(("kafka", "opensearch", "spark"), (Path("/jars/*"),))
-    plan = Plan(spec, choose_ports(Home(spec.home), spec), Path("/java"), jars)
+    archive = Path("/spark.jsa")
+    plan = Plan(spec, choose_ports(Home(spec.home), spec), Path("/java"), jars, archive)
 
     back = Plan.from_json(plan.to_json())
 
     assert spec.spark == back.spec.spark
     master, *workers = back.services()[-3:]
     assert ["spark-worker-1", "spark-worker-2"] == [worker.name for worker in workers]
+    assert all(
+        f"-XX:SharedArchiveFile={archive}" in service.launch().argv
+        for service in (master, *workers)
+    )
     for worker in workers:
         launch = worker.launch()
         assert master.address == launch.argv[-1]
