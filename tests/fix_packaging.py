@@ -10,11 +10,16 @@ import sys
 import tomllib
 import zipfile
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -62,26 +67,33 @@ def modules_of(distributions: set[str]) -> set[str]:
     """Top modules that only these distributions bring."""
     return {
         module
-        for module, owners in metadata.packages_distributions().items()
+        for module, owners in _owners().items()
         if {normalized(owner) for owner in owners} <= distributions
     }
 
 
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    """Distributions of each top module: all lists of files are read for it."""
+    return metadata.packages_distributions()
+
+
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A folder with the wheel's content, and how to run Python on it."""
+    """A folder with the wheel's content, and how to run Python on it.
+
+    Attributes:
+        folder: The folder.
+        refused: Modules that are not found, because the base dependencies lack them.
+    """
 
     folder: Path
+    refused: list[str]
 
     def python(self, code: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        base = closure(PROJECT["dependencies"])
-        refused = modules_of(closure(PROJECT["optional-dependencies"]["platform"]) - base)
+        program = _REFUSE.format(refused=json.dumps(self.refused)) + code
         return subprocess.run(
-            [
-                *(sys.executable, "-c"),
-                _REFUSE.format(refused=json.dumps(sorted(refused))) + code,
-                *words,
-            ],
+            [sys.executable, "-c", program, *words],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": str(self.folder)},
             capture_output=True,
@@ -110,4 +122,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
-    return Installed(folder)
+    base = closure(PROJECT["dependencies"])
+    refused = modules_of(closure(PROJECT["optional-dependencies"]["platform"]) - base)
+    return Installed(folder, sorted(refused))
