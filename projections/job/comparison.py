@@ -23,7 +23,8 @@ from projections.job.comparison_tasks import (
     HashSource,
     HashTable,
     MatchParts,
-    file_name,
+    PartedFiles,
+    pieces_of,
 )
 from projections.job.rebuilding.engine import POOL, named_errors
 from projections.job.spark.task_files import TaskFiles
@@ -66,7 +67,7 @@ class ComparedTable:
 
 
 class TableComparison:
-    """Compares the tables of mirrors in a session.
+    """Compares the tables of mirrors with their source in a session.
 
     Args:
         session: The session.
@@ -74,10 +75,8 @@ class TableComparison:
     """
 
     def __init__(self, session: SparkSession, config: JobConfig) -> None:
-        self._session = session
-        self._runs = TaskRuns(session, "verification", POOL)
+        self._runs = ComparisonRuns(session, config)
         self._config = config
-        self._folder = comparing_folder(config)
 
     def compared(
         self, plan: ViewPlan, rows_expected: int, on_progress: Callable[[], None]
@@ -96,25 +95,24 @@ class TableComparison:
             RebuildSpaceError: A disk is full.
         """
         with (
-            named_errors(f"view {plan.name}: its table cannot be compared", self._folder),
-            self._files(3) as (of_source, of_table, matched),
+            named_errors(f"view {plan.name}: its table cannot be compared", self._runs.folder),
+            self._runs.files(3) as (of_source, of_table, matched),
         ):
-            seed, parts = new_seed(), min(_PARTS_MAX, 1 + rows_expected // PIECE_ROWS)
-            sides = [HashedParts(plan, files, parts, seed) for files in (of_source, of_table)]
+            seed, parts = new_seed(), parts_of(rows_expected)
+            sides = [
+                HashedParts(plan, PartedFiles(files, parts), seed)
+                for files in (of_source, of_table)
+            ]
             source = self._source(sides[0], rows_expected, on_progress)
             table = self._table(sides[1], on_progress)
-            if len({*_flat(source, "text_hash"), *_flat(table, "text_hash")}) > 1:
-                raise SinkUnavailableError(
-                    "tasks hash texts differently", hint="PYTHONHASHSEED is set on some machines"
-                )
-            names = _flat(source, "files"), _flat(table, "files")
+            require_equal_hashes(source, table)
+            names = flat(source, "files"), flat(table, "files")
             match = MatchParts((sides[0], sides[1]), names, matched, -(-KEYS_MAX // parts))
-            tasks = tasks_at_once(self._session)
-            found = self._run(match.run, DIFFERING_DDL, parts, tasks, on_progress)
-        keys = _flat(found, "keys")
-        if len(keys) < sum(_flat(found, "differing")):
+            found = self._runs.run(match.run, DIFFERING_DDL, parts, on_progress)
+        keys = flat(found, "keys")
+        if len(keys) < sum(flat(found, "differing")):
             raise SinkUnavailableError(f"view {plan.name}: too many keys of its table differ")
-        rows, withheld = (sum(_flat(source, name)) for name in ("rows", "withheld"))
+        rows, withheld = (sum(flat(source, name)) for name in ("rows", "withheld"))
         return ComparedTable(rows, withheld, keys)
 
     def _source(
@@ -123,30 +121,60 @@ class TableComparison:
         dsn, salt = self._config.source_dsn, self._config.hiding.salt
         with source_rows.session_of(dsn, salt) as connection:
             ranges = SourceRows(connection, into.plan).ranges(rows_expected)
-        tasks = min(self._config.load_connections, tasks_at_once(self._session))
         work = HashSource(into, ranges, dsn, salt)
-        return self._run(work.run, HASHED_DDL, len(ranges), tasks, on_progress)
+        most = self._config.load_connections
+        return self._runs.run(work.run, HASHED_DDL, len(ranges), on_progress, most)
 
     def _table(self, into: HashedParts, on_progress: Callable[[], None]) -> pa.Table:
         path = self._config.addresses.tables / into.plan.name
-        table = DeltaTable(str(path))
-        pieces = _pieces(pa.table(table.get_add_actions(flatten=True)))
-        work = HashTable(into, path, table.version(), pieces)
-        tasks = tasks_at_once(self._session)
-        return self._run(work.run, HASHED_DDL, len(pieces), tasks, on_progress)
+        pieces = pieces_of(DeltaTable(str(path)), path, PIECE_ROWS)
+        work = HashTable(into, pieces)
+        return self._runs.run(work.run, HASHED_DDL, len(pieces), on_progress)
 
-    def _run(
-        self, run: Any, result_ddl: str, pieces: int, tasks: int, look: Callable[[], None]
+
+class ComparisonRuns:
+    """Runs of tasks that compare large tables.
+
+    Args:
+        session: The session.
+        config: The job's configuration.
+
+    Attributes:
+        folder: The folder of all their files.
+    """
+
+    def __init__(self, session: SparkSession, config: JobConfig) -> None:
+        self.folder = comparing_folder(config)
+        self._runs = TaskRuns(session, "comparison", POOL)
+
+    def run(
+        self,
+        run: Any,
+        result_ddl: str,
+        pieces: int,
+        on_progress: Callable[[], None],
+        tasks_max: int = _PARTS_MAX,
     ) -> pa.Table:
+        """Runs tasks on pieces of work, by number, and returns the result of each.
+
+        Args:
+            run: What a task does with numbers.
+            result_ddl: Columns of the results.
+            pieces: Number of pieces.
+            on_progress: Called several times a second; an exception ends the tasks.
+            tasks_max: Most tasks at a time.
+        """
+        tasks = min(tasks_max, tasks_at_once(self._runs.session))
+
         def work() -> pa.Table:
             return self._runs.numbers(pieces, tasks).mapInArrow(run, result_ddl).toArrow()
 
-        return self._runs.watched(work, look)
+        return self._runs.watched(work, on_progress)
 
     @contextmanager
-    def _files(self, count: int) -> Iterator[list[TaskFiles]]:
+    def files(self, count: int) -> Iterator[list[TaskFiles]]:
         """Returns folders for runs of tasks, and removes them at the end."""
-        made = [TaskFiles.made(self._folder) for _ in range(count)]
+        made = [TaskFiles.made(self.folder) for _ in range(count)]
         try:
             yield made
         finally:
@@ -159,22 +187,24 @@ def comparing_folder(config: JobConfig) -> Path:
     return config.addresses.tables / f".{config.source}.comparing"
 
 
-def _pieces(actions: pa.Table) -> tuple[frozenset[str], ...]:
-    """Divides the files of a table into pieces of about equal numbers of rows."""
-    pieces: list[set[str]] = [set()]
-    rows = 0
-    for path, count in zip(
-        actions["path"].to_pylist(), actions["num_records"].to_pylist(), strict=True
-    ):
-        if rows >= PIECE_ROWS:
-            pieces.append(set())
-            rows = 0
-        pieces[-1].add(file_name(path))
-        rows += PIECE_ROWS if count is None else count
-    return tuple(map(frozenset, pieces))
+def parts_of(rows: int) -> int:
+    """Returns in how many parts so many rows are compared."""
+    return min(_PARTS_MAX, 1 + rows // PIECE_ROWS)
 
 
-def _flat(results: pa.Table, name: str) -> list[Any]:
+def require_equal_hashes(*results: pa.Table) -> None:
+    """Checks that all tasks have hashed texts equally.
+
+    Raises:
+        SinkUnavailableError: They have not.
+    """
+    if len({value for each in results for value in flat(each, "text_hash")}) > 1:
+        raise SinkUnavailableError(
+            "tasks hash texts differently", hint="PYTHONHASHSEED is set on some machines"
+        )
+
+
+def flat(results: pa.Table, name: str) -> list[Any]:
     """Returns a column of the results of pieces; of lists, all their values."""
     column = results[name]
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):

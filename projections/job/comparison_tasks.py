@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from cdc.snapshot.progress import KeyRange
     from projections.job.spark.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
@@ -57,23 +60,114 @@ DIFFERING_DDL: Final = "keys array<string>, differing bigint"
 """What a task returns of a part: the texts of the keys that differ, unless there are too many, and
 their number."""
 
-_TEXT: Final = "a text"
+TEXT: Final = "a text"
+"""What all processes have to hash equally."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePiece:
+    """Some files of a table.
+
+    Attributes:
+        path: The table.
+        version: Its version.
+        names: The names of the files.
+    """
+
+    path: Path
+    version: int
+    names: frozenset[str]
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Reads the rows of the files.
+
+        Raises:
+            SinkUnavailableError: A file cannot be read, or is gone.
+        """
+        left = set(self.names)
+        try:
+            dataset = DeltaTable(str(self.path), version=self.version).to_pyarrow_dataset()
+            for fragment in dataset.get_fragments():
+                name = _file_name(fragment.path)
+                if name in left:
+                    left.remove(name)
+                    yield from fragment.to_batches(schema=dataset.schema, columns=list(columns))
+        except (DeltaError, FileNotFoundError, pa.ArrowException) as error:
+            raise SinkUnavailableError(
+                f"table {self.path.name} cannot be read", detail=kind_and_place(error)
+            ) from None
+        if left:
+            raise SinkUnavailableError(f"files of table {self.path.name} are gone")
+
+
+def pieces_of(table: DeltaTable, path: Path, rows: int) -> tuple[TablePiece, ...]:
+    """Divides the files of a table into pieces.
+
+    Args:
+        table: The table.
+        path: Its folder.
+        rows: Approximate number of rows of a piece.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    pieces: list[set[str]] = [set()]
+    taken = 0
+    for name, count in zip(
+        actions["path"].to_pylist(), actions["num_records"].to_pylist(), strict=True
+    ):
+        if taken >= rows:
+            pieces.append(set())
+            taken = 0
+        pieces[-1].add(_file_name(name))
+        taken += rows if count is None else count
+    return tuple(TablePiece(path, table.version(), frozenset(names)) for names in pieces)
+
+
+def _file_name(path: str) -> str:
+    """Returns the name of a file of a table, which is unique in it."""
+    return path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class PartedFiles:
+    """Files of hashes, each in the same number of parts.
+
+    Attributes:
+        files: The files of a run of tasks.
+        parts: Number of parts of each file.
+    """
+
+    files: TaskFiles
+    parts: int
+
+    def write(self, batch: pa.RecordBatch, hashes: NDArray[np.integer[Any]]) -> str:
+        """Writes a file, divided by hashes of the keys; returns its name."""
+        parts = dict(by_part(batch, hashes, self.parts))
+        with self.files.writing(batch.schema) as (name, file):
+            for number in range(self.parts):
+                file.write_batch(parts.get(number, batch.slice(0, 0)))
+        return name
+
+    def read(self, names: Sequence[str], number: int, schema: pa.Schema) -> pa.Table:
+        """Reads a part of files."""
+        batches = []
+        for name in names:
+            with pa.ipc.open_file(str(self.files.folder / name)) as file:
+                batches.append(file.get_batch(number))
+        return pa.Table.from_batches(batches, schema)
 
 
 @dataclass(frozen=True, slots=True)
 class HashedParts:
-    """Where the hashes of both sides are, and how they are made.
+    """Where the hashes of one side are, and how they are made.
 
     Attributes:
         plan: The view.
-        files: The files of the run.
-        parts: Number of parts of each file.
+        files: The files.
         seed: Seed of the hashes.
     """
 
     plan: ViewPlan
-    files: TaskFiles
-    parts: int
+    files: PartedFiles
     seed: int
 
     def hashed(self, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
@@ -85,12 +179,7 @@ class HashedParts:
         schema, names = hash_schema(key_schema(self.plan)), list[str]()
 
         def write(keys: Sequence[pa.Array], places: Numbers, rows: Numbers) -> None:
-            batch = hash_batch(schema, keys, places, rows)
-            parts = dict(by_part(batch, places, self.parts))
-            with self.files.writing(schema) as (name, file):
-                for number in range(self.parts):
-                    file.write_batch(parts.get(number, batch.slice(0, 0)))
-            names.append(name)
+            names.append(self.files.write(hash_batch(schema, keys, places, rows), places))
 
         hashes = RowHashes(signed_zeros=True, seed=self.seed)
         side = HashedBatches(self.plan, hashes, write, FILE_ROWS)
@@ -101,16 +190,11 @@ class HashedParts:
                 )
             side.add(batch)
         side.write()
-        return {"files": names, "rows": side.rows, "withheld": 0, "text_hash": hash(_TEXT)}
+        return {"files": names, "rows": side.rows, "withheld": 0, "text_hash": hash(TEXT)}
 
     def part(self, names: Sequence[str], number: int) -> pa.Table:
         """Reads a part of files."""
-        schema = hash_schema(key_schema(self.plan))
-        batches = []
-        for name in names:
-            with pa.ipc.open_file(str(self.files.folder / name)) as file:
-                batches.append(file.get_batch(number))
-        return pa.Table.from_batches(batches, schema)
+        return self.files.read(names, number, hash_schema(key_schema(self.plan)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +215,7 @@ class HashSource:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Hashes the ranges that it is given by number, over one connection."""
-        files = self.into.files
+        files = self.into.files.files
         with (
             files.at_work(),
             pooled_memory(),
@@ -156,42 +240,21 @@ class HashTable:
 
     Attributes:
         into: Where the hashes go.
-        path: The table.
-        version: Its version.
-        pieces: The names of each piece's files.
+        pieces: The files of each piece.
     """
 
     into: HashedParts
-    path: Path
-    version: int
-    pieces: tuple[frozenset[str], ...]
+    pieces: tuple[TablePiece, ...]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Hashes the files that it is given by the numbers of their pieces."""
-        files = self.into.files
+        files = self.into.files.files
         with files.at_work(), pooled_memory():
             yield from files.pieces(batches, HASHED, self._piece)
 
     def _piece(self, number: int) -> Mapping[str, Any]:
-        try:
-            return self.into.hashed(self._rows(self.pieces[number]))
-        except (DeltaError, FileNotFoundError, pa.ArrowException) as error:
-            raise SinkUnavailableError(
-                f"view {self.into.plan.name}: its table cannot be read",
-                detail=kind_and_place(error),
-            ) from None
-
-    def _rows(self, names: frozenset[str]) -> Iterator[pa.RecordBatch]:
-        dataset = DeltaTable(str(self.path), version=self.version).to_pyarrow_dataset()
-        columns = list(source_columns(self.into.plan))
-        left = set(names)
-        for fragment in dataset.get_fragments():
-            name = file_name(fragment.path)
-            if name in left:
-                left.remove(name)
-                yield from fragment.to_batches(schema=dataset.schema, columns=columns)
-        if left:
-            raise SinkUnavailableError(f"view {self.into.plan.name}: files of its table are gone")
+        columns = source_columns(self.into.plan)
+        return self.into.hashed(self.pieces[number].rows(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +285,3 @@ class MatchParts:
         found = differing_keys(source, table)
         keys = sorted(set(key_texts(self.sides[0].plan, found)))
         return {"keys": keys if len(keys) <= self.keys_max else [], "differing": len(keys)}
-
-
-def file_name(path: str) -> str:
-    """Returns the name of a file of a table, which is unique in it."""
-    return path.rpartition("/")[2]

@@ -7,7 +7,7 @@ the job does not do it, the caller does it by column.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
     from projections.stores.delta.sink import WarehouseSink
     from projections.verification.source_batches import SourceBatches
-
-TASKS_MIN: Final = 3
-"""Tasks of the job from which on they are faster than this process: together they take a quarter
-more processor time, and the source works beside this process, too."""
 
 _log = structlog.get_logger(__name__)
 
@@ -107,7 +103,4 @@ def fastest_pass(
     if config is None or rows < config.rebuild_rows_min:
         return columns
     requests = BulkRequests(config)
-    server = requests.server()
-    if server is None or server.tasks < TASKS_MIN:
-        return columns
-    return JobPass(plan, rows, requests, columns)
+    return JobPass(plan, rows, requests, columns) if requests.comparing() else columns

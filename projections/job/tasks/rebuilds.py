@@ -24,6 +24,7 @@ from projections.errors import ProjectionError, ReplayStoppedError, WriterLocked
 from projections.job.comparison import TableComparison, comparing_folder
 from projections.job.rebuilding.engine import SparkEngine, remove_abandoned
 from projections.job.spark.task_runs import slots_of, tasks_at_once
+from projections.job.version_comparison import VersionComparison
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
     FORM,
@@ -34,6 +35,7 @@ from projections.versions.bulk_requests import (
     BulkProgress,
     BulkRequests,
     BulkServer,
+    BulkVersions,
 )
 
 if TYPE_CHECKING:
@@ -140,6 +142,7 @@ class _Work:
         addresses = config.addresses
         self._engine = SparkEngine(session, addresses.tables, addresses=addresses)
         self._comparison = TableComparison(session, config)
+        self._versions = VersionComparison(session, config)
         self._requests = requests
         self._physical_name = physical_name
         self._id = id_
@@ -155,9 +158,11 @@ class _Work:
         self._note(self._attempts + 1)
         try:
             work = self._requests.read(self._physical_name, self._id).work
+            if isinstance(work, BulkFold):
+                return self._folded(work)
             if isinstance(work, BulkComparison):
                 return self._compared(work)
-            return self._folded(work) if isinstance(work, BulkFold) else self._filled(work)
+            return self._same(work) if isinstance(work, BulkVersions) else self._filled(work)
         except Exception as error:
             if self._server.stopping or isinstance(error, ReplayStoppedError):
                 self._note(self._attempts)  # it did not end the job
@@ -180,6 +185,10 @@ class _Work:
         return BulkAnswer(
             self._id, files=(KEYS_FILE,), compared=found.rows, withheld=found.withheld
         )
+
+    def _same(self, work: BulkVersions) -> BulkAnswer:
+        found = self._versions.compared(work, partial(self._report_progress, 0))
+        return BulkAnswer(self._id, differing=found.differing, excluded=dict(found.excluded))
 
     def _filled(self, work: BulkFill | BulkTopicsFill) -> BulkAnswer:
         if isinstance(work, BulkFill):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from projections.common.spill_file import SpillFile, by_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,7 +29,8 @@ _BUFFERED_ROWS: Final = 256 * 1024
 """Rows of one version that are buffered before they are written."""
 
 _BITS: Final = 24
-_LINES: Final = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
+LINES: Final = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
+"""Hashes of a row: of its key, and of the whole row."""
 
 
 class SuspectKeys:
@@ -72,27 +73,38 @@ class SuspectKeys:
 
     def _compare(self, sides: list[pa.Table]) -> int:
         """Notes the suspect keys of one partition; returns its number of rows."""
-        keys, rows = (
-            np.concatenate([side[name].to_numpy() for side in sides]) for name in ("key", "row")
-        )
-        if not len(keys):
-            return 0
-        signs = np.repeat(np.array([1, -1]), [side.num_rows for side in sides])
-        order = np.argsort(rows)
-        rows, signs, of_rows = rows[order], signs[order], keys[order]
-        begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
-        uneven = np.add.reduceat(signs, begins) != 0
-        suspect = of_rows[begins[uneven]]
+        keys = np.concatenate([side["key"].to_numpy() for side in sides])
+        suspect = uneven_keys(sides)
         self._suspect[_place(suspect)] = True
         self.rows += int(np.count_nonzero(np.isin(keys, suspect)))
         return len(keys)
+
+
+def uneven_keys(sides: Sequence[pa.Table]) -> Hashes:
+    """Returns the hashes of the keys of a partition whose rows differ between two versions.
+
+    Args:
+        sides: The lines of both versions; see `LINES`.
+    """
+    keys, rows = (
+        np.concatenate([side[name].to_numpy() for side in sides]) for name in ("key", "row")
+    )
+    if not len(keys):
+        return np.zeros(0, np.uint64)
+    signs = np.repeat(np.array([1, -1]), [side.num_rows for side in sides])
+    order = np.argsort(rows)
+    rows, signs, of_rows = rows[order], signs[order], keys[order]
+    begins = np.flatnonzero(np.concatenate([[True], rows[1:] != rows[:-1]]))
+    uneven = np.add.reduceat(signs, begins) != 0
+    suspect: Hashes = of_rows[begins[uneven]]
+    return suspect
 
 
 class _HashFile:
     """The hashes of one version; the owner must close it."""
 
     def __init__(self) -> None:
-        self._file = SpillFile(_LINES)
+        self._file = SpillFile(LINES)
         self._buffered: list[tuple[Hashes, Hashes]] = []
         self._count = 0
 
@@ -112,7 +124,7 @@ class _HashFile:
 
     def _write(self) -> None:
         keys, rows = (np.concatenate(side) for side in zip(*self._buffered, strict=True))
-        lines = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(rows)], schema=_LINES)
+        lines = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(rows)], schema=LINES)
         for part, some in by_part(lines, keys, _PARTS):
             self._file.add(part, some)
         self._buffered, self._count = [], 0

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -27,7 +28,7 @@ from projections.stores.delta.row_hashes import RowHashes
 from projections.stores.delta.suspect_keys import SuspectKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow.dataset as ds
@@ -41,6 +42,9 @@ _NOT_A_NUMBER: Final = "NaN"
 
 Key = tuple[object, ...]
 Row = tuple[object, ...]
+EqualRows = Callable[[tuple[str, ...], tuple[str, ...]], "Counter[str] | None"]
+"""Compares all rows by some keys and other columns. Returns the number of excluded rows by reason
+if all others are equal; None if some differ, or if it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class TableDifference:
         examples_appeared: Keys of some added rows.
         examples_gone: Keys of some removed rows.
         examples_changed: Some changed rows.
+        excluded: Number of rows that were not compared, by reason; see `ComparedVersion.passing`.
     """
 
     keys: tuple[str, ...]
@@ -83,12 +88,25 @@ class TableDifference:
     examples_appeared: list[Key] = field(default_factory=list)
     examples_gone: list[Key] = field(default_factory=list)
     examples_changed: list[ChangedRow] = field(default_factory=list)
+    excluded: Counter[str] = field(default_factory=Counter)
 
     @property
     def same(self) -> bool:
         """Returns whether the versions are equal."""
         rows = self.appeared or self.gone or self.changed
         return not (rows or self.columns_added or self.columns_gone)
+
+
+class PassedRows(NamedTuple):
+    """The rows of a batch that are compared.
+
+    Attributes:
+        batch: The rows.
+        excluded: Number of the others, by reason.
+    """
+
+    batch: pa.RecordBatch
+    excluded: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +122,7 @@ class ComparedVersion:
 
     path: Path
     version: int
-    passing: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    passing: Callable[[pa.RecordBatch], PassedRows] | None = None
     reads: tuple[str, ...] = ()
 
 
@@ -116,13 +134,14 @@ def compare(
     return compare_sides(*sides, keys, examples_max=examples_max)
 
 
-def compare_sides(
+def compare_sides(  # noqa: PLR0913  # two versions, and how they are compared
     earlier: ComparedVersion,
     later: ComparedVersion,
     keys: Sequence[str] = (),
     *,
     examples_max: int = 10,
     left_out: Collection[str] = (),
+    equal: EqualRows | None = None,
 ) -> TableDifference:
     """Compares two versions.
 
@@ -133,6 +152,7 @@ def compare_sides(
             occurs, and none is reported as changed.
         examples_max: Number of examples of each kind.
         left_out: Columns that are not compared.
+        equal: Finds out elsewhere whether all rows are equal; see `EqualRows`.
 
     Raises:
         SinkUnavailableError: One of them cannot be read.
@@ -151,8 +171,13 @@ def compare_sides(
         )
         if not columns and not keys:
             return difference
+        excluded_rows = None if equal is None else equal(tuple(keys), tuple(columns))
+        if excluded_rows is not None:
+            difference.excluded = excluded_rows
+            return difference
         read = _Read(tuple(keys), tuple(columns), shared, RowHashes())
         suspects = SuspectKeys(before.hashes(read), after.hashes(read))
+        difference.excluded = before.excluded + after.excluded
         if not suspects.rows:
             return difference
         parts = 1 + suspects.rows // ROWS_AT_ONCE
@@ -229,6 +254,7 @@ class _Version:
     """One version of a table."""
 
     def __init__(self, side: ComparedVersion) -> None:
+        self.excluded: Counter[str] = Counter()
         self._side = side
         self._table = DeltaTable(str(side.path), version=side.version)
         self.columns = [each.name for each in self._table.schema().fields]
@@ -241,7 +267,8 @@ class _Version:
     def hashes(self, read: _Read) -> Iterator[tuple[Hashes, Hashes]]:
         """Reads all rows; yields hashes of their keys and of the rows, some thousand at a time."""
         for given in self._batches(read):
-            batch = self._passed(given)
+            batch, excluded = self._passed(given)
+            self.excluded += excluded
             keys = read.keys_of(batch)
             yield keys, read.hashes.of(batch, read.columns, keys) if read.keys else keys
 
@@ -252,12 +279,12 @@ class _Version:
         for batch in self._batches(read):
             rows = batch.filter(pa.array(suspects.among(read.keys_of(batch))))
             if rows.num_rows:
-                rows = self._passed(rows)
+                rows, _ = self._passed(rows)
                 yield rows.select(read.names), read.keys_of(rows)
 
-    def _passed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _passed(self, batch: pa.RecordBatch) -> PassedRows:
         passing = self._side.passing
-        return batch if passing is None else passing(batch)
+        return PassedRows(batch, Counter()) if passing is None else passing(batch)
 
     def _batches(self, read: _Read) -> Iterator[pa.RecordBatch]:
         names = list(dict.fromkeys([*read.names, *self._side.reads]))

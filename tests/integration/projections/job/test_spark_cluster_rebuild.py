@@ -36,11 +36,10 @@ from projections.job.backlog_tasks import BacklogTasks
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.stores.factory import open_sink
-from projections.verification import job_pass
 from projections.verification.column_pass import ColumnPass
 from projections.verification.truth import SourceTruth
 from projections.verification.verify import verify
-from projections.versions import job_engine
+from projections.versions import bulk_requests, job_engine
 from projections.versions.bulk_requests import BulkRequests
 from projections.versions.fill import FillOptions
 from projections.versions.job_engine import JobEngine
@@ -300,7 +299,7 @@ def test_a_backlog_is_written_with_a_worker_killed_while_it_reads(cluster: Clust
 def test_a_table_is_compared_with_a_worker_killed_while_it_reads(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_pass, "TASKS_MIN", len(WORKERS) - 1)
+    monkeypatch.setattr(bulk_requests, "TASKS_MIN", len(WORKERS) - 1)
     config, draw = cluster.config, Random(5)  # noqa: S311  # no secret
     monkeypatch.setattr(ColumnPass, "steps", lambda _: pytest.fail("the job has not done it"))
     with psycopg.connect(config.source_dsn, autocommit=True) as connection:

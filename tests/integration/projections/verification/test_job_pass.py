@@ -23,6 +23,7 @@ from projections.stores.delta import small_table
 from projections.verification import job_pass
 from projections.verification.job_pass import JobPass
 from projections.verification.verify import verify
+from projections.versions import bulk_requests
 from projections.versions.bulk_requests import BulkRequests, compared_place
 from tests.support.wide_table import (
     KEYS,
@@ -55,7 +56,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has a small table compared in many ranges, pieces and parts."""
     monkeypatch.setattr(ranges, "RANGE_ROWS", 10)
     monkeypatch.setattr(comparison, "PIECE_ROWS", 40)
-    monkeypatch.setattr(job_pass, "TASKS_MIN", 1)
+    monkeypatch.setattr(bulk_requests, "TASKS_MIN", 1)
 
 
 @pytest.fixture
