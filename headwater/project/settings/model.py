@@ -126,7 +126,8 @@ class SparkSettings(_Section):
             free.
         rebuild_rows_min: From this number of changes in the archive on, the job's Spark rebuilds a
             view, on all its cores; from this number of rows on, it compares a table with the source
-            for a verification, and the tables of two versions. For fewer the command is fast enough.
+            for a verification, and the tables of two versions. For fewer the command is fast
+            enough.
         conf: Further Spark settings, passed on unchanged.
     """
 

@@ -18,6 +18,7 @@ from projections.definition.views import Store
 from projections.errors import ReplayStoppedError
 from projections.job import comparison
 from projections.job.comparison import TableComparison, comparing_folder
+from projections.job.spark.task_runs import TaskRuns
 from projections.job.tasks.rebuilds import RebuildServer
 from projections.stores.delta import small_table
 from projections.verification import job_pass
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from projections.planning.job_spec import JobSpec
     from projections.verification.report import ViewReport
@@ -144,13 +145,13 @@ def test_ranges_pieces_and_parts_are_shared_by_tasks(
 ) -> None:
     draw = random.Random(1)  # noqa: S311
     runs: list[tuple[int, int]] = []
-    run = TableComparison._run
+    numbers = TaskRuns.numbers
 
-    def noted(self: TableComparison, task: Any, ddl: str, pieces: int, *rest: Any) -> Any:
-        runs.append((pieces, rest[0]))
-        return run(self, task, ddl, pieces, *rest)
+    def noted(self: TaskRuns, pieces: int, tasks: int) -> DataFrame:
+        runs.append((pieces, tasks))
+        return numbers(self, pieces, tasks)
 
-    monkeypatch.setattr(TableComparison, "_run", noted)
+    monkeypatch.setattr(TaskRuns, "numbers", noted)
     monkeypatch.setattr(comparison, "tasks_at_once", lambda _: 3)
     monkeypatch.setattr(small_table, "ROWS_MAX", 0)  # each write adds a file
     with psycopg.connect(database, autocommit=True) as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from projections.job import initial_load
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_what_was_copied_before_is_no_part_of_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = chain([100.0, 101.0, 110.0], repeat(120.0))
-    monkeypatch.setattr(initial_load.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(initial_load, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     rate = LoadRate()
 
     assert [None, None] == [rate.left_s(0.5), rate.left_s(0.5)]
