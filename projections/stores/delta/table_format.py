@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 def limits(schema: pa.Schema, *, stated: bool = False) -> dict[str, str]:
-    """Returns the property that says of which columns a table's log notes limits, if of some only.
+    """Returns the property that names the columns with limits in a table's log, if only some have.
 
     Limits of a file are the least and the greatest value of a column. NaN is not within them, so
     readers skip files with a NaN, and take all rows of others for rows that meet a condition.
