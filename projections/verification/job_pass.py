@@ -14,7 +14,7 @@ import structlog
 from projections.errors import ReplayError, WriterLockedError
 from projections.verification.column_pass import ColumnPass
 from projections.versions.bulk_requests import BulkComparison, BulkRequests, compared_place
-from projections.versions.job_engine import requested
+from projections.versions.job_engine import answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,6 @@ class JobPass:
         withheld: Number of rows read that the view excludes.
         suspects: Texts of the keys that differ.
         unsuited: Whether the rows have to be compared as documents.
-        lost: Whether the job did not do it.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class JobPass:
     ) -> None:
         self.rows = self.withheld = 0
         self.suspects: list[str] = []
-        self.unsuited = self.lost = False
+        self.unsuited = False
         self._work = BulkComparison(plan, rows_expected)
         self._place = compared_place(plan.name)
         self._requests = requests
@@ -61,7 +60,6 @@ class JobPass:
             self._requested()
         except (ReplayError, WriterLockedError) as error:
             _log.info("a view is compared without the job", code=error.code, reason=error.detail)
-            self.lost = True
             yield from self._otherwise.steps()
             done = self._otherwise
             self.rows, self.withheld, self.suspects = done.rows, done.withheld, done.suspects
@@ -75,13 +73,9 @@ class JobPass:
             WriterLockedError: Another process has the same view compared.
         """
         requests, place = self._requests, self._place
-        with requests.asking(place):
-            try:
-                answer = requested(requests, place, self._work, lambda _: None, 0)
-                self.rows, self.withheld = answer.compared, answer.withheld
-                self.suspects = requests.keys(place, answer.id)
-            finally:
-                requests.withdraw(place)
+        with answered(requests, place, self._work) as answer:
+            self.rows, self.withheld = answer.compared, answer.withheld
+            self.suspects = requests.keys(place, answer.id)
 
 
 def fastest_pass(

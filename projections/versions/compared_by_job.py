@@ -14,7 +14,7 @@ import structlog
 from projections.errors import ReplayError, WriterLockedError
 from projections.stores.delta.table_stats import rows_at
 from projections.versions.bulk_requests import BulkRequests, BulkVersions, compared_place
-from projections.versions.job_engine import requested
+from projections.versions.job_engine import answered
 
 if TYPE_CHECKING:
     from projections.planning.job_config import JobConfig
@@ -52,14 +52,10 @@ def equal_by_job(
         place = compared_place(pair.new.name)
         work = BulkVersions(pair, table_versions, keys, columns, rows)
         try:
-            with requests.asking(place):
-                try:
-                    answer = requested(requests, place, work, lambda _: None, 0)
-                finally:
-                    requests.withdraw(place)
+            with answered(requests, place, work) as answer:
+                return None if answer.differing else Counter(answer.excluded)
         except (ReplayError, WriterLockedError) as error:
             _log.info("versions are compared without the job", code=error.code, why=error.detail)
             return None
-        return None if answer.differing else Counter(answer.excluded)
 
     return equal

@@ -155,6 +155,23 @@ def requested(
         time.sleep(_POLL_S)
 
 
+@contextmanager
+def answered(requests: BulkRequests, place: str, work: BulkWork) -> Iterator[BulkAnswer]:
+    """Has the job do work that nothing else is asked of at a place; yields the answer.
+
+    The files of the answer are there until the end of the block.
+
+    Raises:
+        ReplayError: See `requested`.
+        WriterLockedError: Another process asks for work there.
+    """
+    with requests.asking(place):
+        try:
+            yield requested(requests, place, work, lambda _: None, 0)
+        finally:
+            requests.withdraw(place)
+
+
 def _lost(fault: str, code: str | None) -> ReplayError:
     """Returns the error for work that the job has not done; a full disk also stops the command."""
     if code == RebuildSpaceError.code:

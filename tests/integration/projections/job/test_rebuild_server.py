@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from projections.definition.views import ChangeTime, Store
 from projections.errors import BulkLostError, ReplayStoppedError
 from projections.job.rebuilding import engine
 from projections.job.rebuilding.engine import SparkEngine
-from projections.job.tasks.rebuilds import RebuildServer
 from projections.planning.job_config import JobConfig
 from projections.planning.view_plan import EventsPlan, HistoryPlan
 from projections.stores.delta.history.sink import HistorySink
@@ -45,10 +44,10 @@ from tests.fix_log import PLAN, TOPIC, orders
 from tests.support.event_logs import PLAN as EVENTS
 from tests.support.event_logs import placed
 from tests.support.keyless_logs import PLAN as KEYLESS
+from tests.support.rebuild_server import server
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -72,20 +71,6 @@ def config(tmp_path: Path) -> JobConfig:
     made = JobConfig.of_tables("shop", tmp_path / "home", (), rebuild_rows_min=RECORDS)
     archived(made.archive, TOPIC, orders(RECORDS))
     return made
-
-
-@contextmanager
-def server(session: SparkSession, config: JobConfig) -> Iterator[RebuildServer]:
-    made = RebuildServer(session, config)
-    made.start()
-    try:
-        wait_until(lambda: BulkRequests(config).server() is not None, timeout_s=30)
-        yield made
-    finally:
-        made.stop()
-        made.join(30)
-        assert not made.is_alive()
-        assert made.fault is None
 
 
 def filled(config: JobConfig, **options: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,13 @@ from projections.errors import ReplayStoppedError
 from projections.job import comparison
 from projections.job.comparison import TableComparison, comparing_folder
 from projections.job.spark.task_runs import TaskRuns
-from projections.job.tasks.rebuilds import RebuildServer
 from projections.stores.delta import small_table
 from projections.verification import job_pass
 from projections.verification.job_pass import JobPass
 from projections.verification.verify import verify
 from projections.versions import bulk_requests
 from projections.versions.bulk_requests import BulkRequests, compared_place
+from tests.support.rebuild_server import server
 from tests.support.wide_table import (
     KEYS,
     RULES,
@@ -36,10 +35,8 @@ from tests.support.wide_table import (
     make,
     spec_of,
 )
-from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -71,19 +68,6 @@ def by_job(monkeypatch: pytest.MonkeyPatch) -> list[JobPass]:
 
     monkeypatch.setattr(job_pass, "JobPass", kept)
     return made
-
-
-@contextmanager
-def server(session: SparkSession, spec: JobSpec) -> Iterator[RebuildServer]:
-    made = RebuildServer(session, spec.config)
-    made.start()
-    try:
-        wait_until(lambda: BulkRequests(spec.config).server() is not None, timeout_s=30)
-        yield made
-    finally:
-        made.stop()
-        made.join(30)
-        assert not made.is_alive()
 
 
 def wide(
@@ -125,7 +109,7 @@ def test_the_job_finds_what_the_process_finds_itself(
         plan = replace(plan, expectations=(expectation,))
         spec = replace(spec, plans=(plan,))
         changes = fill(spec)
-        with server(spark, spec):
+        with server(spark, spec.config):
             equal = compared(spec)
             assert by_itself(spec) == equal
             damage(connection, spec, draw, changes)
@@ -136,8 +120,8 @@ def test_the_job_finds_what_the_process_finds_itself(
     assert (True, True) == (equal.equal, equal.withheld > 10)
     assert min(differing.missing, differing.different, differing.extra) >= 3
     first, second = by_job
-    assert ([], False) == (first.suspects, first.lost)
-    assert (True, False) == (len(second.suspects) > 10, second.lost)
+    assert ([], 0) == (first.suspects, first._otherwise.rows)
+    assert (True, 0) == (len(second.suspects) > 10, second._otherwise.rows)
 
 
 def test_ranges_pieces_and_parts_are_shared_by_tasks(
@@ -184,13 +168,14 @@ def test_what_the_job_cannot_compare_is_compared_by_the_process(  # noqa: PLR091
         spec = wide(connection, database, tmp_path, "id", draw)
         fill(spec)
         connection.execute(f"UPDATE wide SET {change} WHERE {which}".encode())  # noqa: S608
-        with server(spark, spec):
+        with server(spark, spec.config):
             report = compared(spec)
             assert by_itself(spec) == report
             assert [] == left_behind(spec)
 
     assert (ROWS if too_many else 1) == report.different + report.missing
-    assert [(True, not too_many)] == [(each.lost, each.unsuited) for each in by_job]
+    found = [(each._otherwise.rows, each.unsuited) for each in by_job]
+    assert [(ROWS, False) if too_many else (0, True)] == found
 
 
 def test_a_verification_with_a_budget_and_one_beside_another_need_no_job(
@@ -201,14 +186,14 @@ def test_a_verification_with_a_budget_and_one_beside_another_need_no_job(
         spec = wide(connection, database, tmp_path, "id", draw)
         (plan,) = spec.plans
         fill(spec)
-        with server(spark, spec):
+        with server(spark, spec.config):
             (limited,) = verify(spec, resting=True, throttle=Throttle(0.9))
             assert [] == by_job
             with BulkRequests(spec.config).asking(compared_place(plan.name)):
                 beside = compared(spec)
 
     assert (True, True) == (limited.equal, beside.equal)
-    assert [(True, ROWS)] == [(each.lost, each.rows) for each in by_job]
+    assert [ROWS] == [each._otherwise.rows for each in by_job]
 
 
 def test_a_comparison_that_is_given_up_leaves_nothing_behind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from projections.definition.expectations.expectation import deletes
 from projections.definition.views import Store
 from projections.job import comparison, version_comparison
 from projections.job.comparison import comparing_folder
-from projections.job.tasks.rebuilds import RebuildServer
 from projections.planning.job_config import JobConfig
 from projections.planning.view_plan import HistoryPlan, ViewPlan
 from projections.publishing.published_versions import Published
@@ -24,12 +23,11 @@ from projections.stores.delta import small_table, table_diff
 from projections.stores.delta.sink import WarehouseSink
 from projections.stores.delta.suspect_keys import SuspectKeys
 from projections.versions import bulk_requests
-from projections.versions.bulk_requests import BulkRequests
 from projections.versions.compare import VersionDifference, compare_versions
-from tests.waiting import wait_until
+from tests.support.rebuild_server import server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -89,19 +87,6 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> list[SuspectKeys]:
 
     monkeypatch.setattr(table_diff, "SuspectKeys", noted)
     return made
-
-
-@contextmanager
-def server(session: SparkSession, config: JobConfig) -> Iterator[None]:
-    made = RebuildServer(session, config)
-    made.start()
-    try:
-        wait_until(lambda: BulkRequests(config).server() is not None, timeout_s=30)
-        yield
-    finally:
-        made.stop()
-        made.join(30)
-        assert not made.is_alive()
 
 
 def compared(config: JobConfig, new: ViewPlan, change: DefinitionChange) -> VersionDifference:
