@@ -1,9 +1,10 @@
 """A mirror rebuilt from the archive of its source, in each of the three stores.
 
-The archive is as the job leaves one, with inserts, skewed updates and deletes. Ours replays it: of
-each key the newest record is found and written, guarded by its version, with a memory of what was
-deleted. What each store has at the end is compared row by row with what the changes come to before
-a figure counts; the stores take turns, each alone on the machine.
+The archive is as the job leaves one, with inserts, skewed updates and deletes. Ours replays it in
+tasks of one process, as the command does: of each key the newest record is found and written,
+guarded by its version, with a memory of what was deleted. What each store has at the end is
+compared row by row with what the changes come to before a figure counts; the stores take turns,
+each alone on the machine.
 
 The peers are bytewax, pathway and quixstreams, each in an environment of its own that is made for
 the run; see `rebuild_peers`. They fill a cache, are given the records as lines of a file or in a
@@ -17,7 +18,8 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,13 +36,16 @@ from benchmarks.streaming import say
 from cdc.values import encoder
 from headwater import runtime
 from headwater.runtime import RuntimeSpec, ServiceName, Spawned
+from projections.archive.rebuilding.engine import TaskEngine
+from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.replay import replay
 from projections.archive.table import record_value
 from projections.archive.task import ReplayTarget
+from projections.definition.views import Store
+from projections.planning.job_config import StoreAddresses
 from projections.stores.delta.arrow import decoded_rows
 from projections.stores.delta.table_sink import TableSink
-from projections.stores.opensearch.sink import SearchSink
-from projections.stores.valkey.sink import CacheSink
+from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +60,7 @@ TARGETS: Final = {"table": 100_000.0, "cache": 25_000.0, "search": 8_000.0}
 _CHANGES: Final = 5_000_000
 _CHANGES_QUICK: Final = 500_000
 _CHANGES_PER_KEY: Final = 5
-_CHANGES_PER_WRITE: Final = {"table": 100_000, "cache": 10_000, "search": 20_000}
+_CHANGES_PER_WRITE: Final = {Store.TABLE: 100_000, Store.CACHE: 10_000, Store.SEARCH: 20_000}
 _PEER_PART: Final = 10
 _MEMORY_MB: Final = 4_000
 
@@ -83,12 +88,14 @@ def run(quick: bool) -> Report:
         found = {"table": _table(made, place / "tables")}
         with _server(place / "cache", ServiceName.CACHE) as endpoints:
             url = endpoints.cache_url
-            found["cache"] = _ours(made, "cache", lambda: CacheSink(url), expected)
+            addresses = StoreAddresses(place / "cache-tables", "", url, "")
+            found["cache"] = _ours(made, Store.CACHE, addresses, expected)
             redis.Redis.from_url(url).flushall()
             peers = _peers(made, place, url)
         with _server(place / "search", ServiceName.SEARCH) as endpoints:
             url = endpoints.search_url
-            found["search"] = _ours(made, "search", lambda: SearchSink(url), expected)
+            addresses = StoreAddresses(place / "search-tables", url, "", "")
+            found["search"] = _ours(made, Store.SEARCH, addresses, expected)
     for name, side in found.items():
         say(f"{name}: {side.per_s:,.0f} changes/s, {'right' if side.right else 'WRONG'}")
     measures: list[Measure] = [
@@ -135,7 +142,8 @@ def _expected(made: ChangeArchive) -> dict[object, Mapping[str, Any]]:
 
 
 def _table(made: ChangeArchive, tables: Path) -> _Timed:
-    seconds = _timed(made, "table", lambda: TableSink(tables))
+    addresses = StoreAddresses(tables, "", "", "")
+    seconds = _timed(made, Store.TABLE, lambda: TableSink(tables), addresses)
     found = DeltaTable(tables / PLAN.name).to_pyarrow_table().drop(["_version"]).sort_by("id")
     expected = made.expected().cast(found.schema)
     return _Timed(made.changes / seconds, found.equals(expected))
@@ -143,22 +151,28 @@ def _table(made: ChangeArchive, tables: Path) -> _Timed:
 
 def _ours(
     made: ChangeArchive,
-    name: str,
-    open_sink: Callable[[], Sink],
+    store: Store,
+    addresses: StoreAddresses,
     expected: Mapping[object, Mapping[str, Any]],
 ) -> _Timed:
-    seconds = _timed(made, name, open_sink)
+    addresses.tables.mkdir()
+    opened = partial(open_sink, store, addresses)
+    seconds = _timed(made, store, opened, addresses)
     right = rows = 0
-    with closing(open_sink()) as sink:
+    with closing(opened()) as sink:
         for row in sink.documents(PLAN):
             rows += 1
             right += expected.get(row["id"]) == row
     return _Timed(made.changes / seconds, rows == right == len(expected))
 
 
-def _timed(made: ChangeArchive, name: str, open_sink: Callable[[], Sink]) -> float:
+def _timed(
+    made: ChangeArchive, store: Store, opened: Callable[[], Sink], addresses: StoreAddresses
+) -> float:
     began = time.monotonic()
-    target = ReplayTarget((PLAN,), open_sink, changes_per_write=_CHANGES_PER_WRITE[name])
+    plan = replace(PLAN, to=frozenset([store]))
+    engine = TaskEngine(OwnTasks(), addresses.tables, plan.name, addresses=addresses)
+    target = ReplayTarget((plan,), opened, changes_per_write=_CHANGES_PER_WRITE[store], bulk=engine)
     replay(made.folder, [target])
     return time.monotonic() - began
 

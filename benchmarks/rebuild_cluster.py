@@ -32,6 +32,7 @@ from headwater.runtime import RuntimeSpec, SparkCluster
 from headwater.runtime.java.jars import ensure
 from projections.job.spark.session import start_session
 from projections.job.spark.task_runs import slots_of
+from projections.job.spark_tasks import SparkTasks
 from projections.planning.job_config import JobConfig
 
 if TYPE_CHECKING:
@@ -107,13 +108,13 @@ def _measured(place: Path, workers: int, archives: Mapping[str, ChangeArchive]) 
     found = {name: _Side() for name in archives}
     with _cluster(place / f"of-{workers}", workers) as (session, home):
         for _ in range(workers):  # until each has started its Python and compiled its code
-            filled(archives["plain"], home / "tables" / f"warm-{uuid4()}", session)
+            filled(archives["plain"], home / "tables" / f"warm-{uuid4()}", SparkTasks(session))
         for _ in range(_ROUNDS):
             for name, made in archives.items():
                 root = home / "tables" / "measured"
                 shutil.rmtree(root, ignore_errors=True)
                 side, before, began = found[name], _cpu_s(home), time.monotonic()
-                filled(made, root, session)
+                filled(made, root, SparkTasks(session))
                 side.seconds.append(time.monotonic() - began)
                 side.cpu_s.append(_cpu_s(home) - before)
                 rows = rows_of(root / PLAN.name).drop(["_version"])

@@ -27,6 +27,7 @@ from benchmarks.result import Report, at_most, rate, smaller
 from benchmarks.streaming import say
 from headwater.runtime.java.jars import ensure
 from projections.job.spark.session import start_session
+from projections.job.spark_tasks import SparkTasks
 from projections.planning.job_config import JobConfig
 
 if TYPE_CHECKING:
@@ -136,10 +137,10 @@ def _rebuilt(work: _Work) -> Side:
         conf={"spark.log.level": "ERROR"},
     )
     session = start_session(config)
-    filled(work.small, work.place / "warm", session)
+    filled(work.small, work.place / "warm", SparkTasks(session))
     side, before = Side(), psutil.Process().memory_info().rss / _MIB
     with watched(side, tasks=True):
-        filled(work.made, work.place / "tables", session)
+        filled(work.made, work.place / "tables", SparkTasks(session))
     side.memory_mib[0] += before
     session.stop()
     return side

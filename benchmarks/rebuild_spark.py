@@ -1,6 +1,6 @@
-"""A mirror and a history rebuilt from the archive: by Spark's tasks, and record by record.
+"""A mirror and a history rebuilt: in Spark's tasks, in tasks of one process, record by record.
 
-Both sides replay the same archive, one after the other and in both orders, in one process. The
+All sides replay the same archive, one after the other and in both orders, in one process. The
 session is started and has filled a small table before: in a job it is there. Tables are compared
 row by row, with the versions of the rows and what is remembered of deletes, or with every change
 of a history, before a figure counts. A history has fewer changes: record by record each takes long.
@@ -27,10 +27,12 @@ from benchmarks.change_archive import HISTORY, PLAN
 from benchmarks.result import Report, at_most, rate
 from benchmarks.streaming import say
 from headwater.runtime.java.jars import ensure
+from projections.archive.rebuilding.engine import TaskEngine
+from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.replay import replay
 from projections.archive.task import ReplayTarget
-from projections.job.rebuilding.engine import SparkEngine
 from projections.job.spark.session import start_session
+from projections.job.spark_tasks import SparkTasks
 from projections.planning.job_config import JobConfig
 from projections.stores.delta.history.sink import HistorySink
 from projections.stores.delta.table_sink import TableSink
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from benchmarks.change_archive import ChangeArchive
     from benchmarks.result import Measure
+    from projections.archive.rebuilding.tasks import TaskRunner
     from projections.planning.view_plan import ViewPlan
 
 RATIO: Final = 1.2
@@ -53,7 +56,7 @@ _CHANGES_HISTORY: Final = 1_000_000
 _CHANGES_HISTORY_QUICK: Final = 200_000
 _CHANGES_WARM: Final = 300_000
 _CHANGES_PER_KEY: Final = 5
-_ORDER: Final = ("replay", "spark", "spark", "replay")
+_ORDER: Final = ("replay", "own", "spark", "spark", "own", "replay")
 _SAMPLE_S: Final = 0.25
 _MIB: Final = 1 << 20
 
@@ -76,10 +79,10 @@ def run(quick: bool) -> Report:
         keys = _CHANGES_WARM // _CHANGES_PER_KEY
         small = change_archive.make(place / "small", _CHANGES_WARM, keys)
         session = _session(place)
-        filled(small, place / "warm", session)
+        filled(small, place / "warm", SparkTasks(session))
         sides, right = _measured(made, place, session, PLAN)
         shutil.rmtree(made.folder)
-        filled(small, place / "warm", session, HISTORY)
+        filled(small, place / "warm", SparkTasks(session), HISTORY)
         of_history = _CHANGES_HISTORY_QUICK if quick else _CHANGES_HISTORY
         made = change_archive.make(place / "of_history", of_history, of_history // _CHANGES_PER_KEY)
         histories, same = _measured(made, place, session, HISTORY)
@@ -100,6 +103,13 @@ def run(quick: bool) -> Report:
 def _figures(metric: str, changes: int, sides: dict[str, Side]) -> tuple[Measure, ...]:
     ours, today = sides["spark"], sides["replay"]
     return (
+        rate(
+            f"{metric}, in tasks of one process, changes/s",
+            ours=changes / statistics.median(sides["own"].seconds),
+            peer=changes / statistics.median(today.seconds),
+            limit=None,
+            target=1.0,
+        ),
         rate(
             f"{metric}, changes/s",
             ours=changes / statistics.median(ours.seconds),
@@ -131,8 +141,9 @@ def _measured(
     for name in _ORDER:
         side, root = sides[name], place / "tables"
         shutil.rmtree(root, ignore_errors=True)
+        runners: dict[str, TaskRunner] = {"own": OwnTasks(), "spark": SparkTasks(session)}
         with watched(side, tasks=name == "spark"):
-            filled(made, root, session if name == "spark" else None, plan)
+            filled(made, root, runners.get(name), plan)
         found = [rows_of(root / each) for each in names]
         rows = found[0] if plan.history is None else found[0].filter(found[0]["is_current"])
         rows = rows.select(expected.column_names)
@@ -146,10 +157,10 @@ def _measured(
 
 
 def filled(
-    made: ChangeArchive, root: Path, session: SparkSession | None, plan: ViewPlan = PLAN
+    made: ChangeArchive, root: Path, tasks: TaskRunner | None, plan: ViewPlan = PLAN
 ) -> None:
-    """Fills tables below a folder; by tasks of a session, if there is one."""
-    bulk = None if session is None else SparkEngine(session, root, rows_min=0)
+    """Fills tables below a folder; in tasks, if there is something that runs them."""
+    bulk = None if tasks is None else TaskEngine(tasks, root, plan.name)
     sink = TableSink if plan.history is None else HistorySink
     replay(made.folder, [ReplayTarget((plan,), lambda: sink(root), bulk=bulk)])
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from projections.archive.rebuilding.tasks import TaskRunner
+
 FEW_ROWS = {"spark.sql.shuffle.partitions": "1", **UNCOMPILED}
 """For sessions within the tests' process. A command that joins one gives it settings of its own."""
 
@@ -49,3 +51,12 @@ def spark(process_session: SparkSession) -> SparkSession:
     for name, value in FEW_ROWS.items():
         process_session.conf.set(name, value)
     return process_session
+
+
+@pytest.fixture(params=["own", "spark"])
+def tasks(request: pytest.FixtureRequest) -> TaskRunner:
+    """What runs the tasks of a rebuild: this process, or Spark."""
+    from projections.archive.rebuilding.own_tasks import OwnTasks
+    from projections.job.spark_tasks import SparkTasks
+
+    return OwnTasks() if request.param == "own" else SparkTasks(request.getfixturevalue("spark"))

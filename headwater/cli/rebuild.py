@@ -197,7 +197,7 @@ def show_plan(planned: RebuildPlan, *, as_json: bool) -> None:
     ]
     if planned.filled_by is not None:
         by, why = _filler(planned.filled_by).values()
-        who = "the job's Spark" if by == "job" else "this command, record by record"
+        who = "the job's Spark" if by == "job" else "this command"
         lines.insert(3, ("filled by", f"{who}: {why}"))
     for store, room in planned.stores.items():
         free = "" if room.free_bytes is None else f" of {_mib(room.free_bytes)} free"

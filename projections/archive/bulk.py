@@ -1,4 +1,4 @@
-"""Bulk: the part of a replay that an engine with many parallel tasks does.
+"""Bulk: the part of a replay that an engine does with tasks.
 
 The engine does the two expensive steps of a mirror's replay: it finds the newest record of each
 key, and it decodes and writes these. Other views it fills from all records of their topics; see
@@ -111,13 +111,7 @@ class Filled:
 
 
 class BulkEngine(Protocol):
-    """Folds topics and fills tables with many tasks.
-
-    Attributes:
-        rows_min: Size of an archive, in rows, below which a replay is faster without it.
-    """
-
-    rows_min: int
+    """Folds topics and fills tables with tasks."""
 
     def ready(self, plan: ViewPlan) -> bool:
         """Returns whether the tables of a view exist and are still empty."""

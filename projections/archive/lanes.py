@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from projections.archive.bulk import BulkEngine
-    from projections.archive.scan import ArchiveScan
     from projections.archive.survey import FoldKey
     from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
     from projections.changes.sink import Sink
@@ -99,7 +98,6 @@ def engine_of(lane: ReplayLane) -> BulkEngine | None:
 
 def goes_in_bulk(
     lanes: Sequence[ReplayLane],
-    scan: ArchiveScan,
     options: ReplayOptions,
     state: ReplayState | None,
     had: Had | None,
@@ -111,7 +109,6 @@ def goes_in_bulk(
 
     Args:
         lanes: The lanes.
-        scan: The archive.
         options: How the replay runs.
         state: Where it resumes; None if it begins.
         had: The records that the views already have; None for a complete replay.
@@ -121,9 +118,7 @@ def goes_in_bulk(
         return False
     if state is not None:
         return state.bulk
-    return all(
-        scan.rows >= engine.rows_min and engine.ready(lane.plans[0]) for lane, engine in engines
-    )
+    return all(engine.ready(lane.plans[0]) for lane, engine in engines)
 
 
 def bulk_refusal(plan: ViewPlan) -> str | None:

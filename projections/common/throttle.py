@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from projections.errors import ProjectionError
@@ -66,3 +67,23 @@ class Throttle:
         began = time.monotonic()
         self._stop.wait(seconds)
         self._since += time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a task works, as it is passed to the process where the task runs.
+
+    Attributes:
+        share: Greatest share of its time that the task takes.
+        stop: Ends a task of this process; None for one of another process.
+    """
+
+    share: float = 1.0
+    stop: threading.Event | None = None
+
+    def throttle(self) -> Throttle:
+        """Returns the throttle of a task that begins now."""
+        return Throttle(self.share, self.stop)
+
+
+FULL_PACE: Final = Pace()

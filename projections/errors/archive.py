@@ -31,7 +31,7 @@ class ReplayStoppedError(ReplayError):
 
 
 class BulkLostError(ReplayError):
-    """The job's Spark cannot do its part of a rebuild: the command goes on without it."""
+    """Tasks cannot do their part of a rebuild: the command goes on without them."""
 
     code = "HW-P153"
     retriable = True

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from projections.common.fault import FaultError
+from projections.common.shared_folder import not_shared
+from projections.common.task_files import disk_full
 from projections.errors import BacklogSpaceError
 from projections.job.backlog_writer import DELIVERED_RECORDS
 from projections.job.plain_topic import topic_readers
 from projections.job.record_runs import by_piece, records_of
-from projections.job.spark.shared_folder import not_shared
-from projections.job.spark.task_files import disk_full
 from projections.job.stored_runs import STORED, GatheredRun, RunFile
 from projections.job.task_edge import collecting_rarely, crossing
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.changes.task_outcome import BlockedKeys
+    from projections.common.task_files import TaskFiles
     from projections.job.plain_topic import PlainRun
     from projections.job.record_runs import BacklogPiece
-    from projections.job.spark.task_files import TaskFiles
     from projections.job.stored_runs import StoredRun
     from projections.planning.view_plan import ViewPlan
 

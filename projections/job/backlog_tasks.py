@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as fn
 
 from projections.common.fault import FaultError
+from projections.common.task_files import TaskFiles, disk_full
 from projections.job.backlog_reader import BacklogReader, space_error
 from projections.job.batch_writer import LARGE_RECORDS
 from projections.job.plain_topic import topic_readers
 from projections.job.record_runs import PIECE
-from projections.job.spark.task_files import TaskFiles, disk_full
 from projections.job.spark.task_runs import tasks_at_once
 from projections.job.stored_runs import STORED_DDL, StoredRun, StoredRuns
 

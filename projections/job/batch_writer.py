@@ -16,12 +16,12 @@ import pyarrow as pa
 from cdc.position import version_of
 from projections.changes.applier import TaskApplier
 from projections.changes.quarantine import table as quarantine_table
+from projections.common.shared_folder import SharedFolder
 from projections.common.side_by_side import side_by_side
 from projections.definition.views import Store
 from projections.errors import QuarantineFullError, ViewHaltedError, ViewOverfullError
 from projections.job.backlog_writer import BacklogWriter
 from projections.job.record_runs import OffsetOrder, by_topic
-from projections.job.spark.shared_folder import SharedFolder
 from projections.job.task_edge import collecting_rarely, crossing
 from projections.planning.job_spec import writing
 from projections.publishing.batch_fence import BatchFence

@@ -40,12 +40,12 @@ from foundation.atomic_file import sync_folder
 from projections.common.fault import Fault
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
+from projections.common.task_files import TaskFiles
 from projections.definition.views import Store
 from projections.errors import LoadFailedError, ReplayStoppedError, UnholdableValueError
 from projections.job.load_state import LoadState, files_of, made_from
 from projections.job.load_tasks import LOADED_DDL, LoadRows
 from projections.job.loaded_table import CopiedPieces, CopiedRows, make_table
-from projections.job.spark.task_files import TaskFiles
 from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
 from projections.stores.delta.arrow import deletes_schema
 from projections.stores.delta.source_copy import oldest_running, pieces_of, shows_changes

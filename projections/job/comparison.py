@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from projections.archive.rebuilding.engine import named_errors
+from projections.common.task_files import TaskFiles
 from projections.errors import SinkUnavailableError
 from projections.job.comparison_tasks import (
-    DIFFERING_DDL,
-    HASHED_DDL,
     HashedParts,
     HashSource,
     HashTable,
@@ -26,9 +27,7 @@ from projections.job.comparison_tasks import (
     PartedFiles,
     pieces_of,
 )
-from projections.job.rebuilding.engine import POOL, named_errors
-from projections.job.spark.task_files import TaskFiles
-from projections.job.spark.task_runs import TaskRuns, tasks_at_once
+from projections.job.spark_tasks import SparkTasks
 from projections.stores.delta.row_hashes import new_seed
 from projections.verification import source_rows
 from projections.verification.source_rows import SourceRows
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from projections.archive.rebuilding.tasks import RebuildTask
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
 
@@ -108,7 +108,7 @@ class TableComparison:
             require_equal_hashes(source, table)
             names = flat(source, "files"), flat(table, "files")
             match = MatchParts((sides[0], sides[1]), names, matched, -(-KEYS_MAX // parts))
-            found = self._runs.run(match.run, DIFFERING_DDL, parts, on_progress)
+            found = self._runs.run(match, parts, on_progress)
         keys = flat(found, "keys")
         if len(keys) < sum(flat(found, "differing")):
             raise SinkUnavailableError(f"view {plan.name}: too many keys of its table differ")
@@ -123,13 +123,13 @@ class TableComparison:
             ranges = SourceRows(connection, into.plan).ranges(rows_expected)
         work = HashSource(into, ranges, dsn, salt)
         most = self._config.load_connections
-        return self._runs.run(work.run, HASHED_DDL, len(ranges), on_progress, most)
+        return self._runs.run(work, len(ranges), on_progress, most)
 
     def _table(self, into: HashedParts, on_progress: Callable[[], None]) -> pa.Table:
         path = self._config.addresses.tables / into.plan.name
         pieces = pieces_of(DeltaTable(str(path)), path, PIECE_ROWS)
         work = HashTable(into, pieces)
-        return self._runs.run(work.run, HASHED_DDL, len(pieces), on_progress)
+        return self._runs.run(work, len(pieces), on_progress)
 
 
 class ComparisonRuns:
@@ -145,12 +145,11 @@ class ComparisonRuns:
 
     def __init__(self, session: SparkSession, config: JobConfig) -> None:
         self.folder = comparing_folder(config)
-        self._runs = TaskRuns(session, "comparison", POOL)
+        self._tasks = SparkTasks(session, "comparison")
 
     def run(
         self,
-        run: Any,
-        result_ddl: str,
+        task: RebuildTask,
         pieces: int,
         on_progress: Callable[[], None],
         tasks_max: int = _PARTS_MAX,
@@ -158,18 +157,13 @@ class ComparisonRuns:
         """Runs tasks on pieces of work, by number, and returns the result of each.
 
         Args:
-            run: What a task does with numbers.
-            result_ddl: Columns of the results.
+            task: The task.
             pieces: Number of pieces.
             on_progress: Called several times a second; an exception ends the tasks.
             tasks_max: Most tasks at a time.
         """
-        tasks = min(tasks_max, tasks_at_once(self._runs.session))
-
-        def work() -> pa.Table:
-            return self._runs.numbers(pieces, tasks).mapInArrow(run, result_ddl).toArrow()
-
-        return self._runs.watched(work, on_progress)
+        results = partial(self._tasks.results, task, pieces, tasks_max=tasks_max)
+        return self._tasks.watched(results, on_progress)
 
     @contextmanager
     def files(self, count: int) -> Iterator[list[TaskFiles]]:

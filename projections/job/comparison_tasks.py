@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
 import pyarrow as pa
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cdc.snapshot.progress import KeyRange
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
     from projections.verification.key_filter import Numbers
 
@@ -51,12 +51,10 @@ HASHED: Final = pa.schema(
         ("text_hash", pa.int64()),
     ]
 )
-HASHED_DDL: Final = "files array<string>, rows bigint, withheld bigint, text_hash bigint"
 """What a task returns of a piece: its files, the rows in them, the rows that the view excludes, and
 how its process hashes a text, which has to be the same everywhere."""
 
 DIFFERING: Final = pa.schema([("keys", pa.list_(pa.string())), ("differing", pa.int64())])
-DIFFERING_DDL: Final = "keys array<string>, differing bigint"
 """What a task returns of a part: the texts of the keys that differ, unless there are too many, and
 their number."""
 
@@ -212,6 +210,7 @@ class HashSource:
     ranges: tuple[KeyRange, ...]
     dsn: str = field(repr=False)
     salt: str | None = field(default=None, repr=False)
+    result_schema: ClassVar = HASHED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Hashes the ranges that it is given by number, over one connection."""
@@ -245,6 +244,7 @@ class HashTable:
 
     into: HashedParts
     pieces: tuple[TablePiece, ...]
+    result_schema: ClassVar = HASHED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Hashes the files that it is given by the numbers of their pieces."""
@@ -272,6 +272,7 @@ class MatchParts:
     names: tuple[Sequence[str], Sequence[str]]
     files: TaskFiles
     keys_max: int
+    result_schema: ClassVar = DIFFERING
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Compares the parts that it is given by number."""

@@ -22,15 +22,15 @@ from foundation.atomic_file import sync_files
 from projections.common.fault import kind_and_place
 from projections.common.pooled_memory import pooled_memory
 from projections.common.task_fence import TaskFence
+from projections.common.task_files import disk_full
 from projections.errors import LoadFailedError
-from projections.job.spark.task_files import disk_full
 from projections.stores.delta.arrow import table_schema
 from projections.stores.delta.table_format import COMPACTED_BYTES, limits, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
     from projections.stores.delta.source_copy import Piece, SourceCopy
 
 LOADED: Final = pa.schema([("folder", pa.string()), ("rows", pa.int64())])

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from cdc.errors import EnvelopeError
 from cdc.position import VERSION_LSN_BITS
 from cdc.values import UNCHANGED_MARKS
+from projections.archive.rebuilding.columnar_rows import ColumnarDecoder
+from projections.archive.rebuilding.row_times import newest_of
 from projections.changes.record import stated_epoch
-from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.row_times import newest_of
 from projections.planning.key_forms import one_form
 from projections.stores.delta.arrow import deletes_schema, table_schema
 

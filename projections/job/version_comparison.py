@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from projections.archive.rebuilding.engine import named_errors
 from projections.common.delta_log import plain
 from projections.common.pooled_memory import pooled_memory
 from projections.errors import SinkUnavailableError
 from projections.job import comparison
 from projections.job.comparison import ComparisonRuns, flat, parts_of, require_equal_hashes
 from projections.job.comparison_tasks import FILE_ROWS, TEXT, PartedFiles, TablePiece, pieces_of
-from projections.job.rebuilding.engine import named_errors
 from projections.stores.delta.row_hashes import RowHashes, new_seed
 from projections.stores.delta.suspect_keys import LINES, uneven_keys
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
     from projections.planning.job_config import JobConfig
     from projections.stores.delta.row_hashes import Hashes
     from projections.versions.bulk_requests import BulkVersions
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 _HASHED: Final = pa.schema(
     [("files", pa.list_(pa.string())), ("excluded", pa.string()), ("text_hash", pa.int64())]
 )
-_HASHED_DDL: Final = "files array<string>, excluded string, text_hash bigint"
 _MATCHED: Final = pa.schema([("differing", pa.int64())])
-_MATCHED_DDL: Final = "differing bigint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +90,11 @@ class VersionComparison:
                 task = HashVersion(
                     pair, side, self._pieces(work, side), work.keys, work.columns, files, seed
                 )
-                hashed.append(self._runs.run(task.run, _HASHED_DDL, len(task.pieces), on_progress))
+                hashed.append(self._runs.run(task, len(task.pieces), on_progress))
                 names.append(flat(hashed[-1], "files"))
             require_equal_hashes(*hashed)
             match = MatchVersions(sides, (names[0], names[1]), matched)
-            found = self._runs.run(match.run, _MATCHED_DDL, parts, on_progress)
+            found = self._runs.run(match, parts, on_progress)
         excluded: Counter[str] = Counter()
         for text in (each for results in hashed for each in flat(results, "excluded")):
             excluded.update(_EXCLUDED.decode(text))
@@ -132,6 +130,7 @@ class HashVersion:
     columns: tuple[str, ...]
     files: PartedFiles
     seed: int
+    result_schema: ClassVar = _HASHED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Hashes the files that it is given by the numbers of their pieces."""
@@ -177,6 +176,7 @@ class MatchVersions:
     sides: tuple[PartedFiles, PartedFiles]
     names: tuple[Sequence[str], Sequence[str]]
     files: TaskFiles
+    result_schema: ClassVar = _MATCHED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Compares the parts that it is given by number."""

@@ -4,7 +4,7 @@ A command that fills a version asks for one piece of work at a time: to find the
 each key, to write a part of these, or to fill a view from all its records. One that verifies a view
 asks for a comparison of its table with the source. The job does it and answers with files. If
 either process is killed, the piece is repeated with the same result; see
-`projections.job.rebuilding`.
+`projections.archive.rebuilding`.
 
 A request counts while its file exists and the command that made it holds the lock of the version.
 The job checks that before it writes anything, with the table locked. Once a command has cancelled

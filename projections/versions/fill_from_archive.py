@@ -16,6 +16,8 @@ from cdc.broker.topics import extent
 from cdc.snapshot import reads
 from projections.archive import coverage
 from projections.archive.progress_note import ProgressWriter, state_of
+from projections.archive.rebuilding.engine import TaskEngine
+from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.replay import replay
 from projections.archive.scan import newest_version
 from projections.archive.task import Had, ReplayOptions, ReplayTarget
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from projections.archive.bulk import BulkEngine
     from projections.planning.job_config import JobConfig
     from projections.planning.job_spec import JobSpec
     from projections.planning.view_plan import ViewPlan
@@ -87,7 +90,9 @@ def fill(  # noqa: PLR0913  # a fill and its options
         SinkError: A store refuses everything or cannot be reached.
         WriterLockedError: Another command fills this version.
     """
-    filled = _ArchiveRebuild(connection, spec, version, plan, filling)
+    filled = _ArchiveRebuild(
+        connection, spec, version, plan, filling, _own_engine(spec, plan, filling)
+    )
     with job_engine.fenced(spec.config, plan, filling.stopped):
         if way_of(spec.config, plan, changes).by_job:
             filled.engine = JobEngine(spec.config, plan, filling)
@@ -103,7 +108,7 @@ class _ArchiveRebuild:
     version: ViewVersion
     plan: ViewPlan
     filling: FillOptions
-    engine: JobEngine | None = None
+    engine: BulkEngine | None
 
     def run(self) -> FillProgress:
         done, rounds = self.version.replayed or FillProgress({}), CatchUpRounds()
@@ -206,12 +211,14 @@ class _ArchiveRebuild:
         )
 
     def _go_on_alone(self, error: BulkLostError) -> None:
-        """Stops the job's work, so that the next replay goes record by record."""
-        self.engine = None
+        """Runs the job's tasks in this process; if those fail, too, goes on record by record."""
+        by_job = isinstance(self.engine, JobEngine)
         version, why = self.version, ": ".join(filter(None, (error.message, error.detail)))
+        how = "by this command" if by_job else "record by record"
         self.filling.waits(
-            f"version {version.number} of view {version.view} is filled record by record: {why}"
+            f"version {version.number} of view {version.view} is filled {how}: {why}"
         )
+        self.engine = _own_engine(self.spec, self.plan, self.filling) if by_job else None
         job_engine.fence(self.spec.config, self.plan, self.filling.stopped)
 
     def _to_sweep(self) -> bool:
@@ -262,6 +269,14 @@ class CatchUpRounds:
             left > FEW and not soon and self._left is not None and left > _SHORTER * self._left
         )
         return left > FEW and not soon and not self.outrun
+
+
+def _own_engine(spec: JobSpec, plan: ViewPlan, filling: FillOptions) -> TaskEngine:
+    """Returns the engine that does in this process what the job's does in Spark's tasks."""
+    addresses = spec.config.addresses
+    return TaskEngine(
+        OwnTasks(), addresses.tables, plan.name, share=filling.share, addresses=addresses
+    )
 
 
 def records_left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:

@@ -27,7 +27,7 @@ class FillWay(NamedTuple):
     """Whether the job or the command replays the archive into a version, and why.
 
     Attributes:
-        by_job: Whether the job's Spark does it; else the command, record by record.
+        by_job: Whether tasks of the job's Spark do it; else tasks of the command's process.
         why: The reason, in words.
     """
 

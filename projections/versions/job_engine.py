@@ -3,7 +3,7 @@
 The command controls the replay: which records the archive has, where to continue, and which records
 are left to single writes. The job finds the newest records of a mirror's keys and writes them, and
 it fills other views from all their records. If the job cannot, or is gone for a minute, the command
-continues alone, record by record; rows that exist already are guarded by their versions.
+runs the same tasks in its own process; commits that exist already are not repeated.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ class JobEngine:
         plan: The version.
         filling: How it is filled, and the event that pauses it.
     """
-
-    rows_min = 0
 
     def __init__(self, config: JobConfig, plan: ViewPlan, filling: FillOptions) -> None:
         self._config = config

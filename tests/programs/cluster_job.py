@@ -10,10 +10,10 @@ import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
+from projections.common.shared_folder import SharedFolder
 from projections.errors import ClusterError
 from projections.job.spark import cluster
 from projections.job.spark.session import SparkSession, start_session
-from projections.job.spark.shared_folder import SharedFolder
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import daemon
 
+from projections.archive.rebuilding.fold_tasks import FoldBlocks, FoldKeys
+from projections.archive.rebuilding.plain_rows import PlainRowDecoder
+from projections.archive.rebuilding.store_tasks import TaskDelivery
+from projections.common.task_files import TaskFiles
 from projections.job.comparison_tasks import HashedParts
-from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
-from projections.job.rebuilding.plain_rows import PlainRowDecoder
-from projections.job.rebuilding.store_tasks import TaskDelivery
 from projections.job.spark import worker_daemon
-from projections.job.spark.task_files import TaskFiles
 from projections.job.stored_runs import RunFile
 from tests.support.task_halts import TaskHalts
 

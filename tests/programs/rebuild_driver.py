@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from cdc.snapshot import ranges
+from projections.archive.rebuilding import engine
+from projections.archive.rebuilding.engine import TaskEngine
 from projections.job import backlog_tasks, comparison, streaming_query
-from projections.job.rebuilding import engine
-from projections.job.rebuilding.engine import SparkEngine
 from projections.job.spark import cluster
 from projections.job.spark.session import SparkSession, start_session
 from projections.job.spark.task_runs import slots_of
@@ -59,16 +59,16 @@ def await_slots(session: SparkSession, slots: int) -> None:
 
 
 def halting_commits(halts: TaskHalts) -> None:
-    commit = SparkEngine._commit
+    commit = TaskEngine._commit
 
-    def committed(own: SparkEngine, name: str, *what: Any) -> None:
+    def committed(own: TaskEngine, name: str, *what: Any) -> None:
         deletes = name.endswith(".deleted")
         halts.reach(COMMITS[0] if deletes else COMMITS[1])
         commit(own, name, *what)
         if not deletes:
             halts.reach(COMMITS[2])
 
-    SparkEngine._commit = committed  # type: ignore[method-assign]
+    TaskEngine._commit = committed  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import orjson
 from deltalake import DeltaTable
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import decode
 from projections.archive import replay
+from projections.archive.rebuilding import engine, keyed_fill
+from projections.archive.rebuilding.engine import TaskEngine
+from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
 from projections.changes.task_outcome import BlockedKeys
-from projections.job.rebuilding import engine, keyed_fill
-from projections.job.rebuilding.engine import SparkEngine
+from projections.common.throttle import Pace
 from projections.stores.delta.arrow import keys_table
 from projections.stores.delta.history.arrow import microseconds
 from projections.stores.delta.history.sink import HistorySink
@@ -31,9 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     import pytest
-    from pyspark.sql import SparkSession
 
+    from projections.archive.rebuilding.tasks import RebuildTask, TaskRunner
     from projections.changes.record import Record
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import UnappliedRecord
@@ -115,6 +119,24 @@ def blocked(data: st.DataObject, keys: Collection[str]) -> BlockedKeys:
     return BlockedKeys(frozenset() if given_up else frozenset(keys), given_up)
 
 
+class SentTasks(OwnTasks):
+    """Runs tasks as they arrive in another process."""
+
+    def pace(self, share: float) -> Pace:
+        return Pace(share)
+
+    def results(self, task: RebuildTask, pieces: int, share: float) -> pa.Table:
+        return super().results(cloudpickle.loads(cloudpickle.dumps(task)), pieces, share)
+
+
+OWN = OwnTasks()
+
+
+def drawn_tasks(data: st.DataObject) -> TaskRunner:
+    """Draws what runs the tasks."""
+    return data.draw(st.sampled_from([OWN, SentTasks()]))
+
+
 class ReplayedTables(ABC):
     """Where a replay writes a view, and what it leaves there.
 
@@ -124,7 +146,7 @@ class ReplayedTables(ABC):
     Args:
         root: Folder of the tables.
         plan: The view.
-        session: What fills them; None to write record by record.
+        tasks: What runs the tasks that fill them; None to write record by record.
         held: What waits before.
     """
 
@@ -134,12 +156,12 @@ class ReplayedTables(ABC):
         self,
         root: Path,
         plan: ViewPlan,
-        session: SparkSession | None = None,
+        tasks: TaskRunner | None = None,
         held: BlockedKeys | None = None,
     ) -> None:
         self._root = root
         self.plan = plan
-        self.engine = None if session is None else SparkEngine(session, root, rows_min=0)
+        self.engine = None if tasks is None else TaskEngine(tasks, root, plan.name)
         self._held = held or BlockedKeys()
         self.waits: set[str] = set()
         self.unapplied: set[tuple[str, Any]] = set()
@@ -302,14 +324,14 @@ class Kill:
     def __init__(self, patch: pytest.MonkeyPatch, noted: list[ReplayState]) -> None:
         self._left = 0
         self._noted = noted
-        commit = SparkEngine._commit
+        commit = TaskEngine._commit
 
-        def committed(own: SparkEngine, *what: Any) -> None:
+        def committed(own: TaskEngine, *what: Any) -> None:
             self._step()
             commit(own, *what)
             self._step()
 
-        patch.setattr(SparkEngine, "_commit", committed)
+        patch.setattr(TaskEngine, "_commit", committed)
 
     def after(self, steps: int) -> None:
         self._left = steps

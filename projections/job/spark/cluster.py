@@ -19,13 +19,13 @@ from pyspark import SparkContext
 
 from foundation.waiting import looks, wait_until
 from projections.common.fault import Fault, FaultError
+from projections.common.shared_folder import SharedFolder
 from projections.errors import (
     ClusterError,
     FolderNotSharedError,
     MasterUnreachableError,
     NoExecutorsError,
 )
-from projections.job.spark.shared_folder import SharedFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

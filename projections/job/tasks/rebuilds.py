@@ -18,12 +18,14 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from projections.archive.bulk import BulkFold
+from projections.archive.rebuilding.engine import TaskEngine
 from projections.common.background_task import PAUSE_S, BackgroundTask
 from projections.common.fault import kind_and_place
 from projections.errors import ProjectionError, ReplayStoppedError, WriterLockedError
+from projections.job.abandoned_files import remove_abandoned
 from projections.job.comparison import TableComparison, comparing_folder
-from projections.job.rebuilding.engine import SparkEngine, remove_abandoned
 from projections.job.spark.task_runs import slots_of, tasks_at_once
+from projections.job.spark_tasks import SparkTasks
 from projections.job.version_comparison import VersionComparison
 from projections.versions.bulk_requests import (
     ATTEMPTS_MAX,
@@ -140,7 +142,9 @@ class _Work:
         server: RebuildServer,
     ) -> None:
         addresses = config.addresses
-        self._engine = SparkEngine(session, addresses.tables, addresses=addresses)
+        self._engine = TaskEngine(
+            SparkTasks(session), addresses.tables, physical_name, addresses=addresses
+        )
         self._comparison = TableComparison(session, config)
         self._versions = VersionComparison(session, config)
         self._requests = requests

@@ -43,7 +43,7 @@ DRAFTS = {
     "projections/common/table_pins.py": "the draft is locked before it has its name",
     "projections/job/bulk_load.py": "a folder, which is a table",
     "projections/job/loaded_table.py": "a complete file, which becomes one of another table",
-    "projections/job/spark/task_files.py": "pyarrow writes the file, by its name",
+    "projections/common/task_files.py": "pyarrow writes the file, by its name",
     "projections/job/spark/class_archive.py": "a JVM has written the file",
     "projections/publishing/stable_table.py": "a commit is refused where its name is taken",
 }

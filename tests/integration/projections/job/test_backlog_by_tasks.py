@@ -11,10 +11,10 @@ import pytest
 from cdc.broker.topics import topics
 from cdc.broker.topics.topics import TopicSpec
 from cdc.values import UNCHANGED_PLACEHOLDER
+from projections.common.task_files import TaskFiles
 from projections.job import backlog_tasks, streaming_query
 from projections.job.backlog_reader import BacklogReader
 from projections.job.backlog_tasks import BacklogTasks
-from projections.job.spark.task_files import TaskFiles
 from projections.job.stored_runs import StoredRuns
 from tests.fix_log import TOPIC, envelope, orders
 from tests.support.table_batches import OF_TABLE, config_of_tables

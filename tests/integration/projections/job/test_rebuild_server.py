@@ -16,13 +16,13 @@ from deltalake import DeltaTable
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
 from projections.archive import replay
+from projections.archive.rebuilding import engine
+from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.common.file_lock import WriterLock
 from projections.definition.event_rows import EventForm
 from projections.definition.views import ChangeTime, Store
 from projections.errors import BulkLostError, ReplayStoppedError
-from projections.job.rebuilding import engine
-from projections.job.rebuilding.engine import SparkEngine
 from projections.planning.job_config import JobConfig
 from projections.planning.view_plan import EventsPlan, HistoryPlan
 from projections.stores.delta.history.sink import HistorySink
@@ -232,14 +232,14 @@ def test_a_job_that_ends_amid_it_is_followed_by_another(
     spark: SparkSession, config: JobConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_commit, go_on = threading.Event(), threading.Event()
-    commit = SparkEngine._commit
+    commit = TaskEngine._commit
 
-    def committed(own: SparkEngine, *what: Any) -> None:
+    def committed(own: TaskEngine, *what: Any) -> None:
         at_commit.set()
         assert go_on.wait(60)
         commit(own, *what)
 
-    monkeypatch.setattr(SparkEngine, "_commit", committed)
+    monkeypatch.setattr(TaskEngine, "_commit", committed)
     failed: list[BaseException] = []
 
     def fill() -> None:
@@ -267,10 +267,10 @@ def test_withdrawn_work_is_not_written(
 ) -> None:
     """The command is killed while its records are decoded; another one goes on."""
     requests, noted = BulkRequests(config), list[ReplayState]()
-    decode = SparkEngine._results
+    decode = TaskEngine._results
     killed = threading.Event()
 
-    def decoded(own: SparkEngine, *what: Any) -> Any:
+    def decoded(own: TaskEngine, *what: Any) -> Any:
         made = decode(own, *what)
         killed.set()
         wait_until(lambda: not requests.asked(VIEW.name), timeout_s=60)
@@ -286,7 +286,7 @@ def test_withdrawn_work_is_not_written(
 
     with server(spark, config):
         with monkeypatch.context() as patch:
-            patch.setattr(SparkEngine, "_results", decoded)
+            patch.setattr(TaskEngine, "_results", decoded)
             patch.setattr(JobEngine, "_answer", asked)
             # a kill withdraws nothing: the lock goes, and the request stays
             patch.setattr(BulkRequests, "withdraw", lambda *_: None)

@@ -33,7 +33,7 @@ import json, os, pickle, signal, sys
 from urllib.request import urlopen
 from headwater import runtime
 from projections.errors import ClusterError, FolderNotSharedError
-from projections.job.spark.shared_folder import SharedFolder
+from projections.common.shared_folder import SharedFolder
 from projections.job.spark import cluster
 from projections.job.spark.session import start_session
 from tests.waiting import wait_until

@@ -28,12 +28,12 @@ from cdc.snapshot.read_point import ReadPoint
 from cdc.table import TableName
 from projections.changes.row_change import RowChange
 from projections.common.task_fence import TaskFence
+from projections.common.task_files import TaskFiles
 from projections.definition.views import ChangeTime, Store
 from projections.errors import LoadFailedError, ReplayStoppedError, UnholdableValueError
 from projections.job import bulk_load, initial_load
 from projections.job.bulk_load import Load
 from projections.job.load_tasks import LoadRows
-from projections.job.spark.task_files import TaskFiles
 from projections.planning.job_config import JobConfig
 from projections.planning.job_spec import JobSpec
 from projections.planning.view_plan import ViewPlan

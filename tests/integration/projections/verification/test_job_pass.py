@@ -15,7 +15,7 @@ from projections.common.throttle import Throttle
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
 from projections.errors import ReplayStoppedError
-from projections.job import comparison
+from projections.job import comparison, spark_tasks
 from projections.job.comparison import TableComparison, comparing_folder
 from projections.job.spark.task_runs import TaskRuns
 from projections.stores.delta import small_table
@@ -136,7 +136,7 @@ def test_ranges_pieces_and_parts_are_shared_by_tasks(
         return numbers(self, pieces, tasks)
 
     monkeypatch.setattr(TaskRuns, "numbers", noted)
-    monkeypatch.setattr(comparison, "tasks_at_once", lambda _: 3)
+    monkeypatch.setattr(spark_tasks, "tasks_at_once", lambda *_: 3)
     monkeypatch.setattr(small_table, "ROWS_MAX", 0)  # each write adds a file
     with psycopg.connect(database, autocommit=True) as connection:
         spec = wide(connection, database, tmp_path, "part, id", draw)

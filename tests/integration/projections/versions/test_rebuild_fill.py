@@ -18,6 +18,7 @@ from cdc.broker.topics.topics import TopicSpec
 from cdc.postgres import own_schema
 from cdc.schema_change import history
 from cdc.table import TableName
+from projections.archive.rebuilding.store_tasks import FillStore
 from projections.changes.record import Record
 from projections.definition.expectations.expectation import deletes
 from projections.definition.views import MirrorView, SchemaPolicy, Store
@@ -236,6 +237,26 @@ def test_a_version_of_which_an_earlier_release_noted_no_archive_is_filled_anew(
     assert set(range(40)) == place.rows(version).keys()
 
 
+def test_what_no_task_can_do_is_done_record_by_record(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a customer's name")
+
+    monkeypatch.setattr(FillStore, "_piece", broken)
+    place.write(*orders(0, 20), *orders(10, 20, "cancelled"))
+    version = place.begin()
+
+    done = place.fill(version)
+
+    (told,) = place.told
+    assert "version 2 of view orders is filled record by record" in told
+    assert "ValueError at" in told
+    assert "customer" not in told
+    assert (30, {(place.topic, 0): 30}) == (done.records, done.ends)
+    assert set(range(10)) == place.rows(version).keys()
+
+
 def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) -> None:
     """The job gives the first piece back: the plan has said otherwise, so the command says why."""
     place.write(*orders(0, 50), *orders(10, 20, "paid"))
@@ -266,7 +287,7 @@ def test_what_the_jobs_spark_cannot_do_the_command_does_by_itself(place: Place) 
             job.join(30)
 
     why = "the job's Spark cannot do it: its disk is full"
-    assert [f"version 2 of view orders is filled record by record: {why}"] == place.told
+    assert [f"version 2 of view orders is filled by this command: {why}"] == place.told
     assert (60, {(place.topic, 0): 60}) == (done.records, done.ends)
     table = DeltaTable(str(spec.config.addresses.tables / version.physical_name)).to_pyarrow_table()
     rows = {row["id"]: row["status"] for row in table.to_pylist()}

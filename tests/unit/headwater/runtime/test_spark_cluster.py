@@ -22,6 +22,7 @@ from headwater.runtime.home import Home
 from headwater.runtime.plan import Plan
 from headwater.runtime.preflight import choose_ports
 from headwater.runtime.resolve import resolve_endpoints
+from projections.common.shared_folder import SharedFolder
 from projections.errors import (
     BatchSupersededError,
     FolderNotSharedError,
@@ -30,7 +31,6 @@ from projections.errors import (
 )
 from projections.job.spark import cluster
 from projections.job.spark.session import settings as spark_settings
-from projections.job.spark.shared_folder import SharedFolder
 from projections.publishing.batch_fence import BatchFence
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from projections.changes.applier import TaskApplier
 from projections.changes.quarantine.table import BEHIND, UNRESOLVED
 from projections.changes.task_outcome import BlockedKeys
 from projections.common.fault import Fault, FaultError
+from projections.common.task_files import TaskFiles
 from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.expectations.expectation import expect
 from projections.definition.views import ChangeTime
@@ -29,7 +30,6 @@ from projections.job.backlog_reader import BacklogReader
 from projections.job.backlog_writer import BacklogWriter
 from projections.job.plain_topic import PendingRows, PlainRun, PlainTopic
 from projections.job.record_runs import PIECE, RECORD_COLUMNS
-from projections.job.spark.task_files import TaskFiles
 from projections.job.stored_runs import RunFile, StoredRun, StoredRuns
 from projections.planning.view_plan import HistoryPlan
 from projections.publishing.boundary import UnpublishedProgress, divide

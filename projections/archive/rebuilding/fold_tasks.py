@@ -19,18 +19,18 @@ import pyarrow.compute as pc
 
 from projections.archive.fold import Fold, KeyedRecords
 from projections.archive.fold_entries import CHANGE, ENTRY, LOOSE, TRUNCATE, UNREAD
+from projections.archive.progress import rest
+from projections.archive.rebuilding.block_tasks import BlockTask, Buckets
 from projections.archive.survey import ArchiveSurvey
 from projections.common.pooled_memory import pooled_memory
-from projections.job.rebuilding.block_tasks import BlockTask, Buckets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from projections.common.task_files import TaskFiles
     from projections.common.throttle import Throttle
-    from projections.job.spark.task_files import TaskFiles
 
 FOLDED: Final = pa.schema([("file", pa.string())])
-FOLDED_DDL: Final = "file string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class FoldBlocks(BlockTask):
         key = self.topic, self.left_to_read
         survey = ArchiveSurvey(self.scan, [key], self.taken, [self.topic])
         blocks = list(enumerate(self.scan.blocks))[first:end]
-        survey.look(blocks, lambda _: throttle.step())
+        survey.look(blocks, lambda _: rest(throttle))
         with self.files.writing(ENTRY) as (name, file):
             Buckets(file, self.buckets).write(entries(survey.own[key]))
         return {"file": name}
@@ -73,6 +73,7 @@ class FoldKeys:
     folded: TaskFiles
     names: tuple[str, ...]
     named: frozenset[str] | None = None
+    result_schema: ClassVar = FOLDED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Folds the buckets with these numbers; yields the name of each one's file."""

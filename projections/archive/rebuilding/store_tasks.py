@@ -11,34 +11,34 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
+from projections.archive.progress import rest
+from projections.archive.rebuilding.plain_rows import READ, TAKEN_AT_ONCE, PlainChanges
 from projections.changes.row_change import Applied
 from projections.common.pooled_memory import pooled_memory
 from projections.common.task_fence import TaskFence
-from projections.common.throttle import Throttle
-from projections.job.rebuilding.plain_rows import READ, TAKEN_AT_ONCE, PlainChanges
+from projections.common.throttle import FULL_PACE, Pace
 from projections.stores.factory import open_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from projections.archive.fold import Integers
+    from projections.archive.rebuilding.row_numbers import RowNumbers
     from projections.archive.scan import ArchiveScan
     from projections.changes.row_change import RowChange
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.row_numbers import RowNumbers
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
 DELIVERED: Final = pa.schema(
     [("upserted", pa.int64()), ("deleted", pa.int64()), ("left", pa.list_(pa.int64()))]
 )
-DELIVERED_DDL: Final = "upserted bigint, deleted bigint, left array<bigint>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class FillStore:
         files: Where tasks store the results of finished pieces; see `TaskFence`.
         held: Quarantined keys, by view.
         addresses: Address of the store.
-        share: Greatest share of its time that the task takes.
+        pace: How fast the task works.
     """
 
     scan: ArchiveScan
@@ -63,7 +63,8 @@ class FillStore:
     files: TaskFiles
     held: Mapping[str, BlockedKeys]
     addresses: StoreAddresses
-    share: float = 1.0
+    pace: Pace = FULL_PACE
+    result_schema: ClassVar = DELIVERED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the pieces with these numbers."""
@@ -72,7 +73,7 @@ class FillStore:
 
     def _piece(self, store: TaskDelivery, number: int) -> dict[str, Any]:
         rows = self.numbers.of(number)
-        throttle, unwritten, applied = Throttle(self.share), list[int](), Applied()
+        throttle, unwritten, applied = self.pace.throttle(), list[int](), Applied()
         reader = PlainChanges(self.plan, self.topic, self.held)
         first = 0
         for _, batch in self.scan.chosen(READ, rows):
@@ -80,7 +81,7 @@ class FillStore:
             first += batch.num_rows
             for each in store.taken(reader, batch, own, unwritten):
                 applied += each
-                throttle.step()
+                rest(throttle)
         return {"upserted": applied.upserted, "deleted": applied.deleted, "left": unwritten}
 
 

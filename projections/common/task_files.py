@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from cdc.errors import CdcError
 from projections.common.fault import FaultError, kind_and_place
+from projections.common.shared_folder import not_shared
 from projections.errors import ProjectionError, RebuildSpaceError, ReplayError
-from projections.job.spark.shared_folder import not_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

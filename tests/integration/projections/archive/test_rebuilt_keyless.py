@@ -1,4 +1,4 @@
-"""A view of a table without a key, filled by Spark's tasks, has the rows of one filled by record.
+"""A view of a table without a key, filled by tasks, has the rows of one filled by record.
 
 The replay without an engine is the oracle, over the same archive.
 """
@@ -26,11 +26,18 @@ from tests.fix_archive import archived
 from tests.fix_log import numbered
 from tests.fix_seeds import examples
 from tests.support.keyless_logs import CODES, PLAN, TOPIC, logs, record
-from tests.support.replays import Tables, alike, fill, replay_killed, use_small_parts
+from tests.support.replays import (
+    OWN,
+    Tables,
+    alike,
+    drawn_tasks,
+    fill,
+    replay_killed,
+    use_small_parts,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from projections.archive.rebuilding.tasks import TaskRunner
     from projections.changes.record import Record
     from projections.planning.view_plan import ViewPlan
 
@@ -74,9 +81,7 @@ def _text(key: str) -> str | None:
 
 @settings(max_examples=examples(50), deadline=None)
 @given(records=logs(), data=st.data())
-def test_the_same_archive_leaves_the_same_rows(
-    spark: SparkSession, records: list[Record], data: st.DataObject
-) -> None:
+def test_the_same_archive_leaves_the_same_rows(records: list[Record], data: st.DataObject) -> None:
     held = BlockedKeys(
         data.draw(st.frozensets(st.sampled_from(['{"code":1}', f"{TOPIC}/0/1"]), max_size=2))
     )
@@ -89,7 +94,7 @@ def test_the_same_archive_leaves_the_same_rows(
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
         one = Rows(Path(place) / "one", plan, held=held)
-        other = Rows(Path(place) / "other", plan, spark, held)
+        other = Rows(Path(place) / "other", plan, drawn_tasks(data), held)
 
         alike(archive, one, other, whole=whole)
 
@@ -97,12 +102,15 @@ def test_the_same_archive_leaves_the_same_rows(
 @settings(max_examples=examples(20), deadline=None)
 @given(records=logs(), data=st.data())
 def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
-    spark: SparkSession, records: list[Record], data: st.DataObject
+    records: list[Record], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
-        one, other = Rows(Path(place) / "one", PLAN), Rows(Path(place) / "other", PLAN, spark)
+        one, other = (
+            Rows(Path(place) / "one", PLAN),
+            Rows(Path(place) / "other", PLAN, drawn_tasks(data)),
+        )
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
@@ -113,7 +121,7 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
 
 @pytest.mark.parametrize("plan", [PLAN, TIMED], ids=["plain", "timed"])
 def test_tasks_write_each_row_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: ViewPlan
+    tasks: TaskRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: ViewPlan
 ) -> None:
     told = list[ReplayProgress]()
     rows = [
@@ -122,7 +130,7 @@ def test_tasks_write_each_row_once(
     ]
     for number, each in enumerate(numbered([*rows, *rows[:20]])):
         archived(tmp_path / "shop", TOPIC, [each._replace(offset=number)])
-    one, other = Rows(tmp_path / "one", plan), Rows(tmp_path / "other", plan, spark)
+    one, other = Rows(tmp_path / "one", plan), Rows(tmp_path / "other", plan, tasks)
     replay.replay(tmp_path / "shop", [one.target()])
     monkeypatch.setattr(TableSink, "apply", None)  # no record is delivered by itself
 
@@ -133,14 +141,12 @@ def test_tasks_write_each_row_once(
     assert told[-1].delivered == told[-1].to_deliver
 
 
-def test_a_row_that_cannot_be_read_waits_and_the_rest_is_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_row_that_cannot_be_read_waits_and_the_rest_is_written(tmp_path: Path) -> None:
     rows = [record("c", 0x1000 + 8 * n, {"code": n, "note": f"n{n}"}) for n in range(12)]
     value = (rows[5].value or b"").replace(b'"code":5', b'"code":"five"')
     rows[5] = rows[5]._replace(value=value)
     archived(tmp_path / "shop", TOPIC, numbered(rows))
-    one, other = Rows(tmp_path / "one", PLAN), Rows(tmp_path / "other", PLAN, spark)
+    one, other = Rows(tmp_path / "one", PLAN), Rows(tmp_path / "other", PLAN, OWN)
 
     for tables in (one, other):
         replay.replay(tmp_path / "shop", [tables.target()])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.job.rebuilding.row_times import newest_of
+from projections.archive.rebuilding.row_times import newest_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6))))

@@ -1,4 +1,4 @@
-"""A view of a table that was renamed, filled by Spark's tasks from the topics of both its names.
+"""A view of a table that was renamed, filled by tasks from the topics of both its names.
 
 The replay without an engine is the oracle, over the same archive.
 """
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
+from projections.archive.rebuilding import engine
 from projections.archive.task import ReplayOptions
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
-from projections.job.rebuilding import engine
 from projections.planning.view_plan import HistoryPlan
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_archive import archived
@@ -30,6 +30,7 @@ from tests.support.replays import (
     LiveTables,
     Tables,
     alike,
+    drawn_tasks,
     filled,
     keyed,
     replay_killed,
@@ -37,8 +38,7 @@ from tests.support.replays import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from projections.archive.rebuilding.tasks import TaskRunner
     from projections.changes.record import Record
 
 FORMER = "shop.public.stuff"
@@ -69,14 +69,14 @@ def parted(records: list[Record], place: int) -> dict[str, list[Record]]:
 @settings(max_examples=examples(40), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_tables(
-    spark: SparkSession, records: list[Record], data: st.DataObject
+    records: list[Record], data: st.DataObject
 ) -> None:
     plan, records, _ = keyed(data, data.draw(st.sampled_from([RENAMED, NARROW, CHECKED])), records)
     log = parted(records, data.draw(st.integers(0, len(records))))
     with tempfile.TemporaryDirectory() as place:
         archive = filled(Path(place) / "shop", log, data)
         one = LiveTables(Path(place) / "one", plan)
-        other = LiveTables(Path(place) / "other", plan, spark)
+        other = LiveTables(Path(place) / "other", plan, drawn_tasks(data))
 
         expected, found = (replay.replay(archive, [each.target()]) for each in (one, other))
 
@@ -88,7 +88,7 @@ def test_the_same_archive_leaves_the_same_tables(
 @settings(max_examples=examples(20), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_history(
-    spark: SparkSession, records: list[Record], data: st.DataObject
+    records: list[Record], data: st.DataObject
 ) -> None:
     log = parted(records, data.draw(st.integers(0, len(records))))
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
@@ -97,7 +97,7 @@ def test_the_same_archive_leaves_the_same_history(
             patch.setattr(replay, "PART_RECORDS", 1_000)
         archive = filled(Path(place) / "shop", log, data)
         one = HistoryTables(Path(place) / "one", HISTORY)
-        other = HistoryTables(Path(place) / "other", HISTORY, spark)
+        other = HistoryTables(Path(place) / "other", HISTORY, drawn_tasks(data))
 
         alike(archive, one, other, whole=False)
 
@@ -105,13 +105,13 @@ def test_the_same_archive_leaves_the_same_history(
 @settings(max_examples=examples(20), deadline=None)
 @given(records=topics(), data=st.data())
 def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
-    spark: SparkSession, records: list[Record], data: st.DataObject
+    records: list[Record], data: st.DataObject
 ) -> None:
     log = parted(records, data.draw(st.integers(0, len(records))))
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = filled(Path(place) / "shop", log, data)
         one = LiveTables(Path(place) / "one", RENAMED)
-        other = LiveTables(Path(place) / "other", RENAMED, spark)
+        other = LiveTables(Path(place) / "other", RENAMED, drawn_tasks(data))
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
@@ -122,12 +122,12 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
 
 @pytest.mark.parametrize("place", [0, 5, 13, 20])
 def test_tasks_write_a_row_from_the_topic_that_has_its_newest_record(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+    tasks: TaskRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
     told = list[ReplayProgress]()
     for topic, records in parted(orders(20), place).items():
         archived(tmp_path / "shop", topic, records)
-    tables = Tables(tmp_path / "tables", RENAMED, spark)
+    tables = Tables(tmp_path / "tables", RENAMED, tasks)
     monkeypatch.setattr(TableSink, "apply", None)  # no record is delivered by itself
 
     replay.replay(tmp_path / "shop", [tables.target()], ReplayOptions(progress=told.append))

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
+from projections.archive.progress import rest
+from projections.archive.rebuilding.plain_rows import READ, PlainRowDecoder
 from projections.common.pooled_memory import pooled_memory
-from projections.common.throttle import Throttle
-from projections.job.rebuilding.plain_rows import READ, PlainRowDecoder
+from projections.common.throttle import FULL_PACE, Pace
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from projections.archive.rebuilding.row_numbers import RowNumbers
     from projections.archive.scan import ArchiveScan
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.rebuilding.row_numbers import RowNumbers
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
     from projections.planning.view_plan import ViewPlan
 
 FILLED: Final = pa.schema(
@@ -34,9 +35,6 @@ FILLED: Final = pa.schema(
         ("deleted", pa.int64()),
         ("left", pa.list_(pa.int64())),
     ]
-)
-FILLED_DDL: Final = (
-    "rows_file string, upserted bigint, deletes_file string, deleted bigint, left array<bigint>"
 )
 """A task's result: its files, the number of rows in each, and the numbers of unwritten records."""
 
@@ -52,7 +50,7 @@ class FillRows:
         numbers: Numbers of the records.
         files: Where files of rows are written.
         held: Quarantined keys, by view.
-        share: Greatest share of its time that the task takes.
+        pace: How fast the task works.
     """
 
     scan: ArchiveScan
@@ -61,7 +59,8 @@ class FillRows:
     numbers: RowNumbers
     files: TaskFiles
     held: Mapping[str, BlockedKeys]
-    share: float = 1.0
+    pace: Pace = FULL_PACE
+    result_schema: ClassVar = FILLED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the pieces with these numbers."""
@@ -70,7 +69,7 @@ class FillRows:
 
     def _piece(self, number: int) -> dict[str, Any]:
         rows = self.numbers.of(number)
-        throttle, unwritten = Throttle(self.share), list[int]()
+        throttle, unwritten = self.pace.throttle(), list[int]()
         schemas = table_schema(self.plan), deletes_schema(self.plan)
         counts = [0, 0]
         decoder = PlainRowDecoder(self.plan, self.topic, self.held)
@@ -84,7 +83,7 @@ class FillRows:
                     for of, table in enumerate(part):
                         made[of][1].write_table(table)
                         counts[of] += table.num_rows
-                    throttle.step()
+                    rest(throttle)
         names = [name for name, _ in made]
         return dict(
             zip(FILLED.names, [names[0], counts[0], names[1], counts[1], unwritten], strict=True)

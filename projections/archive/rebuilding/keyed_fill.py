@@ -18,20 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from projections.archive.bulk import Filled
+from projections.archive.rebuilding.divide_tasks import DivideRecords
+from projections.archive.rebuilding.divided_records import DividedRecords
+from projections.archive.rebuilding.history_tasks import FillHistories
+from projections.archive.rebuilding.keyless_records import DivideKeyless
+from projections.archive.rebuilding.newest_tasks import DeliverNewest, FillNewest
 from projections.common.task_fence import TaskFence
-from projections.job.rebuilding.divide_tasks import DIVIDED_DDL, DivideRecords
-from projections.job.rebuilding.divided_records import DividedRecords
-from projections.job.rebuilding.history_tasks import HISTORIES_DDL, FillHistories
-from projections.job.rebuilding.keyless_records import DivideKeyless
-from projections.job.rebuilding.newest_tasks import DeliverNewest, FillNewest, NewestTask
-from projections.job.spark.task_files import TaskFiles
+from projections.common.task_files import TaskFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from projections.archive.bulk import BulkTopics
+    from projections.archive.rebuilding.tasks import RebuildTask
     from projections.archive.scan import ArchiveScan
+    from projections.common.throttle import Pace
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
@@ -53,15 +55,13 @@ class KeyedTasks:
     """Tasks to run, one for each piece.
 
     Attributes:
-        run: Processes pieces by number, in a task.
-        result_ddl: Columns of the result, as Spark DDL.
+        task: The task; it processes pieces by number.
         pieces: Number of pieces.
         files: Where their results are stored.
         records: Number of records that count as finished with them.
     """
 
-    run: Callable[..., Any]
-    result_ddl: str
+    task: RebuildTask
     pieces: int
     files: TaskFiles
     records: int
@@ -92,7 +92,8 @@ class KeyedFill:
         plan: The view.
         work: Its records.
         groups: Numbers of the first block of each first task, and of the one after its last.
-        folder: A folder that the executors share.
+        folder: A folder that all tasks see.
+        pace: How fast tasks work.
         addresses: Address of the store to which tasks deliver; None if they write files of rows.
     """
 
@@ -103,6 +104,7 @@ class KeyedFill:
         work: BulkTopics,
         groups: tuple[tuple[int, int], ...],
         folder: Path,
+        pace: Pace,
         addresses: StoreAddresses | None = None,
     ) -> None:
         self._scan = scan
@@ -110,6 +112,7 @@ class KeyedFill:
         self._work = work
         self._groups = groups
         self._folder = folder
+        self._pace = pace
         self._addresses = addresses
         self._buckets = min(BUCKETS_MAX, max(1, -(-scan.rows // BUCKET_ROWS)))
         self._per_part = max(1, self._buckets * PART_ROWS // max(1, scan.rows))
@@ -133,12 +136,12 @@ class KeyedFill:
             groups=self._groups,
             buckets=self._buckets,
             files=files,
-            share=work.share,
+            pace=self._pace,
             plan=self._plan,
             topics=work.topics,
         )
         half = work.records // 2
-        divisions = results(KeyedTasks(divide.run, DIVIDED_DDL, len(self._groups), files, half))
+        divisions = results(KeyedTasks(divide, len(self._groups), files, half))
         truncated = pc.max(divisions["truncated"]).as_py() or 0
         names = tuple(divisions["file"].to_pylist())
         divided = DividedRecords(files, names, self._buckets, truncated)
@@ -164,18 +167,18 @@ class KeyedFill:
         """Computes and commits the keys of some buckets; returns the results of the tasks."""
         files, number = self._files(), buckets.start // self._per_part + 1
         try:
-            run, result_ddl = self._tasks(divided, buckets.start, number, files)
-            table = results(KeyedTasks(run, result_ddl, len(buckets), files, records))
+            task = self._task(divided, buckets.start, number, files)
+            table = results(KeyedTasks(task, len(buckets), files, records))
             commit(KeyedPart(number, _files(table, files.folder), **_marks(table)))
         finally:
             if self._addresses is None:
                 files.remove()  # otherwise its fence shows when no task writes any more
         return table
 
-    def _tasks(
+    def _task(
         self, divided: DividedRecords, first: int, number: int, files: TaskFiles
-    ) -> tuple[Callable[..., Any], str]:
-        """Returns the tasks of a part, and the columns of their results."""
+    ) -> RebuildTask:
+        """Returns the task of a part."""
         work = self._work
         common: dict[str, Any] = {
             "plan": self._plan,
@@ -184,16 +187,13 @@ class KeyedFill:
             "first": first,
             "files": files,
             "held": work.held,
-            "share": work.share,
+            "pace": self._pace,
         }
         if self._plan.history is not None:
-            return FillHistories(**common, commit=number).run, HISTORIES_DDL
-        newest: NewestTask
+            return FillHistories(**common, commit=number)
         if self._addresses is None:
-            newest = FillNewest(**common, code=work.digest)
-        else:
-            newest = DeliverNewest(**common, code=work.digest, addresses=self._addresses)
-        return newest.run, newest.result_ddl
+            return FillNewest(**common, code=work.digest)
+        return DeliverNewest(**common, code=work.digest, addresses=self._addresses)
 
     def _files(self) -> TaskFiles:
         files = TaskFiles.made(self._folder)

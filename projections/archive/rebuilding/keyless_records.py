@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.archive.rebuilding.columnar_rows import row_ids
+from projections.archive.rebuilding.divide_tasks import DivideRecords, keeps, parted, plain
 from projections.archive.survey import classified, flags, integers, versions_of
 from projections.changes.record import canonical
-from projections.job.rebuilding.columnar_rows import row_ids
-from projections.job.rebuilding.divide_tasks import DivideRecords, keeps, parted, plain
 
 if TYPE_CHECKING:
     from projections.archive.fold import Flags, Integers

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from cdc.values import UNCHANGED_MARKS
 from projections.archive.fold import old_keys
+from projections.archive.progress import rest
+from projections.archive.rebuilding.block_tasks import BlockTask, Buckets
+from projections.archive.rebuilding.plain_rows import READ
 from projections.archive.survey import by_topic, classified, flags, versions_of
 from projections.changes.record import canonical
-from projections.job.rebuilding.block_tasks import BlockTask, Buckets
-from projections.job.rebuilding.plain_rows import READ
 from projections.planning.key_forms import key_in_form, key_pattern, rewritten
 from projections.planning.view_plan import facts_of
 
@@ -43,7 +44,6 @@ DIVIDED: Final = pa.schema(
         ("left", pa.list_(pa.int64())),
     ]
 )
-DIVIDED_DDL: Final = "file string, filtered bigint, truncated bigint, left array<bigint>"
 
 DIVIDED_ROWS: Final = 200_000
 """Records that a first task holds at a time."""
@@ -106,7 +106,7 @@ class DivideRecords(BlockTask):
                 if sum(map(len, waiting)) >= DIVIDED_ROWS:
                     into.write(pa.concat_tables(waiting))
                     waiting.clear()
-                throttle.step()
+                rest(throttle)
             if waiting:
                 into.write(pa.concat_tables(waiting))
         return {"file": name, "filtered": filtered, "truncated": truncated, "left": undivided}

@@ -1,4 +1,4 @@
-"""Search and cache that Spark's tasks fill have what a replay without them writes."""
+"""Search and cache that tasks fill have what a replay without them writes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.lanes import from_all
+from projections.archive.rebuilding import engine, keyed_fill
+from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.task import ReplayOptions, ReplayResult, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
 from projections.changes.task_outcome import BlockedKeys
@@ -24,8 +26,6 @@ from projections.common.task_fence import TaskFence
 from projections.definition.search_options import SearchOptions, Text
 from projections.definition.views import Store
 from projections.errors import ReplayStoppedError
-from projections.job.rebuilding import engine, keyed_fill
-from projections.job.rebuilding.engine import SparkEngine
 from projections.planning.job_config import StoreAddresses
 from projections.stores.factory import open_sink
 from projections.stores.opensearch.sink import SearchSink
@@ -33,14 +33,13 @@ from tests.fix_archive import archived
 from tests.fix_log import KEYS, LEAN, PLAN, TOPIC, numbered, orders, topics
 from tests.fix_seeds import examples
 from tests.support import event_logs, keyless_logs
-from tests.support.replays import fill
+from tests.support.replays import drawn_tasks, fill
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
     from projections.archive.progress import ReplayProgress
+    from projections.archive.rebuilding.tasks import TaskRunner
     from projections.changes.record import Record
     from projections.changes.task_outcome import UnappliedRecord
     from projections.planning.view_plan import ViewPlan
@@ -85,14 +84,18 @@ class Filled:
     """A view in one store, and what a replay leaves there."""
 
     def __init__(
-        self, plan: ViewPlan, store: Store, addresses: StoreAddresses, session: Any = None
+        self,
+        plan: ViewPlan,
+        store: Store,
+        addresses: StoreAddresses,
+        tasks: TaskRunner | None = None,
     ) -> None:
         self.plan = replace(plan, name=f"t{uuid4().hex[:12]}", to=frozenset({store}))
         self._addresses = addresses
         self._bulk = (
             None
-            if session is None
-            else SparkEngine(session, addresses.tables, rows_min=0, addresses=addresses)
+            if tasks is None
+            else TaskEngine(tasks, addresses.tables, self.plan.name, addresses=addresses)
         )
         self.waits: set[str] = set()
 
@@ -142,9 +145,7 @@ def key_text(number: int) -> str:
     return orjson.dumps({"id": number}).decode()
 
 
-def compare(
-    session: SparkSession, servers: Servers, store: Store, records: list[Record], data: Any
-) -> None:
+def compare(servers: Servers, store: Store, records: list[Record], data: Any) -> None:
     """A view of a table, which had another name before in half of the cases."""
     plan = data.draw(st.sampled_from([PLAN, LEAN]))
     log = {TOPIC: records}
@@ -152,11 +153,10 @@ def compare(
         middle = data.draw(st.integers(0, len(records)))
         plan = replace(plan, former=(FORMER,))
         log = {FORMER: numbered(records[:middle]), TOPIC: numbered(records[middle:])}
-    compare_all(session, servers, store, plan, log, data)
+    compare_all(servers, store, plan, log, data)
 
 
-def compare_all(  # noqa: PLR0913, PLR0917  # a view, and where it is
-    session: SparkSession,
+def compare_all(
     servers: Servers,
     store: Store,
     plan: ViewPlan,
@@ -168,7 +168,8 @@ def compare_all(  # noqa: PLR0913, PLR0917  # a view, and where it is
         for topic in data.draw(st.permutations(sorted(log))):
             fill(archive, topic, log[topic], data)
         addresses = servers.addresses(Path(place) / "tables")
-        one, other = (Filled(plan, store, addresses, each) for each in (None, session))
+        one = Filled(plan, store, addresses)
+        other = Filled(plan, store, addresses, drawn_tasks(data))
 
         expected, found = one.replayed(archive), other.replayed(archive)
         # Tasks take all records of a renamed table's key together, a replay some at a time: which
@@ -191,24 +192,23 @@ def compare_all(  # noqa: PLR0913, PLR0917  # a view, and where it is
 @settings(max_examples=examples(12), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_cache(
-    spark: SparkSession, servers: Servers, records: list[Record], data: st.DataObject
+    servers: Servers, records: list[Record], data: st.DataObject
 ) -> None:
-    compare(spark, servers, Store.CACHE, records, data)
+    compare(servers, Store.CACHE, records, data)
 
 
 @settings(max_examples=examples(6), deadline=None)
 @given(records=topics(), data=st.data())
 def test_the_same_archive_leaves_the_same_index(
-    spark: SparkSession, servers: Servers, records: list[Record], data: st.DataObject
+    servers: Servers, records: list[Record], data: st.DataObject
 ) -> None:
-    compare(spark, servers, Store.SEARCH, records, data)
+    compare(servers, Store.SEARCH, records, data)
 
 
 @settings(max_examples=examples(12), deadline=None)
 @given(log=event_logs.logs(), data=st.data())
 @pytest.mark.parametrize("store", [Store.CACHE, Store.SEARCH])
 def test_the_same_archive_leaves_the_same_events(
-    spark: SparkSession,
     servers: Servers,
     store: Store,
     log: dict[str, list[Record]],
@@ -216,27 +216,27 @@ def test_the_same_archive_leaves_the_same_events(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "PART_RECORDS", 1_000)  # else which ones wait depends on batches
-        compare_all(spark, servers, store, event_logs.PLAN, log, data)
+        compare_all(servers, store, event_logs.PLAN, log, data)
 
 
 @settings(max_examples=examples(12), deadline=None)
 @given(records=keyless_logs.logs(), data=st.data())
 @pytest.mark.parametrize("store", [Store.CACHE, Store.SEARCH])
 def test_the_same_archive_leaves_the_same_rows_without_a_key(
-    spark: SparkSession, servers: Servers, store: Store, records: list[Record], data: st.DataObject
+    servers: Servers, store: Store, records: list[Record], data: st.DataObject
 ) -> None:
     log = {keyless_logs.TOPIC: records}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "PART_RECORDS", 1_000)
-        compare_all(spark, servers, store, keyless_logs.PLAN, log, data)
+        compare_all(servers, store, keyless_logs.PLAN, log, data)
 
 
 def test_events_that_a_task_delivers_come_to_the_store_of_a_killed_replay(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    tasks: TaskRunner, servers: Servers, tmp_path: Path
 ) -> None:
     archive = event_logs.placed(tmp_path / "shop", 60)
     addresses = servers.addresses(tmp_path / "tables")
-    one, other = (Filled(event_logs.PLAN, Store.CACHE, addresses, each) for each in (None, spark))
+    one, other = (Filled(event_logs.PLAN, Store.CACHE, addresses, each) for each in (None, tasks))
     one.replayed(archive)
     stop, noted = threading.Event(), list[ReplayState]()
 
@@ -253,7 +253,7 @@ def test_events_that_a_task_delivers_come_to_the_store_of_a_killed_replay(
 
 
 def test_a_row_that_a_store_refuses_waits_and_the_rest_is_written(
-    spark: SparkSession, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: TaskRunner, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "BULK_RECORDS", 100)
     records = orders(20)
@@ -263,7 +263,7 @@ def test_a_row_that_a_store_refuses_waits_and_the_rest_is_written(
     archived(tmp_path / "shop", TOPIC, records)
     addresses = servers.addresses(tmp_path / "tables")
     plan = replace(PLAN, search=SearchOptions({"note": Text(analyzer="keyword")}))
-    one, other = (Filled(plan, Store.SEARCH, addresses, each) for each in (None, spark))
+    one, other = (Filled(plan, Store.SEARCH, addresses, each) for each in (None, tasks))
 
     one.replayed(tmp_path / "shop")
     other.replayed(tmp_path / "shop")
@@ -274,11 +274,11 @@ def test_a_row_that_a_store_refuses_waits_and_the_rest_is_written(
 
 
 def test_a_killed_replay_of_a_cache_goes_on_and_leaves_the_same(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    tasks: TaskRunner, servers: Servers, tmp_path: Path
 ) -> None:
     archived(tmp_path / "shop", TOPIC, orders(20))
     addresses = servers.addresses(tmp_path / "tables")
-    one, other = (Filled(PLAN, Store.CACHE, addresses, each) for each in (None, spark))
+    one, other = (Filled(PLAN, Store.CACHE, addresses, each) for each in (None, tasks))
     one.replayed(tmp_path / "shop")
     stop, noted = threading.Event(), list[ReplayState]()
 

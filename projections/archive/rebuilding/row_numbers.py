@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from projections.archive.fold import Integers
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,42 +1,38 @@
-"""SparkEngine: folds topics and fills tables with Spark's tasks, for replays of the archive."""
+"""TaskEngine: folds topics and fills tables with tasks, for replays of the archive."""
 
 from __future__ import annotations
 
-import shutil
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 
 from projections.archive.bulk import BulkFold, Filled
 from projections.archive.fold_entries import read_folded, read_row_numbers
-from projections.common.fault import Fault
+from projections.archive.rebuilding.fill_tasks import FillRows
+from projections.archive.rebuilding.fold_tasks import FoldBlocks, FoldKeys
+from projections.archive.rebuilding.keyed_fill import KeyedFill
+from projections.archive.rebuilding.row_numbers import RowNumbers
+from projections.archive.rebuilding.store_tasks import FillStore
+from projections.archive.rebuilding.tasks import TasksFailedError
+from projections.common.fault import Fault, FaultError
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
+from projections.common.task_files import TaskFiles, disk_full, space_error
 from projections.definition.views import Store
 from projections.errors import (
     ArchiveMissingError,
+    BulkLostError,
     FolderNotSharedError,
     RebuildSpaceError,
+    ReplayError,
     SinkUnavailableError,
-    WriterLockedError,
 )
-from projections.job.bulk_load import LOADING
-from projections.job.load_state import LoadState
-from projections.job.rebuilding.fill_tasks import FILLED_DDL, FillRows
-from projections.job.rebuilding.fold_tasks import FOLDED_DDL, FoldBlocks, FoldKeys
-from projections.job.rebuilding.keyed_fill import KeyedFill
-from projections.job.rebuilding.row_numbers import RowNumbers
-from projections.job.rebuilding.store_tasks import DELIVERED_DDL, FillStore
-from projections.job.spark.task_files import TaskFiles, disk_full, space_error
-from projections.job.spark.task_runs import POLL_S, TASKS_END_S, TaskRuns, tasks_at_once
 from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, progress_of
 from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS, schema_of, writing
 from projections.stores.delta.untouched import untouched
@@ -46,64 +42,57 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame, SparkSession
 
     from projections.archive.bulk import BulkPart, BulkTopics, OnProgress
     from projections.archive.fold import FoldedRows
+    from projections.archive.rebuilding.keyed_fill import KeyedPart, KeyedTasks
+    from projections.archive.rebuilding.tasks import RebuildTask, T, TaskRunner
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.job.rebuilding.keyed_fill import KeyedPart, KeyedTasks
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
     Integers = NDArray[np.int64]
 
-ROWS_MIN: Final = 3_000_000
-"""Rows of an archive below which Spark's tasks take longer to begin than they save. Once it has run
-in a session, a rebuild of a million changes takes 0.77 of a replay's processor time; the first one
-takes five seconds more, until code is compiled and workers have been started. Histories gain from
-fewer changes on, but they have the same setting."""
-
-POOL: Final = "rebuild"
 TASK_ROWS: Final = 100_000
 """Rows of the archive that one task folds, and records that one task decodes, at least."""
 
 KEYS_PER_TASK: Final = 500_000
 FILLING: Final = ".filling"
-_FOLDING: Final = ".folding"
+_POLL_S: Final = 0.2
+_TASKS_END_S: Final = 30.0
+"""Tasks that were stopped end within seconds; the next fill waits for those that do not."""
+
 _FAULTS: Final = {
     kind.code: kind for kind in (RebuildSpaceError, FolderNotSharedError, ArchiveMissingError)
 }
 
-_T = TypeVar("_T")
 
-
-class SparkEngine:
-    """Folds topics and fills tables in a session; see `BulkEngine`.
+class TaskEngine:
+    """Folds topics for a version and fills it; see `BulkEngine`.
 
     Args:
-        session: The session.
+        tasks: Runs the tasks.
         root: Folder of the tables.
+        place: Name of the version.
         share: Greatest share of their time that the tasks of a fold take.
-        rows_min: See `BulkEngine`.
         addresses: Where the other stores are; None if there are none.
     """
 
     def __init__(
         self,
-        session: SparkSession,
+        tasks: TaskRunner,
         root: Path,
+        place: str,
         *,
         share: float = 1.0,
-        rows_min: int = ROWS_MIN,
         addresses: StoreAddresses | None = None,
     ) -> None:
-        self._session = session
-        self._runs = TaskRuns(session, "rebuild", POOL)
+        self._tasks = tasks
         self._root = root
+        self._place = place
         self._share = share
         self._addresses = addresses
-        self.rows_min = rows_min
 
     def ready(self, plan: ViewPlan) -> bool:
         """Returns whether the tables of a view exist and are still empty; see `BulkEngine`."""
@@ -119,7 +108,7 @@ class SparkEngine:
     ) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share)
-        with self._folding() as folder:
+        with self._filling(on_progress) as folder:
             return read_folded(self.entries(work, folder, on_progress))
 
     def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
@@ -133,7 +122,7 @@ class SparkEngine:
     ) -> Integers:
         """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
         work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
-        with self._folding() as folder:
+        with self._filling(on_progress) as folder:
             return read_row_numbers(self.entries(work, folder, on_progress))
 
     def entries(self, work: BulkFold, folder: Path, on_progress: OnProgress) -> list[Path]:
@@ -141,12 +130,13 @@ class SparkEngine:
 
         Args:
             work: The topic, and the filter of its records.
-            folder: A folder that the executors share; the files are in a new folder in it.
+            folder: A folder that all tasks see; the files are in a new folder in it.
             on_progress: Receives the number of further rows read, except for a look-up of keys.
 
         Raises:
             RebuildSpaceError: A disk is full.
-            SinkUnavailableError: Spark fails.
+            BulkLostError: The tasks fail.
+            SinkUnavailableError: The archive or the folder cannot be read or written.
         """
         scan, groups = work.scan, grouped(work.scan)
         parts = max(1, -(-scan.rows // KEYS_PER_TASK))
@@ -158,16 +148,15 @@ class SparkEngine:
                 groups=groups,
                 buckets=parts,
                 files=folded,
-                share=work.share,
+                pace=self._tasks.pace(work.share),
                 topic=work.topic,
                 left_to_read=work.left_to_read,
             )
 
             def run() -> list[str]:
-                numbers = self._numbers(len(groups), work.share)
-                made = _names(numbers.mapInArrow(blocks.run, FOLDED_DDL))
+                made = _names(self._tasks.results(blocks, len(groups), work.share))
                 keys = FoldKeys(files, folded, tuple(made), work.named)
-                return _names(self._numbers(parts, work.share).mapInArrow(keys.run, FOLDED_DDL))
+                return _names(self._tasks.results(keys, parts, work.share))
 
             rows = scan.rows if work.named is None else 0
             try:
@@ -184,7 +173,7 @@ class SparkEngine:
     ) -> Filled:
         """Writes newest records; see `BulkEngine`."""
         work = self._table_filled if Store.TABLE in plan.to else self._store_filled
-        with self._filling(plan, on_progress) as folder:
+        with self._filling(on_progress) as folder:
             files = TaskFiles.made(folder)
             TaskFence(files.folder).open()
             return work(scan, plan, part, files, on_progress)
@@ -197,14 +186,14 @@ class SparkEngine:
 
         def results(tasks: KeyedTasks) -> pa.Table:
             def run() -> pa.Table:
-                numbers = self._numbers(tasks.pieces, work.share)
-                return numbers.mapInArrow(tasks.run, tasks.result_ddl).toArrow()
+                return self._tasks.results(tasks.task, tasks.pieces, work.share)
 
             share_done = partial(tasks.files.done, tasks.pieces)
             return self._watched(run, share_done, on_progress, tasks.records)
 
-        with self._filling(plan, on_progress) as folder:
-            fill = KeyedFill(scan, plan, work, grouped(scan), folder, addresses)
+        with self._filling(on_progress) as folder:
+            pace = self._tasks.pace(work.share)
+            fill = KeyedFill(scan, plan, work, grouped(scan), folder, pace, addresses)
             return fill.run(results, partial(self._commit_keys, plan, work, on_progress))
 
     def _commit_keys(
@@ -233,21 +222,21 @@ class SparkEngine:
             self._commit(name, part.files[file], work.mark, part.number, numbers)
 
     @contextmanager
-    def _filling(self, plan: ViewPlan, on_progress: OnProgress) -> Iterator[Path]:
-        """Returns the folder of the tasks that fill a version, with its tables locked."""
-        folder = self._root / f".{plan.name}{FILLING}"
-        message = f"view {plan.name}: its version cannot be filled"
+    def _filling(self, on_progress: OnProgress) -> Iterator[Path]:
+        """Returns the folder of the tasks that fill the version, with its tables locked."""
+        folder = self._root / f".{self._place}{FILLING}"
+        message = f"view {self._place}: its version cannot be filled"
         with (
             named_errors(message, folder),
-            WriterLock(self._root / f".{plan.name}.lock", wait=True),
+            WriterLock(self._root / f".{self._place}.lock", wait=True),
         ):
-            while not TaskFence.close_all(folder, POLL_S):  # tasks of one that was killed
+            while not TaskFence.close_all(folder, _POLL_S):  # tasks of one that was killed
                 on_progress(0)
             on_progress(0)  # raises if the replay was stopped, before any task begins
             try:
                 yield folder
             finally:
-                TaskFence.close_all(folder, TASKS_END_S)
+                TaskFence.close_all(folder, _TASKS_END_S)
 
     def _table_filled(
         self,
@@ -259,8 +248,9 @@ class SparkEngine:
     ) -> Filled:
         """Has tasks write files of rows, and commits these; deletes first, as every writer does."""
         numbers = RowNumbers.stored(files, part.rows, _cut(scan, part.rows))
-        task = FillRows(scan, plan, part.topic, numbers, files, part.held, part.share)
-        results = self._results(task.run, FILLED_DDL, part, numbers.tasks, files, on_progress)
+        pace = self._tasks.pace(part.share)
+        task = FillRows(scan, plan, part.topic, numbers, files, part.held, pace)
+        results = self._results(task, part, numbers.tasks, files, on_progress)
         on_progress(0)  # raises if the request was withdrawn: nothing is written then
         deletes, rows = (
             [
@@ -284,8 +274,9 @@ class SparkEngine:
         """Has tasks deliver rows to search or the cache."""
         numbers = RowNumbers.stored(files, part.rows, _cut(scan, part.rows))
         address = self._delivers_to(plan)
-        task = FillStore(scan, plan, part.topic, numbers, files, part.held, address, part.share)
-        results = self._results(task.run, DELIVERED_DDL, part, numbers.tasks, files, on_progress)
+        pace = self._tasks.pace(part.share)
+        task = FillStore(scan, plan, part.topic, numbers, files, part.held, address, pace)
+        results = self._results(task, part, numbers.tasks, files, on_progress)
         return _filled(results)
 
     def _delivers_to(self, plan: ViewPlan) -> StoreAddresses:
@@ -293,10 +284,9 @@ class SparkEngine:
             raise SinkUnavailableError(f"view {plan.name}: its store has no address")
         return self._addresses
 
-    def _results(  # noqa: PLR0913, PLR0917  # the parts of a job
+    def _results(
         self,
-        run: Any,
-        result_ddl: str,
+        task: RebuildTask,
         part: BulkPart,
         pieces: int,
         files: TaskFiles,
@@ -305,20 +295,9 @@ class SparkEngine:
         """Runs tasks to their end, and returns their results."""
 
         def work() -> pa.Table:
-            return self._numbers(pieces, part.share).mapInArrow(run, result_ddl).toArrow()
+            return self._tasks.results(task, pieces, part.share)
 
         return self._watched(work, lambda: files.done(pieces), on_progress, len(part.rows))
-
-    @contextmanager
-    def _folding(self) -> Iterator[Path]:
-        """A folder for one fold, without what others have left that were killed."""
-        with WriterLock(self._root / f"{_FOLDING}.lock", wait=True):
-            folder = self._root / _FOLDING
-            shutil.rmtree(folder, ignore_errors=True)
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _commit(
         self,
@@ -347,18 +326,14 @@ class SparkEngine:
             writer_properties=writing(schema_of(table)),
         )
 
-    def _numbers(self, parts: int, share: float) -> DataFrame:
-        """The parts of some work, for as many tasks as may run at once: others find free slots."""
-        return self._runs.numbers(parts, tasks_at_once(self._session, share))
-
     def _watched(
         self,
-        work: Callable[[], _T],
+        work: Callable[[], T],
         share_done: Callable[[], float],
         on_progress: OnProgress,
         rows: int,
-    ) -> _T:
-        """Does work in Spark, and reports its progress; an exception of `on_progress` cancels it.
+    ) -> T:
+        """Does work, and reports its progress; an exception of `on_progress` stops it.
 
         Args:
             work: The work.
@@ -374,46 +349,36 @@ class SparkEngine:
             on_progress(max(0, now - reported))
             reported = max(reported, now)
 
-        result = self._runs.watched(work, report)
+        result = self._tasks.watched(work, report)
         on_progress(rows - reported)
         return result
 
 
-def remove_abandoned(root: Path) -> None:
-    """Removes what jobs left in the folder of the tables that were killed amid a rebuild or load.
-
-    Jobs of other sources may share the folder: what one of them is at has its writer's lock, or a
-    task that still holds its fence. A load that can be continued stays.
-    """
-    for suffix in (FILLING, LOADING):
-        for folder in root.glob(f".*{suffix}"):
-            lock = root / f"{folder.name.removesuffix(suffix)}.lock"
-            with suppress(WriterLockedError, OSError), WriterLock(lock, wait=False):
-                if not any(map(LoadState.of, folder.iterdir())):
-                    TaskFence.close_all(folder)
-
-
 @contextmanager
 def named_errors(message: str, folder: Path) -> Iterator[None]:
-    """Translates errors of Spark, its tasks and Delta, without their texts.
+    """Translates errors of tasks and of Delta, without their texts.
 
     Raises:
-        RebuildSpaceError: A disk is full, here or on an executor.
-        FolderNotSharedError: An executor does not see the folder.
+        RebuildSpaceError: A disk is full, here or where a task runs.
+        FolderNotSharedError: A task does not see the folder.
         ArchiveMissingError: A file of the archive cannot be read.
+        BulkLostError: A task failed, and no error of ours says why.
         SinkUnavailableError: Anything else.
     """
     try:
         yield
-    except (PySparkException, Py4JError, DeltaError, OSError, pa.ArrowException) as error:
+    except (TasksFailedError, FaultError, DeltaError, OSError, pa.ArrowException) as error:
         fault = Fault.find(str(error))
         if fault is None and disk_full(error):
             raise space_error(folder) from None
-        if fault is None:
-            raise SinkUnavailableError(message, detail=type(error).__name__) from None
-        kind = _FAULTS.get(fault.code)
-        if kind is not None:
-            raise kind(fault.message, detail=fault.detail, hint=fault.hint) from None
+        if fault is None or fault.code == ReplayError.code:
+            kind = error.kind if isinstance(error, TasksFailedError) else type(error).__name__
+            in_tasks = isinstance(error, (TasksFailedError, FaultError))
+            failed = BulkLostError if in_tasks else SinkUnavailableError
+            raise failed(message, detail=kind if fault is None else fault.detail) from None
+        named = _FAULTS.get(fault.code)
+        if named is not None:
+            raise named(fault.message, detail=fault.detail, hint=fault.hint) from None
         detail = ": ".join(filter(None, (fault.message, fault.detail)))
         raise SinkUnavailableError(message, detail=detail, hint=fault.hint) from None
 
@@ -424,8 +389,8 @@ def _filled(results: pa.Table) -> Filled:
     return Filled(upserted, deleted, unwritten)
 
 
-def _names(files: DataFrame) -> list[str]:
-    names: list[str] = files.toArrow()["file"].drop_null().to_pylist()
+def _names(results: pa.Table) -> list[str]:
+    names: list[str] = results["file"].drop_null().to_pylist()
     return names
 
 

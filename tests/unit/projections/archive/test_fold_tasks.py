@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from projections.archive.fold_entries import read_folded
+from projections.archive.rebuilding import engine
+from projections.archive.rebuilding.fold_tasks import FoldBlocks, FoldKeys
+from projections.archive.rebuilding.row_numbers import RowNumbers
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import SAMPLED_EVERY, ArchiveSurvey, RecordFilter
 from projections.changes.record import Record
-from projections.job.rebuilding import engine
-from projections.job.rebuilding.fold_tasks import FoldBlocks, FoldKeys
-from projections.job.rebuilding.row_numbers import RowNumbers
-from projections.job.spark.task_files import TaskFiles
+from projections.common.task_files import TaskFiles
 from tests.fix_archive import archived
 from tests.fix_log import TOPIC, envelope
 

@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from projections.common.pooled_memory import pooled_memory
-from projections.common.throttle import Throttle
+from projections.common.throttle import FULL_PACE, Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from projections.archive.scan import ArchiveScan
     from projections.archive.survey import RecordFilter
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
+    from projections.common.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class BlockTask(ABC):
         groups: Numbers of the first block of each task, and of the one after its last.
         buckets: Number of parts into which keys are divided by their hash.
         files: Where it writes.
-        share: Greatest share of its time that the task takes.
+        pace: How fast the task works.
         result_schema: Schema of the result for a group.
     """
 
@@ -44,12 +45,12 @@ class BlockTask(ABC):
     groups: tuple[tuple[int, int], ...]
     buckets: int
     files: TaskFiles
-    share: float = 1.0
+    pace: Pace = FULL_PACE
     result_schema: ClassVar[pa.Schema]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the groups with these numbers; yields the result of `group` for each."""
-        throttle = Throttle(self.share)
+        throttle = self.pace.throttle()
 
         def result_of(number: int) -> Mapping[str, Any]:
             return self.group(*self.groups[number], throttle)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from cdc.values import UNCHANGED_PLACEHOLDER
+from projections.archive.rebuilding.columnar_rows import ColumnarDecoder
+from projections.archive.rebuilding.plain_rows import READ, PlainChanges, PlainRowDecoder
 from projections.archive.table import SCHEMA
 from projections.changes.task_outcome import BlockedKeys
 from projections.definition.views import ChangeTime, Store
-from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.plain_rows import READ, PlainChanges, PlainRowDecoder
 from projections.planning.view_plan import ViewPlan
 from tests.fix_seeds import examples
 

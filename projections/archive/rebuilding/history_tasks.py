@@ -14,21 +14,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.archive.progress import rest
+from projections.archive.rebuilding.columnar_rows import ColumnarDecoder
+from projections.archive.rebuilding.divide_tasks import ROW, TOPIC
+from projections.archive.rebuilding.divided_records import BucketTask
+from projections.archive.rebuilding.plain_rows import PlainChanges
 from projections.archive.survey import flags, integers
 from projections.changes.row_change import read
 from projections.common.pooled_memory import pooled_memory
-from projections.common.throttle import Throttle
 from projections.definition.columns import VERSION_COLUMN
-from projections.job.rebuilding.columnar_rows import ColumnarDecoder
-from projections.job.rebuilding.divide_tasks import ROW, TOPIC
-from projections.job.rebuilding.divided_records import BucketTask
-from projections.job.rebuilding.plain_rows import PlainChanges
 from projections.stores.delta.history.arrow import COMMIT, INSERTED, LIVE, HistoryForm
 from projections.stores.delta.history.batch import IncomingChange
 from projections.stores.delta.history.columnar import known_changes, states_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from projections.archive.fold import Integers
     from projections.changes.row_change import RowChange
+    from projections.common.throttle import Throttle
     from projections.stores.delta.history.arrow import TableKey
     from projections.stores.delta.history.states import HistoryState
 
@@ -52,10 +53,6 @@ HISTORIES: Final = pa.schema(
         ("at_us", pa.int64()),
         ("left", pa.list_(pa.int64())),
     ]
-)
-HISTORIES_DDL: Final = (
-    "changes_file string, states_file string, upserted bigint, deleted bigint, version bigint,"
-    " at_us bigint, left array<bigint>"
 )
 
 _INSTANT: Final = pa.timestamp("us", "UTC")
@@ -72,6 +69,7 @@ class FillHistories(BucketTask):
     """
 
     commit: int
+    result_schema: ClassVar = HISTORIES
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the buckets with these numbers."""
@@ -79,7 +77,7 @@ class FillHistories(BucketTask):
             yield from self.files.pieces(batches, HISTORIES, self._bucket)
 
     def _bucket(self, number: int) -> dict[str, Any]:
-        throttle, unwritten = Throttle(self.share), list[int]()
+        throttle, unwritten = self.pace.throttle(), list[int]()
         form, held = HistoryForm(self.plan), self.held.get(self.plan.name)
         upserted = deleted = version = at_us = 0
         with ExitStack() as stack:
@@ -95,7 +93,7 @@ class FillHistories(BucketTask):
                 upserted, deleted = upserted + live, deleted + len(changes) - live
                 version = max(version, pc.max(changes[VERSION_COLUMN]).as_py())
                 at_us = max(at_us, pc.max(changes["_at"].cast(pa.int64())).as_py())
-                throttle.step()
+                rest(throttle)
         names = [name for name, _ in made]
         counts = [upserted, deleted, version, at_us]
         return dict(zip(HISTORIES.names, [*names, *counts, unwritten], strict=True))
@@ -113,7 +111,7 @@ class FillHistories(BucketTask):
             for table, of in self._decoded(form, topic, piece, own, failed):
                 parts.append(table)
                 numbers.append(of)
-            throttle.step()
+            rest(throttle)
         table, record_numbers = pa.concat_tables(parts), np.concatenate(numbers)
         fails = np.zeros(len(coded.dictionary), np.bool_)
         fails[codes[failed]] = True

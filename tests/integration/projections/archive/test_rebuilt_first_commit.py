@@ -1,4 +1,4 @@
-"""A view with the times at which its rows were inserted, filled by Spark's tasks.
+"""A view with the times at which its rows were inserted, filled by tasks.
 
 The replay without an engine is the oracle, over the same archive.
 """
@@ -26,10 +26,12 @@ from tests.fix_archive import archived
 from tests.fix_log import PLAN, TOPIC, envelope, numbered, orders, topics
 from tests.fix_seeds import examples
 from tests.support.replays import (
+    OWN,
     LiveTables,
     Tables,
     alike,
     blocked,
+    drawn_tasks,
     fill,
     keyed,
     replay_killed,
@@ -39,7 +41,7 @@ from tests.support.replays import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from projections.archive.rebuilding.tasks import TaskRunner
 
 
 FIRST = replace(
@@ -68,9 +70,7 @@ def in_log_order(records: Sequence[Record]) -> bool:
 
 @settings(max_examples=examples(40), deadline=None)
 @given(records=topics(), data=st.data())
-def test_the_same_archive_leaves_the_same_times(
-    spark: SparkSession, records: list[Record], data: st.DataObject
-) -> None:
+def test_the_same_archive_leaves_the_same_times(records: list[Record], data: st.DataObject) -> None:
     assume(in_log_order(records))
     plan, records, word = keyed(data, data.draw(st.sampled_from([FIRST, CHECKED])), records)
     numbers = data.draw(st.sets(st.sampled_from([1, 2]), max_size=1))
@@ -84,7 +84,7 @@ def test_the_same_archive_leaves_the_same_times(
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
         one = LiveTables(Path(place) / "one", plan, held=held)
-        other = LiveTables(Path(place) / "other", plan, spark, held)
+        other = LiveTables(Path(place) / "other", plan, drawn_tasks(data), held)
 
         alike(archive, one, other, whole=False)
 
@@ -92,14 +92,14 @@ def test_the_same_archive_leaves_the_same_times(
 @settings(max_examples=examples(20), deadline=None)
 @given(records=topics(), data=st.data())
 def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
-    spark: SparkSession, records: list[Record], data: st.DataObject
+    records: list[Record], data: st.DataObject
 ) -> None:
     assume(in_log_order(records))
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = Path(place) / "shop"
         fill(archive, TOPIC, records, data)
         one = LiveTables(Path(place) / "one", FIRST)
-        other = LiveTables(Path(place) / "other", FIRST, spark)
+        other = LiveTables(Path(place) / "other", FIRST, drawn_tasks(data))
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
@@ -130,11 +130,11 @@ LOGS = {
 @pytest.mark.parametrize("ahead", [0, 0x1008, 0x1018], ids=hex)
 @pytest.mark.parametrize("name", LOGS)
 def test_the_insert_of_a_row_is_the_newest_one_since_it_was_gone(
-    spark: SparkSession, tmp_path: Path, name: str, ahead: int
+    tmp_path: Path, name: str, ahead: int
 ) -> None:
     plan = replace(FIRST, left_to_read=ahead and (1 << 56) + ahead)
     archived(tmp_path / "shop", TOPIC, numbered(LOGS[name]))
-    one, other = LiveTables(tmp_path / "one", plan), LiveTables(tmp_path / "other", plan, spark)
+    one, other = LiveTables(tmp_path / "one", plan), LiveTables(tmp_path / "other", plan, OWN)
 
     for tables in (one, other):
         replay.replay(tmp_path / "shop", [tables.target()])
@@ -143,11 +143,11 @@ def test_the_insert_of_a_row_is_the_newest_one_since_it_was_gone(
 
 
 def test_tasks_write_all_rows_that_stand_by_themselves(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: TaskRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = list[ReplayProgress]()
     archived(tmp_path / "shop", TOPIC, orders(20))
-    one, other = Tables(tmp_path / "one", FIRST), Tables(tmp_path / "other", FIRST, spark)
+    one, other = Tables(tmp_path / "one", FIRST), Tables(tmp_path / "other", FIRST, tasks)
     replay.replay(tmp_path / "shop", [one.target()])
     monkeypatch.setattr(TableSink, "apply", None)  # no record is delivered by itself
 

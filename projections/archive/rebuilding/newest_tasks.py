@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from projections.archive.progress import rest
+from projections.archive.rebuilding.divide_tasks import ROW, TOPIC
+from projections.archive.rebuilding.divided_records import BucketTask
+from projections.archive.rebuilding.fill_tasks import FILLED
+from projections.archive.rebuilding.keyless_records import first_copies, without_row_ids
+from projections.archive.rebuilding.plain_rows import PlainChanges, PlainRowDecoder
+from projections.archive.rebuilding.row_times import amendment, newest_of
+from projections.archive.rebuilding.store_tasks import DELIVERED, delivery
 from projections.archive.survey import integers, versions_of
 from projections.changes.row_change import Applied
 from projections.common.pooled_memory import pooled_memory
-from projections.common.throttle import Throttle
 from projections.errors import ReplayError
-from projections.job.rebuilding.divide_tasks import ROW, TOPIC
-from projections.job.rebuilding.divided_records import BucketTask
-from projections.job.rebuilding.fill_tasks import FILLED, FILLED_DDL
-from projections.job.rebuilding.keyless_records import first_copies, without_row_ids
-from projections.job.rebuilding.plain_rows import PlainChanges, PlainRowDecoder
-from projections.job.rebuilding.row_times import amendment, newest_of
-from projections.job.rebuilding.store_tasks import DELIVERED, DELIVERED_DDL, delivery
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from projections.archive.fold import Flags, Integers
-    from projections.job.rebuilding.plain_rows import Amended
-    from projections.job.rebuilding.store_tasks import TaskDelivery
+    from projections.archive.rebuilding.plain_rows import Amended
+    from projections.archive.rebuilding.store_tasks import TaskDelivery
     from projections.planning.job_config import StoreAddresses
 
 T = TypeVar("T")
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     Taker = Callable[[str, Amended | None], Take[T]]
 
 NEWEST: Final = pa.schema([*FILLED, ("filtered", pa.int64())])
-NEWEST_DDL: Final = f"{FILLED_DDL}, filtered bigint"
 _TAKEN_AT_ONCE: Final = 32_768
 
 
@@ -74,7 +73,7 @@ class NewestTask(BucketTask, ABC):
     """
 
     code: str
-    result_ddl: ClassVar[str]
+    result_schema: ClassVar[pa.Schema]
 
     @abstractmethod
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +107,7 @@ class NewestTask(BucketTask, ABC):
             taker: Returns the converter of a topic's records.
             outcome: Receives the records that are left to the replay.
         """
-        throttle, held = Throttle(self.share), self.held.get(self.plan.name)
+        throttle, held = self.pace.throttle(), self.held.get(self.plan.name)
         for records in self.divided.portions(self.first + number, held, outcome.unwritten):
             codes = integers(records.column("key").dictionary_encode().indices)
             newest, failed = self._newest(records, codes)
@@ -122,7 +121,7 @@ class NewestTask(BucketTask, ABC):
                     numbers = own[start : start + _TAKEN_AT_ONCE]
                     for taken in take(plain.take(pa.array(numbers)), numbers, failed):
                         yield taken
-                        throttle.step()
+                        rest(throttle)
             fails = np.isin(codes, codes[failed])
             outcome.unwritten += integers(records.column(ROW))[fails].tolist()
             outcome.filtered += int((~fails & self._older(records)).sum())
@@ -144,7 +143,7 @@ class NewestTask(BucketTask, ABC):
 class FillNewest(NewestTask):
     """Writes files of rows and deletes for the commit."""
 
-    result_ddl: ClassVar = NEWEST_DDL
+    result_schema: ClassVar = NEWEST
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the buckets with these numbers; see `NewestTask`."""
@@ -178,7 +177,7 @@ class DeliverNewest(NewestTask):
     """
 
     addresses: StoreAddresses
-    result_ddl: ClassVar = DELIVERED_DDL
+    result_schema: ClassVar = DELIVERED
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes the buckets with these numbers; see `NewestTask`."""

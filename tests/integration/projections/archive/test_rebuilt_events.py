@@ -1,4 +1,4 @@
-"""A view of events filled by Spark's tasks has the rows of one that is filled record by record.
+"""A view of events filled by tasks has the rows of one that is filled record by record.
 
 The replay without an engine is the oracle, over the same archive.
 """
@@ -21,15 +21,18 @@ from projections.definition.event_rows import EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import ChangeTime
 from projections.errors import SinkUnavailableError
+from projections.job.spark_tasks import SparkTasks
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_seeds import examples
 from tests.support.event_logs import PLAN, logs, placed
 from tests.support.replays import (
+    OWN,
     Kill,
     KilledError,
     Tables,
     alike,
     blocked,
+    drawn_tasks,
     filled,
     replay_killed,
     use_small_parts,
@@ -38,6 +41,7 @@ from tests.support.replays import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from projections.archive.rebuilding.tasks import TaskRunner
     from projections.changes.record import Record
     from projections.planning.view_plan import ViewPlan
 
@@ -61,7 +65,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=examples(40), deadline=None)
 @given(log=logs(), data=st.data())
 def test_the_same_archive_leaves_the_same_rows(
-    spark: SparkSession, log: dict[str, list[Record]], data: st.DataObject
+    log: dict[str, list[Record]], data: st.DataObject
 ) -> None:
     keys = data.draw(st.sets(st.sampled_from(['{"global_position":1}']), max_size=1))
     held = blocked(data, keys)
@@ -74,7 +78,7 @@ def test_the_same_archive_leaves_the_same_rows(
             patch.setattr(replay, "PART_RECORDS", 1_000)
         archive = filled(Path(place) / "shop", log, data)
         one = Tables(Path(place) / "one", plan, held=held)
-        other = Tables(Path(place) / "other", plan, spark, held)
+        other = Tables(Path(place) / "other", plan, drawn_tasks(data), held)
 
         alike(archive, one, other, whole=whole)
 
@@ -82,12 +86,15 @@ def test_the_same_archive_leaves_the_same_rows(
 @settings(max_examples=examples(20), deadline=None)
 @given(log=logs(), data=st.data())
 def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
-    spark: SparkSession, log: dict[str, list[Record]], data: st.DataObject
+    log: dict[str, list[Record]], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         archive = filled(Path(place) / "shop", log, data)
         plan = data.draw(st.sampled_from([PLAN, TIMED]))
-        one, other = Tables(Path(place) / "one", plan), Tables(Path(place) / "other", plan, spark)
+        one, other = (
+            Tables(Path(place) / "one", plan),
+            Tables(Path(place) / "other", plan, drawn_tasks(data)),
+        )
         replay.replay(archive, [one.target()])
 
         replay_killed(archive, lambda bulk: other.target(bulk=bulk), patch, data, 8)
@@ -98,11 +105,11 @@ def test_a_replay_that_is_killed_anywhere_goes_on_and_leaves_the_same(
 
 @pytest.mark.parametrize("plan", [PLAN, TIMED], ids=["plain", "timed"])
 def test_tasks_write_all_events_that_stand_by_themselves(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: ViewPlan
+    tasks: TaskRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: ViewPlan
 ) -> None:
     told = list[ReplayProgress]()
     archive = placed(tmp_path / "shop", 11)
-    one, other = Tables(tmp_path / "one", plan), Tables(tmp_path / "other", plan, spark)
+    one, other = Tables(tmp_path / "one", plan), Tables(tmp_path / "other", plan, tasks)
     replay.replay(archive, [one.target()])
     monkeypatch.setattr(TableSink, "apply", None)  # no record is delivered by itself
 
@@ -114,7 +121,7 @@ def test_tasks_write_all_events_that_stand_by_themselves(
 
 
 def test_a_replay_that_is_killed_at_each_of_its_steps_delivers_every_event_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = placed(tmp_path / "shop", 30)
     one = Tables(tmp_path / "one", PLAN)
@@ -122,7 +129,7 @@ def test_a_replay_that_is_killed_at_each_of_its_steps_delivers_every_event_once(
     ended, steps, committed = False, 0, set[int]()
     while not ended:  # killed after one more step each time, until it ends before that
         steps += 1
-        other = Tables(tmp_path / f"killed-{steps}", PLAN, spark)
+        other = Tables(tmp_path / f"killed-{steps}", PLAN, OWN)
         noted: list[ReplayState] = []
         with monkeypatch.context() as patch:
             killed = Kill(patch, noted)
@@ -144,7 +151,7 @@ def test_tasks_with_other_classes_of_the_events_write_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = placed(tmp_path / "shop", 11)
-    other = Tables(tmp_path / "other", PLAN, spark)
+    other = Tables(tmp_path / "other", PLAN, SparkTasks(spark))
     monkeypatch.setattr(EventForm, "code", "edited")  # in this process, and not in the tasks'
 
     with pytest.raises(SinkUnavailableError) as refused:

@@ -12,15 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.archive.rebuilding.divide_tasks import LEFT_KEY, PART, ROW, TOPIC
 from projections.archive.survey import flags, integers
-from projections.job.rebuilding.divide_tasks import LEFT_KEY, PART, ROW, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from projections.archive.fold import Integers
     from projections.changes.task_outcome import BlockedKeys
-    from projections.job.spark.task_files import TaskFiles
+    from projections.common.task_files import TaskFiles
+    from projections.common.throttle import Pace
     from projections.planning.view_plan import ViewPlan
 
 PORTION_ROWS: Final = 150_000
@@ -116,7 +117,7 @@ class BucketTask:
         first: The bucket of the first task.
         files: Where files of rows, or the results of finished pieces, are written.
         held: Quarantined keys, by view.
-        share: Greatest share of its time that the task takes.
+        pace: How fast the task works.
     """
 
     plan: ViewPlan
@@ -125,4 +126,4 @@ class BucketTask:
     first: int
     files: TaskFiles
     held: Mapping[str, BlockedKeys]
-    share: float
+    pace: Pace

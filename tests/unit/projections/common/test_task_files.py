@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from projections.archive.rebuilding import engine
+from projections.archive.rebuilding.tasks import TasksFailedError
 from projections.common.fault import Fault, FaultError
-from projections.common.file_lock import WriterLock
-from projections.common.task_fence import TaskFence
+from projections.common.task_files import TaskFiles
 from projections.errors import (
     ArchiveMissingError,
+    BulkLostError,
     ProjectionError,
     RebuildSpaceError,
+    ReplayError,
     SinkUnavailableError,
 )
-from projections.job.rebuilding import engine
-from projections.job.spark.task_files import TaskFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +126,8 @@ def test_an_error_of_a_task_shows_no_value(tmp_path: Path) -> None:
         (OSError("x: No space left on device (os error 28)"), RebuildSpaceError, "/home"),
         (OSError(errno.EIO, "a value"), SinkUnavailableError, "OSError"),
         (OSError(str(FaultError(ArchiveMissingError("it is gone")))), ArchiveMissingError, ""),
+        (TasksFailedError("an executor is lost", "Py4JError"), BulkLostError, "Py4JError"),
+        (FaultError(ReplayError("a task failed", detail="at x")), BulkLostError, "at x"),
         (
             OSError(str(FaultError(SinkUnavailableError("refused", detail="so")))),
             SinkUnavailableError,
@@ -132,25 +135,9 @@ def test_an_error_of_a_task_shows_no_value(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_spark_says_gets_a_name(
-    error: OSError, kind: type[ProjectionError], said: str
+def test_what_tasks_say_gets_a_name(
+    error: Exception, kind: type[ProjectionError], said: str
 ) -> None:
     with pytest.raises(kind) as ended, engine.named_errors("what", Path("/home/.view.filling")):
         raise error
     assert said in (ended.value.detail or "")
-
-
-def test_what_killed_jobs_have_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("dead", "written", "worked"):
-        TaskFence(TaskFiles.made(tmp_path / f".{name}.filling").folder).open()
-    (tmp_path / ".dead.filling" / "of an older release").touch()
-    (tmp_path / "view").mkdir()
-    (run,) = (tmp_path / ".worked.filling").iterdir()
-
-    with WriterLock(tmp_path / ".written.lock", wait=False), TaskFence(run).task():
-        engine.remove_abandoned(tmp_path)
-        left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
-        assert [".worked.filling", ".written.filling", "view"] == left
-    engine.remove_abandoned(tmp_path)
-
-    assert ["view"] == [path.name for path in tmp_path.iterdir() if path.is_dir()]

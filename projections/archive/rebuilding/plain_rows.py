@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc.errors import CdcError
+from projections.archive.rebuilding.columnar_rows import ColumnarDecoder
 from projections.archive.survey import versions_of
 from projections.changes.applier import TaskApplier
 from projections.changes.row_change import Applied
 from projections.errors import ProjectionError
-from projections.job.rebuilding.columnar_rows import ColumnarDecoder
 from projections.planning.key_forms import key_in_form
 from projections.stores.delta.arrow import deletes_schema, keys_table, rows_table
 

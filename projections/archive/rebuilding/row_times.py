@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
+from projections.archive.rebuilding.divide_tasks import BEGINS, TOPIC
 from projections.archive.survey import flags, integers, versions_of
 from projections.definition.views import ARCHIVED_EVENTS
-from projections.job.rebuilding.divide_tasks import BEGINS, TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from projections.archive.fold import Integers
+    from projections.archive.rebuilding.plain_rows import Amended
     from projections.changes.row_change import RowChange
-    from projections.job.rebuilding.plain_rows import Amended
     from projections.planning.view_plan import ViewPlan
 
 
