@@ -51,6 +51,8 @@ class RecordFailure(NamedTuple):
         version: Its position in the log; None if that cannot be read.
         key: Values of the row's key; None if they cannot be read.
         kind: The type of an added event.
+        begun: What the change reports of its row's insert; see `RowChange`.
+        begun_at_us: Commit time of that insert; see `RowChange`.
     """
 
     records: tuple[Record, ...]
@@ -58,6 +60,8 @@ class RecordFailure(NamedTuple):
     version: int | None
     key: tuple[object, ...] | None
     kind: str | None = None
+    begun: int = 0
+    begun_at_us: int = 0
 
 
 def canonical(key: bytes | None) -> bytes | None:

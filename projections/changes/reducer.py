@@ -221,7 +221,7 @@ class TopicReducer:
                 if raw.below is not None:
                     below.append(self._change(identity, raw.below))
             except self._set_apart as error:
-                self._failures.append(self._undecoded(raw, error))
+                self._failures.append(self._undecoded(raw, error, begun))
                 continue
             if begun is not None:
                 change = replace(change, begun=begun.version, begun_at_us=begun.at_us)
@@ -451,13 +451,16 @@ class TopicReducer:
         for key in [key for key, begun in self._begun.items() if begun.version < version]:
             del self._begun[key]
 
-    def _undecoded(self, raw: RawChange, error: PlatformError) -> RecordFailure:
+    def _undecoded(
+        self, raw: RawChange, error: PlatformError, begun: _Begun | None = None
+    ) -> RecordFailure:
         try:
             key = None if raw.key is None else self._key(raw.key)
         except (CdcError, ProjectionError):
             key = None
         kind = raw.row.get("type") if raw.row is not None and self._facts is not None else None
-        return RecordFailure(raw.records, error, raw.version, key, kind)
+        first = () if begun is None else (begun.version, begun.at_us)
+        return RecordFailure(raw.records, error, raw.version, key, kind, *first)
 
     def _key(self, key: bytes) -> tuple[object, ...]:
         by_name = self._schema.by_name

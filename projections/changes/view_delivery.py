@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from foundation.errors import PlatformError
+    from projections.changes.raw_change import RawChange
     from projections.changes.reduced import Reduced
     from projections.changes.sink import Sink
     from projections.changes.task_outcome import TaskOutcome
@@ -191,7 +192,7 @@ class ViewDelivery:
             own = raw.own
             key = key_text(self._topic, own)
             if key in held.keys or (own.partition, own.offset) > unread.get(key, _NO_PLACE):
-                self._behind.append(RecordFailure(raw.records, _BEHIND, raw.version, change.key))
+                self._behind.append(_failure(raw, change, _BEHIND))
             elif change.unchanged_columns and self._base_unavailable(
                 change, raw.base, key, held, keys
             ):
@@ -235,10 +236,13 @@ class ViewDelivery:
 
     def _fail(self, change: RowChange, error: PlatformError) -> None:
         raw = self._sources[change.key, change.version]
-        self._failures.append(RecordFailure(raw.records, error, raw.version, change.key))
+        self._failures.append(_failure(raw, change, error))
 
     def _to_quarantine(self, sink: Sink) -> list[UnappliedRecord]:
-        """Returns the records to quarantine: failures without a newer change in the store."""
+        """Returns the records to quarantine: failures without a newer change in the store.
+
+        It writes what the others report of their rows' inserts.
+        """
         failures = self._failures + self._behind
         if not failures:
             return []
@@ -251,11 +255,14 @@ class ViewDelivery:
             id(failure): version for failure, version in zip(known, stored, strict=True)
         }
         waiting: dict[tuple[int, int], UnappliedRecord] = {}
+        begun: list[RowChange] = []
         for failure in failures:
             if (
                 failure.version is not None
                 and stored_versions.get(id(failure), 0) >= failure.version
             ):
+                if failure.begun:
+                    begun.append(_insert_only(failure))
                 continue
             *others, own = failure.records
             key = key_text(self._topic, own)
@@ -267,6 +274,8 @@ class ViewDelivery:
             waiting[place] = UnappliedRecord(
                 self._plan.name, key, self._topic, own, failure.version, failure.error
             )
+        if begun and self._plan.inserted_at:
+            sink.apply(self._plan, begun)
         self._task.quarantine(list(waiting.values()))
         return list(waiting.values())
 
@@ -284,6 +293,17 @@ class ViewDelivery:
         if (inspection := self._task.inspection(self._plan)) is not None:
             count.failed = inspection.failed
         count.add_lags(change.committed_at_us for change in changes)
+
+
+def _failure(raw: RawChange, change: RowChange, error: PlatformError) -> RecordFailure:
+    begun = change.begun, change.begun_at_us
+    return RecordFailure(raw.records, error, raw.version, change.key, None, *begun)
+
+
+def _insert_only(failure: RecordFailure) -> RowChange:
+    """Returns what a failed change reports of its row's insert."""
+    key, at_us = failure.key or (), failure.begun_at_us
+    return RowChange(key, 0, None, 0, begun=failure.begun, begun_at_us=at_us)
 
 
 def _not_accepted(failure: RecordFailure) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
 from projections.archive.task import ReplayOptions
@@ -140,6 +142,31 @@ def test_the_insert_of_a_row_is_the_newest_one_since_it_was_gone(
         replay.replay(tmp_path / "shop", [tables.target()])
 
     assert one.left() == other.left()
+
+
+def test_an_insert_that_a_later_read_makes_outdated_shows_when_its_row_began(
+    tmp_path: Path,
+) -> None:
+    """The row had another key before, and the record of that key waits in quarantine."""
+
+    def of(op: str, lsn: int, key: int, big: str = UNCHANGED_PLACEHOLDER) -> Record:
+        row = None if op == "d" else {"id": key, "note": "n", "big": big}
+        return Record(
+            orjson.dumps({"id": key}), envelope(op, 0x1000 + lsn, row, key=key), "1", 0, 0
+        )
+
+    moved = of("c", 0x10, 5)._replace(old_key=b'{"id":1}')
+    moved_on = of("c", 0x20, 2)._replace(old_key=b'{"id":5}')
+    read = [of("r", 0x2F, 1, "b1"), of("r", 0x2F, 2, "b2")]
+    log = [*read, of("c", 0, 1, "b1"), of("d", 0x10, 1), moved, of("d", 0x20, 5), moved_on]
+    archived(tmp_path / "shop", TOPIC, numbered(log))
+    tables = LiveTables(tmp_path / "tables", FIRST, OWN)
+
+    replay.replay(tmp_path / "shop", [tables.target()])
+
+    began_at = {row["id"]: row["came_at"] for row in tables.left()[0]}
+    assert {5} == tables.waiting()
+    assert datetime(1970, 1, 1, microsecond=1000 + 0x1020, tzinfo=UTC) == began_at[2]
 
 
 def test_tasks_write_all_rows_that_stand_by_themselves(
