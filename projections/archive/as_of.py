@@ -10,17 +10,20 @@ for a table without a key its rows replace the earlier ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cdc.lsn import Lsn
 from cdc.position import VERSION_LSN_BITS, ChangePosition
 from projections.archive.commits import CLOCKS_APART_US, Commits, CommittedBy
+from projections.archive.rebuilding.engine import TaskEngine
+from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.replay import replay
 from projections.archive.scan import ArchiveScan
 from projections.archive.task import ReplayOptions, ReplayTarget
 from projections.changes import sweeps
 from projections.common.table_pins import pinned
+from projections.definition.views import Store
 from projections.errors import MomentUnreadableError
 from projections.stores.delta.sink import WarehouseSink
 
@@ -99,15 +102,15 @@ def former(
         sink = WarehouseSink(tables)
         result = replay(
             archive,
-            [ReplayTarget(plans, lambda: sink)],
+            [_target(plan, sink, tables) for plan in plans],
             ReplayOptions(
                 archived=known.archived,
                 version=every.version,
                 taken=CommittedBy(reached, _last_reads(plans, floors)),
             ),
         )
-    if result.waiting[0]:
-        keys = {each.key for each in result.waiting[0]}
+    keys = {(each.view, each.key) for waiting in result.waiting for each in waiting}
+    if keys:
         raise MomentUnreadableError(
             "the former state of some rows is unknown", detail=f"{len(keys)} keys have bad records"
         )
@@ -115,6 +118,12 @@ def former(
         if floor := floors[plan.name]:
             sink.sweep(plan, floor, _spans(plan, floor, known.reads))
     return Former(reached, tables, {plan.name: sink.version(plan) for plan in plans})
+
+
+def _target(plan: ViewPlan, sink: WarehouseSink, tables: Path) -> ReplayTarget:
+    """Returns the table of a view, filled in tasks of this process."""
+    plan = replace(plan, to=frozenset({Store.TABLE}))
+    return ReplayTarget((plan,), lambda: sink, bulk=TaskEngine(OwnTasks(), tables, plan.name))
 
 
 def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[Read]) -> int:

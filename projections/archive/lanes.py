@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from projections.archive.bulk import BulkEngine
     from projections.archive.survey import FoldKey
-    from projections.archive.task import Had, ReplayOptions, ReplayState, ReplayTarget
+    from projections.archive.task import Had, ReplayState, ReplayTarget
     from projections.changes.sink import Sink
     from projections.planning.view_plan import ViewPlan
 
@@ -98,7 +98,6 @@ def engine_of(lane: ReplayLane) -> BulkEngine | None:
 
 def goes_in_bulk(
     lanes: Sequence[ReplayLane],
-    options: ReplayOptions,
     state: ReplayState | None,
     had: Had | None,
 ) -> bool:
@@ -109,12 +108,11 @@ def goes_in_bulk(
 
     Args:
         lanes: The lanes.
-        options: How the replay runs.
         state: Where it resumes; None if it begins.
         had: The records that the views already have; None for a complete replay.
     """
     engines = [(lane, engine) for lane in lanes if (engine := engine_of(lane)) is not None]
-    if not engines or had is not None or options.taken is not None:
+    if not engines or had is not None:
         return False
     if state is not None:
         return state.bulk

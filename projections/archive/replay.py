@@ -157,7 +157,7 @@ class _Run:
         self._state = state
         self._sinks = [OpenedStore(target) for target in targets]
         self._lanes = list(self._made_lanes())
-        self._in_bulk = goes_in_bulk(self._lanes, options, state, had)
+        self._in_bulk = goes_in_bulk(self._lanes, state, had)
         if state is not None and (state.form != STEPS or (state.bulk and not self._in_bulk)):
             self._in_bulk = False
             # rows already written have versions, so all records may be written again, one by one

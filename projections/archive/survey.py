@@ -154,7 +154,7 @@ class ArchiveSurvey:
         self._taken = taken
         self._keeping = frozenset(keeping)
         self.own = {key: Fold() for key in folds if key not in elsewhere}
-        self._only_lays_out = bool(folds) and not self.own
+        self._only_lays_out = bool(folds) and not self.own and not taken.columns
         self.folds: dict[FoldKey, Fold | FoldedRows] = {**self.own}
         self.topics = {topic: TopicSurvey() for topic in scan.topics}
 

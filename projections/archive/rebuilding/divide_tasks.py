@@ -116,7 +116,8 @@ class DivideRecords(BlockTask):
         numbers = {topic: number for number, topic in enumerate(self.topics)}
         for block in self.scan.blocks[begin:end]:
             extra = [] if self.scan.only_tombstones(block) else ["source"]
-            for first, batch in self.scan.read(["topic", *READ, *self.reads, *extra], [block]):
+            columns = dict.fromkeys(("topic", *READ, *self.reads, *self.taken.columns, *extra))
+            for first, batch in self.scan.read([*columns], [block]):
                 for topic, chosen in by_topic(batch, self.topics):
                     rows = np.arange(first, first + batch.num_rows)
                     own = batch if chosen is None else batch.filter(pa.array(chosen))
