@@ -371,16 +371,16 @@ def named_errors(message: str, folder: Path) -> Iterator[None]:
         fault = Fault.find(str(error))
         if fault is None and disk_full(error):
             raise space_error(folder) from None
-        if fault is None or fault.code == ReplayError.code:
-            kind = error.kind if isinstance(error, TasksFailedError) else type(error).__name__
-            in_tasks = isinstance(error, (TasksFailedError, FaultError))
-            failed = BulkLostError if in_tasks else SinkUnavailableError
-            raise failed(message, detail=kind if fault is None else fault.detail) from None
+        if fault is None and isinstance(error, TasksFailedError):
+            raise BulkLostError(message, detail=error.kind) from None
+        if fault is None:
+            raise SinkUnavailableError(message, detail=type(error).__name__) from None
         named = _FAULTS.get(fault.code)
         if named is not None:
             raise named(fault.message, detail=fault.detail, hint=fault.hint) from None
         detail = ": ".join(filter(None, (fault.message, fault.detail)))
-        raise SinkUnavailableError(message, detail=detail, hint=fault.hint) from None
+        kind = BulkLostError if fault.code == ReplayError.code else SinkUnavailableError
+        raise kind(message, detail=detail, hint=fault.hint) from None
 
 
 def _filled(results: pa.Table) -> Filled:

@@ -20,7 +20,7 @@ from projections.archive.task import ReplayOptions, ReplayState
 from projections.definition.event_rows import EventForm
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import ChangeTime
-from projections.errors import SinkUnavailableError
+from projections.errors import BulkLostError
 from projections.job.spark_tasks import SparkTasks
 from projections.stores.delta.table_sink import TableSink
 from tests.fix_seeds import examples
@@ -154,7 +154,7 @@ def test_tasks_with_other_classes_of_the_events_write_nothing(
     other = Tables(tmp_path / "other", PLAN, SparkTasks(spark))
     monkeypatch.setattr(EventForm, "code", "edited")  # in this process, and not in the tasks'
 
-    with pytest.raises(SinkUnavailableError) as refused:
+    with pytest.raises(BulkLostError) as refused:
         replay.replay(archive, [other.target()])
 
     assert "other classes" in (refused.value.detail or "")
