@@ -310,6 +310,8 @@ def test_a_table_is_compared_with_a_worker_killed_while_it_reads(
         with monkeypatch.context() as patch:  # row by row, as documents
             patch.setattr(SourceTruth, "batches", lambda _: None)
             (expected,) = verify(spec, resting=True)
+    # workers that tests before have killed come back
+    wait_until(BulkRequests(config).comparing, "enough free tasks", timeout_s=LONG_S)
     cluster.halts.want("comparison")
     with ThreadPoolExecutor(1) as command:
         done = command.submit(verify, spec, resting=True)
