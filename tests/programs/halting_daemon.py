@@ -31,7 +31,7 @@ STAGES = {
     "comparison": (HashedParts, "hashed"),  # hashes are written, and not noted yet
     "fold": (FoldBlocks, "group"),  # entries are written, and not noted yet
     "second fold": (FoldKeys, "_folded"),  # entries were read, and nothing is written yet
-    "store": (TaskDelivery, "_delivered"),  # some rows are in the store, and not all
+    "store": (TaskDelivery, "delivered"),  # some rows are in the store, and not all
 }
 
 

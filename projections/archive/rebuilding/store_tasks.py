@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 
 from projections.archive.progress import rest
 from projections.archive.rebuilding.plain_rows import READ, TAKEN_AT_ONCE, PlainChanges
 from projections.changes.row_change import Applied
+from projections.common.made_ahead import made_ahead
 from projections.common.pooled_memory import pooled_memory
 from projections.common.task_fence import TaskFence
 from projections.common.throttle import FULL_PACE, Pace
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 DELIVERED: Final = pa.schema(
     [("upserted", pa.int64()), ("deleted", pa.int64()), ("left", pa.list_(pa.int64()))]
 )
+
+WRITTEN_AT_ONCE: Final = 20_000
+"""Changes of a write: at the end of each one, a store is idle for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +79,21 @@ class FillStore:
     def _piece(self, store: TaskDelivery, number: int) -> dict[str, Any]:
         rows = self.numbers.of(number)
         throttle, unwritten, applied = self.pace.throttle(), list[int](), Applied()
+        # most of the time, a store works while its client waits
+        for changes, numbers in made_ahead(gathered(self._decoded(rows, unwritten))):
+            applied += store.delivered(changes, numbers, unwritten)
+            rest(throttle)
+        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": unwritten}
+
+    def _decoded(
+        self, rows: Integers, unwritten: list[int]
+    ) -> Iterator[tuple[list[RowChange], Integers]]:
         reader = PlainChanges(self.plan, self.topic, self.held)
         first = 0
         for _, batch in self.scan.chosen(READ, rows):
             own = rows[first : first + batch.num_rows]
             first += batch.num_rows
-            for each in store.taken(reader, batch, own, unwritten):
-                applied += each
-                rest(throttle)
-        return {"upserted": applied.upserted, "deleted": applied.deleted, "left": unwritten}
+            yield from decoded(reader, batch, own, unwritten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +122,16 @@ class TaskDelivery:
             unwritten: Receives the numbers of records with another result, or that the store
                 refuses.
         """
-        for start in range(0, records.num_rows, TAKEN_AT_ONCE):
-            piece = records.slice(start, TAKEN_AT_ONCE)
-            own = rows[start : start + piece.num_rows]
-            for changes, numbers in reader.taken(piece, own, unwritten, lambda changes: changes):
-                self.fence.check()
-                yield self._delivered(changes, numbers, unwritten)
+        for changes, numbers in decoded(reader, records, rows, unwritten):
+            yield self.delivered(changes, numbers, unwritten)
 
-    def _delivered(self, changes: list[RowChange], rows: Integers, unwritten: list[int]) -> Applied:
+    def delivered(self, changes: list[RowChange], rows: Integers, unwritten: list[int]) -> Applied:
+        """Delivers changes, with the numbers of their records; see `taken`.
+
+        Raises:
+            ReplayStoppedError: The work of the task is no longer needed.
+        """
+        self.fence.check()
         applied = self.sink.apply(self.plan, changes)
         if applied.refused:
             refused = {id(each.change) for each in applied.refused}
@@ -128,6 +141,32 @@ class TaskDelivery:
                 if id(change) in refused
             ]
         return applied
+
+
+def decoded(
+    reader: PlainChanges, records: pa.RecordBatch, rows: Integers, unwritten: list[int]
+) -> Iterator[tuple[list[RowChange], Integers]]:
+    """Yields the changes of some records at a time, with the numbers of these; see `taken`."""
+    for start in range(0, records.num_rows, TAKEN_AT_ONCE):
+        piece = records.slice(start, TAKEN_AT_ONCE)
+        own = rows[start : start + piece.num_rows]
+        yield from reader.taken(piece, own, unwritten, lambda changes: changes)
+
+
+def gathered(
+    parts: Iterable[tuple[list[RowChange], Integers]],
+) -> Iterator[tuple[list[RowChange], Integers]]:
+    """Yields the same changes, about as many at a time as a store takes best."""
+    changes: list[RowChange] = []
+    numbers: list[Integers] = []
+    for part, own in parts:
+        changes += part
+        numbers.append(own)
+        if len(changes) >= WRITTEN_AT_ONCE:
+            yield changes, np.concatenate(numbers)
+            changes, numbers = [], []
+    if changes:
+        yield changes, np.concatenate(numbers)
 
 
 @contextmanager
