@@ -24,7 +24,7 @@ from projections.archive.task import ReplayOptions, ReplayTarget
 from projections.changes import sweeps
 from projections.common.table_pins import pinned
 from projections.definition.views import Store
-from projections.errors import MomentUnreadableError
+from projections.errors import BulkLostError, MomentUnreadableError
 from projections.stores.delta.sink import WarehouseSink
 
 if TYPE_CHECKING:
@@ -100,15 +100,16 @@ def former(
         reached = commits.reached(moment)
         floors = {plan.name: _floor(plan, commits, reached, known.reads) for plan in plans}
         sink = WarehouseSink(tables)
-        result = replay(
-            archive,
-            [_target(plan, sink, tables) for plan in plans],
-            ReplayOptions(
-                archived=known.archived,
-                version=every.version,
-                taken=CommittedBy(reached, _last_reads(plans, floors)),
-            ),
+        options = ReplayOptions(
+            archived=known.archived,
+            version=every.version,
+            taken=CommittedBy(reached, _last_reads(plans, floors)),
         )
+        targets = [ReplayTarget((plan,), lambda: sink) for plan in map(_of_table, plans)]
+        try:
+            result = replay(archive, [_in_tasks(each, tables) for each in targets], options)
+        except BulkLostError:  # rows that are there are guarded by their versions
+            result = replay(archive, targets, options)
     keys = {(each.view, each.key) for waiting in result.waiting for each in waiting}
     if keys:
         raise MomentUnreadableError(
@@ -120,10 +121,14 @@ def former(
     return Former(reached, tables, {plan.name: sink.version(plan) for plan in plans})
 
 
-def _target(plan: ViewPlan, sink: WarehouseSink, tables: Path) -> ReplayTarget:
-    """Returns the table of a view, filled in tasks of this process."""
-    plan = replace(plan, to=frozenset({Store.TABLE}))
-    return ReplayTarget((plan,), lambda: sink, bulk=TaskEngine(OwnTasks(), tables, plan.name))
+def _of_table(plan: ViewPlan) -> ViewPlan:
+    return replace(plan, to=frozenset({Store.TABLE}))
+
+
+def _in_tasks(target: ReplayTarget, tables: Path) -> ReplayTarget:
+    """Has a table filled in tasks of this process."""
+    (plan,) = target.plans
+    return replace(target, bulk=TaskEngine(OwnTasks(), tables, plan.name))
 
 
 def _floor(plan: ViewPlan, commits: Commits, reached: Reached, reads: Sequence[Read]) -> int:

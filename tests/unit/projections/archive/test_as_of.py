@@ -25,6 +25,7 @@ from cdc.values import UNCHANGED_PLACEHOLDER
 from projections.archive import replay
 from projections.archive.as_of import KnownReads, former
 from projections.archive.commits import Moment
+from projections.archive.rebuilding.fold_tasks import FoldBlocks
 from projections.changes.record import Record
 from projections.definition.columns import ROW_ID_COLUMN
 from projections.definition.views import Store
@@ -360,6 +361,23 @@ def test_one_that_wrote_first_and_committed_last_counts_from_its_commit(tmp_path
 
     assert [1, 2] == sorted(rows_of(after_first.tables)), "3 has an older position"
     assert [1, 2, 3] == sorted(rows_of(after_second.tables))
+
+
+def test_what_no_task_can_do_is_done_record_by_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = a_log(9)
+    archive, moment = log.archive(tmp_path / "shop"), Moment(lsn=Lsn(log.commits[6][0]))
+    expected = rows_of(former(archive, [PLAN], moment, tmp_path / "tasks").tables)
+
+    def broken(*_: object) -> None:
+        raise ValueError("a value")
+
+    monkeypatch.setattr(FoldBlocks, "group", broken)
+    found = former(archive, [PLAN], moment, tmp_path / "records")
+
+    assert expected
+    assert expected == rows_of(found.tables)
 
 
 def test_two_moments_are_compared_as_versions_of_one_table(tmp_path: Path) -> None:

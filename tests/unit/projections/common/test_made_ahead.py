@@ -44,10 +44,16 @@ def test_an_error_comes_after_the_items_before_it() -> None:
 
 
 def test_a_user_who_stops_early_leaves_no_thread() -> None:
-    came = made_ahead(iter(range(10)))
-    before = threading.active_count()
+    threads: set[threading.Thread] = set()
+
+    def items() -> Iterator[int]:
+        for number in range(10):
+            threads.add(threading.current_thread())
+            yield number
+
+    came = made_ahead(items())
 
     assert 0 == next(came)
     came.close()
 
-    assert before == threading.active_count()
+    assert [False] == [thread.is_alive() for thread in threads]
