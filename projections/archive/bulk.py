@@ -9,10 +9,10 @@ to continue, and handles the keys that need more than that and every record that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
     OnProgress = Callable[[int], None]
+
+FILLING: Final = ".filling"
+"""Suffix of the folder in which tasks work that fill a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,35 +119,17 @@ class BulkEngine(Protocol):
     def ready(self, plan: ViewPlan) -> bool:
         """Returns whether the tables of a view exist and are still empty."""
 
-    def fold(
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        on_progress: OnProgress,
-    ) -> FoldedRows:
+    def fold(self, work: BulkFold, on_progress: OnProgress) -> FoldedRows:
         """Finds the newest record of each key.
 
         Args:
-            scan: The archive.
-            topic: The topic.
-            left_to_read: Version before which records do not count.
-            taken: The filter of records.
+            work: The topic.
             on_progress: Receives the number of further rows read, at intervals; an exception that
                 it raises ends the work.
         """
 
-    def look_up(  # noqa: PLR0913, PLR0917  # what a fold takes, and keys
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        keys: Collection[str],
-        on_progress: OnProgress,
-    ) -> Integers:
-        """Returns the numbers of the newest records of some keys; see `fold`."""
+    def look_up(self, work: BulkFold, on_progress: OnProgress) -> Integers:
+        """Returns the numbers of the newest records of the named keys; see `fold`."""
 
     def fill(
         self, scan: ArchiveScan, plan: ViewPlan, part: BulkPart, on_progress: OnProgress

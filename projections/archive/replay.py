@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from cdc.snapshot.reads import WholeRead
 from projections.archive import completeness
-from projections.archive.bulk import BulkPart, BulkTopics
+from projections.archive.bulk_replay import BulkReplay
 from projections.archive.lanes import (
     OpenedStore,
     ReplayLane,
@@ -33,7 +33,7 @@ from projections.archive.lanes import (
     steps_of,
 )
 from projections.archive.ordered import OrderedRecords
-from projections.archive.progress import Meter, rest, stopped
+from projections.archive.progress import Meter, rest
 from projections.archive.records import COLUMNS, records
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import ArchiveSurvey, RecordFilter, flags
@@ -48,7 +48,6 @@ from projections.archive.task import (
     Swept,
 )
 from projections.changes import sweeps
-from projections.changes.row_change import Applied
 from projections.common.table_pins import pinned
 from projections.common.throttle import Throttle
 from projections.errors import ArchiveMissingError, ReplayError
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkEngine, Filled
+    from projections.archive.bulk import BulkEngine
     from projections.archive.fold import Flags, Fold, FoldedRows, Integers
     from projections.archive.ordered import Choose
     from projections.archive.survey import FoldKey, TopicSurvey
@@ -163,7 +162,6 @@ class _Run:
             # rows already written have versions, so all records may be written again, one by one
             state = msgspec.structs.replace(state, step=0, part=0, bulk=False, form=STEPS)
             self._state = state
-        self._mark = f"headwater.replay.{scan.mark.version}.{scan.mark.files[:32]}"
         self._steps = list(steps_of(self._lanes, in_bulk=self._in_bulk))
         self._throttle = Throttle(options.share, options.stopped, error=ReplayError)
         self._meter = Meter(options.progress)
@@ -174,6 +172,7 @@ class _Run:
         self._taken = options.taken or RecordFilter(
             through, since=None if had is None else had.offsets
         )
+        self._bulk = BulkReplay(scan, self._taken, options, self._meter, self._throttle)
         self._undecided: dict[FoldKey, set[str]] = {}
         self._unwritten = defaultdict[ReplayLane, "Integers"](lambda: np.empty(0, np.int64))
         self._aside: list[list[UnappliedRecord]] = [[] for _ in targets]
@@ -188,7 +187,7 @@ class _Run:
         survey.run(self._looked_at)
         for topic, topic_survey in survey.topics.items():
             self._check(topic, topic_survey)
-        survey.adopt({key: self._folded_in_bulk(engine, key) for key, engine in bulk.items()})
+        survey.adopt({key: self._bulk.fold(key, engine) for key, engine in bulk.items()})
         meter.to_deliver = sum(map(self._records_of, self._steps))
         for target, sink in zip(self._targets, self._sinks, strict=True):
             for plan in target.plans:
@@ -280,9 +279,14 @@ class _Run:
         self._meter.skip(min(len(rows), max(first - begun, 0) * at_once))
         for number in range(max(first - begun, 0), -(-len(rows) // at_once)):
             part = rows[number * at_once : (number + 1) * at_once]
-            if step.bulk is not None:
-                self._fill(step, step.bulk, part, number + 1)
-            yield self._chosen(part) if step.bulk is None else ()
+            if step.bulk is None:
+                yield self._chosen(part)
+                continue
+            (lane,) = step.lanes
+            left = self._bulk.fill(lane, step.topic, part, number + 1, step.bulk)
+            self._unwritten[lane] = np.concatenate([self._unwritten[lane], left])
+            self._count_written()
+            yield ()
         yield from self._unwritten_of(step)
 
     def _unwritten_of(self, step: ReplayStep) -> Iterator[Iterable[pa.RecordBatch]]:
@@ -295,30 +299,6 @@ class _Run:
             for start in range(0, len(rows), PART_RECORDS):
                 yield self._chosen(rows[start : start + PART_RECORDS])
 
-    def _fill(self, step: ReplayStep, engine: BulkEngine, rows: Integers, number: int) -> None:
-        """Writes newest records in bulk; stores the numbers of those that were not written."""
-        (lane,) = step.lanes
-        (plan,) = lane.plans
-        share, held = self._options.share, lane.target.held
-        part = BulkPart(
-            mark=self._mark, share=share, held=held, topic=step.topic, rows=rows, number=number
-        )
-        filled = engine.fill(self._scan, plan, part, self._delivered)
-        unwritten = self._counted(lane, len(rows), filled)
-        self._unwritten[lane] = np.concatenate([self._unwritten[lane], unwritten])
-
-    def _counted(self, lane: ReplayLane, records: int, filled: Filled) -> Integers:
-        """Counts the records written in bulk; returns the numbers of the others."""
-        (plan,) = lane.plans
-        count, written = lane.delivery.counts[plan.name], records - len(filled.left)
-        count.records += written
-        count.filtered += filled.filtered
-        count.applied += written - filled.filtered
-        count.changes += Applied(filled.upserted, filled.deleted)
-        self._meter.to_deliver += len(filled.left)
-        self._meter.written = sum(each.written for each in self._lanes)
-        return filled.left
-
     def _from_all(
         self, step: ReplayStep, engine: BulkEngine
     ) -> Iterator[Iterable[pa.RecordBatch | pa.Table]]:
@@ -329,51 +309,13 @@ class _Run:
         """
         (lane,) = step.lanes
         if lane not in self._unwritten:
-            self._unwritten[lane] = self._filled_from_all(step, lane, engine)
+            records = {topic: self._survey.topics[topic].rows for topic in in_turn(lane.plans)}
+            self._unwritten[lane] = self._bulk.fill_from_all(lane, step.topic, records, engine)
+            self._count_written()
         unwritten = self._unwritten[lane]
         yield ()
         if len(unwritten):
             yield from ([p] for p in self._in_order(step, lambda _, rows: np.isin(rows, unwritten)))
-
-    def _filled_from_all(self, step: ReplayStep, lane: ReplayLane, engine: BulkEngine) -> Integers:
-        """Fills a view in bulk; returns the numbers of the records that were not written."""
-        (plan,) = lane.plans
-        topics = tuple(in_turn([plan]))
-        records = {topic: self._survey.topics[topic].rows for topic in topics}
-        ahead = topics[topics.index(step.topic) :]  # a replay that resumes has skipped the others
-        work = BulkTopics(
-            mark=self._mark,
-            share=self._options.share,
-            held=lane.target.held,
-            topics=topics,
-            taken=self._taken,
-            records=sum(records[topic] for topic in ahead),
-            digest="" if plan.events is None else plan.events.form.code,
-        )
-        filled = engine.fill_from_all(self._scan, plan, work, self._delivered)
-        return self._counted(lane, sum(records.values()), filled)
-
-    def _delivered(self, records: int) -> None:
-        self._meter.delivered += records
-        self._report()
-
-    def _report(self) -> None:
-        """Reports the progress; the tasks pause themselves."""
-        self._meter.report()
-        self._throttle.restart()
-        if self._throttle.stopped:
-            raise stopped()
-
-    def _folded_in_bulk(self, engine: BulkEngine, key: FoldKey) -> FoldedRows:
-        self._meter.rows += self._scan.rows
-        taken = self._scan, *key, self._taken
-        folded = engine.fold(*taken, self._looked_at_in_bulk)
-        folded.look_up = lambda keys: engine.look_up(*taken, keys, self._looked_at_in_bulk)
-        return folded
-
-    def _looked_at_in_bulk(self, rows: int) -> None:
-        self._meter.looked_at += rows
-        self._report()
 
     def _chosen(self, rows: Integers) -> Iterator[pa.RecordBatch]:
         return (batch for _, batch in self._scan.chosen(COLUMNS, rows))
@@ -427,13 +369,16 @@ class _Run:
         for lane in step.lanes:
             lane.delivery.finish()
             self._set_aside(lane)
-        self._meter.written = sum(lane.written for lane in self._lanes)
+        self._count_written()
         passed_over = before != [lane.filtered for lane in step.lanes]
         if step.fold is not None and not step.chains and passed_over:
             # the newest record of the key does not count: its other records decide
             undecided = self._undecided.setdefault(step.fold, set())
             undecided.update(chain.from_iterable(each.to_pylist() for each in keys))
         rest(self._throttle)
+
+    def _count_written(self) -> None:
+        self._meter.written = sum(lane.written for lane in self._lanes)
 
     def _set_aside(self, lane: ReplayLane) -> None:
         delivery, target = lane.delivery, lane.target

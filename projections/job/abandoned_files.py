@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from projections.archive.rebuilding.engine import FILLING
+from projections.archive.bulk import FILLING
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
 from projections.errors import WriterLockedError

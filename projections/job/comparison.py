@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from projections.archive.rebuilding.engine import named_errors
+from projections.archive.rebuilding.task_errors import named_errors
 from projections.common.task_files import TaskFiles
 from projections.errors import SinkUnavailableError
 from projections.job.comparison_tasks import (

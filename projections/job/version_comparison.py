@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from projections.archive.rebuilding.engine import named_errors
+from projections.archive.rebuilding.task_errors import named_errors
 from projections.common.delta_log import plain
 from projections.common.pooled_memory import pooled_memory
 from projections.errors import SinkUnavailableError

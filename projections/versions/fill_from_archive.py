@@ -90,12 +90,10 @@ def fill(  # noqa: PLR0913  # a fill and its options
         SinkError: A store refuses everything or cannot be reached.
         WriterLockedError: Another command fills this version.
     """
-    filled = _ArchiveRebuild(
-        connection, spec, version, plan, filling, _own_engine(spec, plan, filling)
-    )
+    filled = _ArchiveRebuild(connection, spec, version, plan, filling, _own_engine(spec, plan))
     with job_engine.fenced(spec.config, plan, filling.stopped):
         if way_of(spec.config, plan, changes).by_job:
-            filled.engine = JobEngine(spec.config, plan, filling)
+            filled.engine = JobEngine(spec.config, plan)
         done = filled.run()
     done = replace(done, progress=None)  # a round without records may have recorded progress
     registry.note_replayed(connection, spec.config.source, version.physical_name, done)
@@ -218,7 +216,7 @@ class _ArchiveRebuild:
         self.filling.waits(
             f"version {version.number} of view {version.view} is filled {how}: {why}"
         )
-        self.engine = _own_engine(self.spec, self.plan, self.filling) if by_job else None
+        self.engine = _own_engine(self.spec, self.plan) if by_job else None
         job_engine.fence(self.spec.config, self.plan, self.filling.stopped)
 
     def _to_sweep(self) -> bool:
@@ -271,12 +269,10 @@ class CatchUpRounds:
         return left > FEW and not soon and not self.outrun
 
 
-def _own_engine(spec: JobSpec, plan: ViewPlan, filling: FillOptions) -> TaskEngine:
+def _own_engine(spec: JobSpec, plan: ViewPlan) -> TaskEngine:
     """Returns the engine that does in this process what the job's does in Spark's tasks."""
     addresses = spec.config.addresses
-    return TaskEngine(
-        OwnTasks(), addresses.tables, plan.name, share=filling.share, addresses=addresses
-    )
+    return TaskEngine(OwnTasks(), addresses.tables, plan.name, addresses=addresses)
 
 
 def records_left(config: JobConfig, plan: ViewPlan, replayed: FillProgress) -> int:

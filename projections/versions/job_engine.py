@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from projections.archive.bulk import BulkFold, Filled
+from projections.archive.bulk import FILLING, Filled
 from projections.archive.fold_entries import read_folded, read_row_numbers
 from projections.archive.progress import stopped as stopped_error
 from projections.common.file_lock import WriterLock
@@ -26,17 +26,15 @@ from projections.versions.bulk_requests import BulkFill, BulkRequests, BulkTopic
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from projections.archive.bulk import BulkPart, BulkTopics, OnProgress
+    from projections.archive.bulk import BulkFold, BulkPart, BulkTopics, OnProgress
     from projections.archive.fold import FoldedRows, Integers
     from projections.archive.scan import ArchiveScan
-    from projections.archive.survey import RecordFilter
     from projections.planning.job_config import JobConfig
     from projections.planning.view_plan import ViewPlan
     from projections.versions.bulk_requests import BulkAnswer, BulkWork
-    from projections.versions.fill import FillOptions
 
 GONE_S: Final = 60.0
 """How long the job may not accept requests, seconds: it may be restarting."""
@@ -51,43 +49,23 @@ class JobEngine:
     Args:
         config: The job's configuration.
         plan: The version.
-        filling: How it is filled, and the event that pauses it.
     """
 
-    def __init__(self, config: JobConfig, plan: ViewPlan, filling: FillOptions) -> None:
+    def __init__(self, config: JobConfig, plan: ViewPlan) -> None:
         self._config = config
         self._place = plan.name
-        self._share = filling.share
         self._requests = BulkRequests(config)
 
     def ready(self, plan: ViewPlan) -> bool:
         """Returns whether the tables of a view are still empty; see `BulkEngine`."""
         return Store.TABLE not in plan.to or untouched(self._config.addresses.tables, plan)
 
-    def fold(
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        on_progress: OnProgress,
-    ) -> FoldedRows:
+    def fold(self, work: BulkFold, on_progress: OnProgress) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
-        work = BulkFold(scan, topic, left_to_read, taken, self._share)
-        answer = self._answer(work, on_progress, scan.rows)
-        return read_folded(self._files(answer))
+        return read_folded(self._files(self._answer(work, on_progress, work.scan.rows)))
 
-    def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        keys: Collection[str],
-        on_progress: OnProgress,
-    ) -> Integers:
-        """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
-        work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+    def look_up(self, work: BulkFold, on_progress: OnProgress) -> Integers:
+        """Returns the numbers of the newest records of the named keys; see `BulkEngine`."""
         return read_row_numbers(self._files(self._answer(work, on_progress, 0)))
 
     def fill(
@@ -221,7 +199,7 @@ def fence(config: JobConfig, plan: ViewPlan, stopped: threading.Event) -> None:
             raise stopped_error()
         try:
             with WriterLock(tables / f".{plan.name}.lock", wait=False):
-                if TaskFence.close_all(tables / f".{plan.name}.filling", _POLL_S):
+                if TaskFence.close_all(tables / f".{plan.name}{FILLING}", _POLL_S):
                     return
         except WriterLockedError:
             stopped.wait(_POLL_S)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from cdc.snapshot import ranges
-from projections.archive.rebuilding import engine
+from projections.archive.rebuilding import task_ranges
 from projections.archive.rebuilding.engine import TaskEngine
 from projections.job import backlog_tasks, comparison, streaming_query
 from projections.job.spark import cluster
@@ -32,7 +32,7 @@ COMMITS = ("before the deletes", "before the rows", "after the rows")
 
 def main() -> None:
     config, slots, folder = pickle.load(sys.stdin.buffer)  # noqa: S301  # of the test
-    engine.TASK_ROWS, engine.KEYS_PER_TASK = 600, 2_000
+    task_ranges.TASK_ROWS, task_ranges.KEYS_PER_TASK = 600, 2_000
     vars(backlog_tasks).update(LARGE_RECORDS=PIECE, PIECE_RECORDS=PIECE, TASKS_MIN=2)
     vars(comparison).update(PIECE_ROWS=100)
     vars(ranges).update(RANGE_ROWS=100)

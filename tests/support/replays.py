@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from cdc.table import Column, ColumnKind, TableSchema
 from cdc.values import decode
 from projections.archive import replay
-from projections.archive.rebuilding import engine, keyed_fill
+from projections.archive.rebuilding import keyed_fill, task_ranges
 from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
@@ -108,7 +108,7 @@ def filled(folder: Path, log: Mapping[str, Sequence[Record]], data: st.DataObjec
 def use_small_parts(patch: pytest.MonkeyPatch) -> None:
     """Has a replay divide its work into parts of a few records, and tasks theirs."""
     patch.setattr(replay, "PART_RECORDS", 3)
-    patch.setattr(engine, "TASK_ROWS", 4)
+    patch.setattr(task_ranges, "TASK_ROWS", 4)
     patch.setattr(keyed_fill, "BUCKET_ROWS", 8)
     patch.setattr(keyed_fill, "PART_ROWS", 16)
 

@@ -10,62 +10,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
 
-from projections.archive.bulk import BulkFold, Filled
+from projections.archive.bulk import FILLING, Filled
 from projections.archive.fold_entries import read_folded, read_row_numbers
 from projections.archive.rebuilding.fill_tasks import FillRows
 from projections.archive.rebuilding.fold_tasks import FoldBlocks, FoldKeys
 from projections.archive.rebuilding.keyed_fill import KeyedFill
 from projections.archive.rebuilding.row_numbers import RowNumbers
 from projections.archive.rebuilding.store_tasks import FillStore
-from projections.archive.rebuilding.tasks import TasksFailedError
-from projections.common.fault import Fault, FaultError
+from projections.archive.rebuilding.task_errors import named_errors
+from projections.archive.rebuilding.task_ranges import block_groups, hash_parts, row_cuts
 from projections.common.file_lock import WriterLock
 from projections.common.task_fence import TaskFence
-from projections.common.task_files import TaskFiles, disk_full, space_error
+from projections.common.task_files import TaskFiles
 from projections.definition.views import Store
-from projections.errors import (
-    ArchiveMissingError,
-    BulkLostError,
-    FolderNotSharedError,
-    RebuildSpaceError,
-    ReplayError,
-    SinkUnavailableError,
-)
+from projections.errors import SinkUnavailableError
 from projections.stores.delta.history.tables import AT_MARK, COMMIT_MARK, VERSION_MARK, progress_of
 from projections.stores.delta.table_format import COMPACTED_BYTES, HOOKS, schema_of, writing
 from projections.stores.delta.untouched import untouched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from projections.archive.bulk import BulkPart, BulkTopics, OnProgress
+    from projections.archive.bulk import BulkFold, BulkPart, BulkTopics, OnProgress
     from projections.archive.fold import FoldedRows
     from projections.archive.rebuilding.keyed_fill import KeyedPart, KeyedTasks
     from projections.archive.rebuilding.tasks import RebuildTask, T, TaskRunner
     from projections.archive.scan import ArchiveScan
-    from projections.archive.survey import RecordFilter
     from projections.planning.job_config import StoreAddresses
     from projections.planning.view_plan import ViewPlan
 
     Integers = NDArray[np.int64]
 
-TASK_ROWS: Final = 100_000
-"""Rows of the archive that one task folds, and records that one task decodes, at least."""
-
-KEYS_PER_TASK: Final = 500_000
-FILLING: Final = ".filling"
 _POLL_S: Final = 0.2
 _TASKS_END_S: Final = 30.0
 """Tasks that were stopped end within seconds; the next fill waits for those that do not."""
-
-_FAULTS: Final = {
-    kind.code: kind for kind in (RebuildSpaceError, FolderNotSharedError, ArchiveMissingError)
-}
 
 
 class TaskEngine:
@@ -75,7 +57,6 @@ class TaskEngine:
         tasks: Runs the tasks.
         root: Folder of the tables.
         place: Name of the version.
-        share: Greatest share of their time that the tasks of a fold take.
         addresses: Where the other stores are; None if there are none.
     """
 
@@ -85,43 +66,24 @@ class TaskEngine:
         root: Path,
         place: str,
         *,
-        share: float = 1.0,
         addresses: StoreAddresses | None = None,
     ) -> None:
         self._tasks = tasks
         self._root = root
         self._place = place
-        self._share = share
         self._addresses = addresses
 
     def ready(self, plan: ViewPlan) -> bool:
         """Returns whether the tables of a view exist and are still empty; see `BulkEngine`."""
         return Store.TABLE not in plan.to or untouched(self._root, plan)
 
-    def fold(
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        on_progress: OnProgress,
-    ) -> FoldedRows:
+    def fold(self, work: BulkFold, on_progress: OnProgress) -> FoldedRows:
         """Finds the newest record of each key; see `BulkEngine`."""
-        work = BulkFold(scan, topic, left_to_read, taken, self._share)
         with self._filling(on_progress) as folder:
             return read_folded(self.entries(work, folder, on_progress))
 
-    def look_up(  # noqa: PLR0913, PLR0917  # as its port has it
-        self,
-        scan: ArchiveScan,
-        topic: str,
-        left_to_read: int,
-        taken: RecordFilter,
-        keys: Collection[str],
-        on_progress: OnProgress,
-    ) -> Integers:
-        """Returns the numbers of the newest records of some keys; see `BulkEngine`."""
-        work = BulkFold(scan, topic, left_to_read, taken, self._share, frozenset(keys))
+    def look_up(self, work: BulkFold, on_progress: OnProgress) -> Integers:
+        """Returns the numbers of the newest records of the named keys; see `BulkEngine`."""
         with self._filling(on_progress) as folder:
             return read_row_numbers(self.entries(work, folder, on_progress))
 
@@ -138,8 +100,7 @@ class TaskEngine:
             BulkLostError: The tasks fail.
             SinkUnavailableError: The archive or the folder cannot be read or written.
         """
-        scan, groups = work.scan, grouped(work.scan)
-        parts = max(1, -(-scan.rows // KEYS_PER_TASK))
+        scan, groups, parts = work.scan, block_groups(work.scan), hash_parts(work.scan)
         with named_errors("its topic cannot be folded", folder):
             folded, files = TaskFiles.made(folder), TaskFiles.made(folder)
             blocks = FoldBlocks(
@@ -193,7 +154,7 @@ class TaskEngine:
 
         with self._filling(on_progress) as folder:
             pace = self._tasks.pace(work.share)
-            fill = KeyedFill(scan, plan, work, grouped(scan), folder, pace, addresses)
+            fill = KeyedFill(scan, plan, work, block_groups(scan), folder, pace, addresses)
             return fill.run(results, partial(self._commit_keys, plan, work, on_progress))
 
     def _commit_keys(
@@ -247,7 +208,7 @@ class TaskEngine:
         on_progress: OnProgress,
     ) -> Filled:
         """Has tasks write files of rows, and commits these; deletes first, as every writer does."""
-        numbers = RowNumbers.stored(files, part.rows, _cut(scan, part.rows))
+        numbers = RowNumbers.stored(files, part.rows, row_cuts(scan, part.rows))
         pace = self._tasks.pace(part.share)
         task = FillRows(scan, plan, part.topic, numbers, files, part.held, pace)
         results = self._results(task, part, numbers.tasks, files, on_progress)
@@ -272,7 +233,7 @@ class TaskEngine:
         on_progress: OnProgress,
     ) -> Filled:
         """Has tasks deliver rows to search or the cache."""
-        numbers = RowNumbers.stored(files, part.rows, _cut(scan, part.rows))
+        numbers = RowNumbers.stored(files, part.rows, row_cuts(scan, part.rows))
         address = self._delivers_to(plan)
         pace = self._tasks.pace(part.share)
         task = FillStore(scan, plan, part.topic, numbers, files, part.held, address, pace)
@@ -354,35 +315,6 @@ class TaskEngine:
         return result
 
 
-@contextmanager
-def named_errors(message: str, folder: Path) -> Iterator[None]:
-    """Translates errors of tasks and of Delta, without their texts.
-
-    Raises:
-        RebuildSpaceError: A disk is full, here or where a task runs.
-        FolderNotSharedError: A task does not see the folder.
-        ArchiveMissingError: A file of the archive cannot be read.
-        BulkLostError: A task failed, and no error of ours says why.
-        SinkUnavailableError: Anything else.
-    """
-    try:
-        yield
-    except (TasksFailedError, FaultError, DeltaError, OSError, pa.ArrowException) as error:
-        fault = Fault.find(str(error))
-        if fault is None and disk_full(error):
-            raise space_error(folder) from None
-        if fault is None and isinstance(error, TasksFailedError):
-            raise BulkLostError(message, detail=error.kind) from None
-        if fault is None:
-            raise SinkUnavailableError(message, detail=type(error).__name__) from None
-        named = _FAULTS.get(fault.code)
-        if named is not None:
-            raise named(fault.message, detail=fault.detail, hint=fault.hint) from None
-        detail = ": ".join(filter(None, (fault.message, fault.detail)))
-        kind = BulkLostError if fault.code == ReplayError.code else SinkUnavailableError
-        raise kind(message, detail=detail, hint=fault.hint) from None
-
-
 def _filled(results: pa.Table) -> Filled:
     unwritten = np.sort(np.asarray(pc.list_flatten(results["left"]).to_numpy(), np.int64))
     upserted, deleted = (pc.sum(results[name]).as_py() or 0 for name in ("upserted", "deleted"))
@@ -405,30 +337,3 @@ def _put_aside(paths: Sequence[Path]) -> pa.RecordBatchReader:
                 yield from (file.get_batch(number) for number in range(file.num_record_batches))
 
     return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def grouped(scan: ArchiveScan) -> tuple[tuple[int, int], ...]:
-    """Blocks that a task folds: neighbours, of so many rows that they are worth one."""
-    groups, first, rows = [], 0, 0
-    for number, block in enumerate(scan.blocks):
-        rows += block.rows
-        if rows >= TASK_ROWS:
-            groups.append((first, number + 1))
-            first, rows = number + 1, 0
-    if first < len(scan.blocks):
-        groups.append((first, len(scan.blocks)))
-    return tuple(groups)
-
-
-def _cut(scan: ArchiveScan, rows: Integers) -> tuple[int, ...]:
-    """Where tasks begin: at blocks, each of which is read by one task only."""
-    cuts, looked_at = [0], 0
-    for block in scan.blocks:
-        looked_at += block.rows
-        end = int(np.searchsorted(rows, block.first + block.rows))
-        if looked_at >= TASK_ROWS and end > cuts[-1]:
-            cuts.append(end)
-            looked_at = 0
-    if cuts[-1] < len(rows):
-        cuts.append(len(rows))
-    return tuple(cuts)

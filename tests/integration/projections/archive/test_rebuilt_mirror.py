@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
-from projections.archive.rebuilding import engine
+from projections.archive.rebuilding import task_ranges
 from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.task import ReplayOptions, ReplayState
 from projections.changes.record import Record
@@ -61,8 +61,8 @@ TIMED = replace(PLAN, times=(("changed_at", ChangeTime.COMMIT), ("sent_at", Chan
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
     monkeypatch.setattr(replay, "BULK_RECORDS", 2)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
+    monkeypatch.setattr(task_ranges, "TASK_ROWS", 4)
+    monkeypatch.setattr(task_ranges, "KEYS_PER_TASK", 12)
 
 
 @settings(max_examples=examples(20), deadline=None)

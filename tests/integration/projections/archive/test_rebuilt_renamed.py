@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.progress import ReplayProgress
-from projections.archive.rebuilding import engine
+from projections.archive.rebuilding import task_ranges
 from projections.archive.task import ReplayOptions
 from projections.definition.expectations.expectation import Expectation, OnFail
 from projections.definition.views import Store
@@ -58,7 +58,7 @@ HISTORY = replace(
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_parts(monkeypatch)
-    monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
+    monkeypatch.setattr(task_ranges, "KEYS_PER_TASK", 12)
 
 
 def parted(records: list[Record], place: int) -> dict[str, list[Record]]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from projections.archive import replay
 from projections.archive.lanes import from_all
-from projections.archive.rebuilding import engine, keyed_fill
+from projections.archive.rebuilding import keyed_fill, task_ranges
 from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.task import ReplayOptions, ReplayResult, ReplayState, ReplayTarget
 from projections.changes.row_change import RowChange
@@ -54,8 +54,8 @@ FORMER = "shop.public.stuff"
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
     monkeypatch.setattr(replay, "BULK_RECORDS", 4)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
-    monkeypatch.setattr(engine, "KEYS_PER_TASK", 12)
+    monkeypatch.setattr(task_ranges, "TASK_ROWS", 4)
+    monkeypatch.setattr(task_ranges, "KEYS_PER_TASK", 12)
     monkeypatch.setattr(keyed_fill, "BUCKET_ROWS", 8)
     monkeypatch.setattr(keyed_fill, "PART_ROWS", 16)
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from cdc.table import Column, ColumnKind, TableSchema
 from eventstore.serialization.registry import EventTypes
 from projections.archive import replay
-from projections.archive.rebuilding import engine
+from projections.archive.rebuilding import task_ranges
 from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
 from projections.common.file_lock import WriterLock
@@ -63,7 +63,7 @@ RECORDS = 40
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "PART_RECORDS", 3)
     monkeypatch.setattr(replay, "BULK_RECORDS", 2)
-    monkeypatch.setattr(engine, "TASK_ROWS", 4)
+    monkeypatch.setattr(task_ranges, "TASK_ROWS", 4)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def filled(config: JobConfig, **options: Any) -> None:
     """What a command does once it knows that the job fills the version."""
     filling = FillOptions()
     with job_engine.fenced(config, VIEW, filling.stopped):
-        bulk = JobEngine(config, VIEW, filling)
+        bulk = JobEngine(config, VIEW)
         target = ReplayTarget((VIEW,), lambda: TableSink(config.addresses.tables), bulk=bulk)
         replay.replay(config.archive, [target], ReplayOptions(**options))
 
@@ -125,7 +125,7 @@ def test_the_job_fills_a_history_as_the_command_would(
         filling = FillOptions()
         with server(spark, config), job_engine.fenced(config, HISTORY, filling.stopped):
             assert fill_way.way_of(config, HISTORY, RECORDS).by_job
-            bulk = JobEngine(config, HISTORY, filling) if by_job else None
+            bulk = JobEngine(config, HISTORY) if by_job else None
             target = ReplayTarget((HISTORY,), partial(HistorySink, root), bulk=bulk)
             replay.replay(config.archive, [target])
         tables = (DeltaTable(str(root / each)) for each in ("things", "things.changes"))
@@ -151,7 +151,7 @@ def test_the_job_fills_a_cache_as_the_command_would(
         plan = replace(PLAN, name=f"t{uuid4().hex[:12]}", to=frozenset({Store.CACHE}))
         filling = FillOptions()
         with server(spark, config), job_engine.fenced(config, plan, filling.stopped):
-            bulk = JobEngine(config, plan, filling) if by_job else None
+            bulk = JobEngine(config, plan) if by_job else None
             target = ReplayTarget((plan,), lambda: open_sink(Store.CACHE, place), bulk=bulk)
             replay.replay(config.archive, [target])
         opened: Any = open_sink(Store.CACHE, place)
@@ -173,7 +173,7 @@ def test_the_job_fills_a_view_of_events_as_the_command_would(
             filling = FillOptions()
             with job_engine.fenced(config, EVENTS, filling.stopped):
                 assert fill_way.way_of(config, EVENTS, RECORDS).by_job
-                bulk = JobEngine(config, EVENTS, filling) if by_job else None
+                bulk = JobEngine(config, EVENTS) if by_job else None
                 replay.replay(
                     archive, [ReplayTarget((EVENTS,), partial(TableSink, root), bulk=bulk)]
                 )

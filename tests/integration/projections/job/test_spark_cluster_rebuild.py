@@ -224,7 +224,7 @@ def filled(
     (store,) = plan.to
     filling = FillOptions()
     with job_engine.fenced(config, plan, filling.stopped):
-        bulk = JobEngine(config, plan, filling) if by_job else None
+        bulk = JobEngine(config, plan) if by_job else None
         opened = partial(open_sink, store, config.addresses)
         target = ReplayTarget((plan,), opened, bulk=bulk)
         return replay.replay(config.archive, [target], ReplayOptions(**options))

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from projections.archive.fold_entries import read_folded
-from projections.archive.rebuilding import engine
+from projections.archive.rebuilding import task_ranges
 from projections.archive.rebuilding.fold_tasks import FoldBlocks, FoldKeys
 from projections.archive.rebuilding.row_numbers import RowNumbers
+from projections.archive.rebuilding.task_ranges import block_groups, row_cuts
 from projections.archive.scan import ArchiveScan
 from projections.archive.survey import SAMPLED_EVERY, ArchiveSurvey, RecordFilter
 from projections.changes.record import Record
@@ -33,7 +34,7 @@ HOT = 2_000
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "TASK_ROWS", TASK_ROWS)
+    monkeypatch.setattr(task_ranges, "TASK_ROWS", TASK_ROWS)
 
 
 @pytest.fixture(params=["one partition", "one of three partitions"])
@@ -64,11 +65,11 @@ def names(batches: list[pa.RecordBatch]) -> list[str]:
 
 
 def test_the_records_of_a_task_are_bounded(scan: ArchiveScan) -> None:
-    groups = engine.grouped(scan)
+    groups = block_groups(scan)
     of_groups = [sum(block.rows for block in scan.blocks[a:b]) for a, b in groups]
     hot = np.arange(RECORDS - 900, RECORDS)  # newest records that all lie at the end
     for rows in (np.arange(RECORDS), np.arange(0, RECORDS, 7), hot):
-        cuts = engine._cut(scan, rows)
+        cuts = row_cuts(scan, rows)
         assert (0, len(rows)) == (cuts[0], cuts[-1])
         assert max(np.diff(cuts)) <= TASK_ROWS + PER_FILE
 
@@ -79,7 +80,7 @@ def test_the_records_of_a_task_are_bounded(scan: ArchiveScan) -> None:
 def test_a_key_comes_once_from_each_task_however_often_it_has_changed(
     scan: ArchiveScan, tmp_path: Path
 ) -> None:
-    groups = engine.grouped(scan)
+    groups = block_groups(scan)
     folded, files = TaskFiles.made(tmp_path / "files"), TaskFiles.made(tmp_path / "files")
     blocks = FoldBlocks(
         scan=scan,
@@ -122,7 +123,7 @@ def test_a_survey_holds_of_each_partition_only_a_sample(scan: ArchiveScan) -> No
 @pytest.mark.parametrize("rows", [0, 1, RECORDS])
 def test_each_task_reads_its_own_row_numbers(scan: ArchiveScan, tmp_path: Path, rows: int) -> None:
     given = np.arange(rows)
-    made = RowNumbers.stored(TaskFiles.made(tmp_path / "files"), given, engine._cut(scan, given))
+    made = RowNumbers.stored(TaskFiles.made(tmp_path / "files"), given, row_cuts(scan, given))
 
     read = [made.of(task) for task in range(made.tasks)]
     assert given.tolist() == np.concatenate([np.empty(0, np.int64), *read]).tolist()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from projections.archive.rebuilding import engine
+from projections.archive.rebuilding.task_errors import named_errors
 from projections.archive.rebuilding.tasks import TasksFailedError
 from projections.common.fault import Fault, FaultError
 from projections.common.task_files import TaskFiles
@@ -138,6 +138,6 @@ def test_an_error_of_a_task_shows_no_value(tmp_path: Path) -> None:
 def test_what_tasks_say_gets_a_name(
     error: Exception, kind: type[ProjectionError], said: str
 ) -> None:
-    with pytest.raises(kind) as ended, engine.named_errors("what", Path("/home/.view.filling")):
+    with pytest.raises(kind) as ended, named_errors("what", Path("/home/.view.filling")):
         raise error
     assert said in (ended.value.detail or "")
