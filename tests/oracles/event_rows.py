@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.support.frames import frame_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -127,7 +129,7 @@ class Kept:
 
         view, extent = self._view, self._extent
         schema = view.definition(after).schema
-        stored = self._spark.createDataFrame(list(self.rows.values()), schema)
+        stored = frame_of(self._spark, self.rows.values(), schema)
         if extent is not None:
             groups = touched(extent, changes["events"], stored, few_max)
             return onward(view, extent, after["events"], groups, stored)
@@ -140,7 +142,7 @@ class Kept:
         return self._frames(self._world.rows.values())
 
     def _frames(self, rows: Iterable[Row]) -> dict[str, DataFrame]:
-        return {"events": self._spark.createDataFrame(list(rows), DDL)}
+        return {"events": frame_of(self._spark, rows, DDL)}
 
     def _take(self, rows: Iterable[dict[str, Any]]) -> None:
         given = list(rows)

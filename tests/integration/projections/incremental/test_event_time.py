@@ -33,6 +33,7 @@ from tests.oracles.event_windows import (
     windowed,
     windows,
 )
+from tests.support.frames import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +77,7 @@ def test_windows_may_slide_over_all_rows_of_a_table(spark: SparkSession, seed: i
 
     times = [EPOCH + timedelta(minutes=10 * minutes) for minutes in (*range(-9, 9), 12, -12)]
     rows = [Row(n, "p", n, at, None) for n, at in enumerate(times)]
-    found = view.definition({"events": spark.createDataFrame(rows, DDL)}).collect()
+    found = view.definition({"events": frame_of(spark, rows, DDL)}).collect()
     assert expected(rows) == shown(row.asDict() for row in found)
 
 

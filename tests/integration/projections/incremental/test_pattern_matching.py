@@ -14,9 +14,10 @@ from projections.definition.operators.pattern import Pattern, PatternQuery, Step
 from projections.errors import ViewQueryError
 from tests.oracles.event_rows import ABSURD, DDL, EPOCH, NIGHT, Row
 from tests.oracles.walked_pattern import Event, walked
+from tests.support.frames import frame_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -91,10 +92,6 @@ def expected(pattern: Pattern, rows: list[Row]) -> set[Any]:
     return found
 
 
-def frame_of(spark: SparkSession, rows: list[Row]) -> DataFrame:
-    return spark.createDataFrame(rows, DDL)
-
-
 @pytest.mark.parametrize("kind", PATTERNS)
 def test_groups_that_are_taken_apart_have_the_matches_of_the_whole(
     spark: SparkSession, kind: str
@@ -104,7 +101,7 @@ def test_groups_that_are_taken_apart_have_the_matches_of_the_whole(
     rows = rows_of(Random(kind))  # noqa: S311  # chance that is repeated
     query = PatternQuery(PATTERNS[kind], ("who",), "at", ("id",))
 
-    found = matches_of(frame_of(spark, rows), query).collect()
+    found = matches_of(frame_of(spark, rows, DDL), query).collect()
 
     wanted = expected(query.pattern, rows)
     assert len(wanted) > 3
@@ -136,7 +133,7 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
     near = [Row(n, "somebody", 5 if n == 29 else 1, at, None) for n, at in enumerate(times)]
 
     with pytest.raises(PySparkException) as refused:
-        pattern_matching.matches_of(frame_of(spark, near), query, "suspects").collect()
+        pattern_matching.matches_of(frame_of(spark, near, DDL), query, "suspects").collect()
     fault = query_fault("suspects", refused.value)
 
     assert ("HW-P080", False) == (fault.code, fault.retriable)
@@ -147,7 +144,8 @@ def test_a_group_of_which_too_much_lies_together_is_refused_without_its_values(
     apart = [row._replace(at=NIGHT + timedelta(minutes=31 * row.id)) for row in near]
     if limit == "ROWS_MAX":
         assert (
-            [] == pattern_matching.matches_of(frame_of(spark, apart), query, "suspects").collect()
+            []
+            == pattern_matching.matches_of(frame_of(spark, apart, DDL), query, "suspects").collect()
         )
 
 
@@ -252,7 +250,7 @@ def test_a_step_may_be_a_column_and_be_called_by_its_name(spark: SparkSession) -
     )
     rows = [("p", True, False, NIGHT), ("p", False, True, NIGHT + timedelta(minutes=1))]
 
-    found = view.definition({"events": spark.createDataFrame(rows, ddl)}).collect()
+    found = view.definition({"events": frame_of(spark, rows, ddl)}).collect()
 
     assert ["p"] == [row["who"] for row in found]
 
@@ -268,7 +266,7 @@ def test_rows_without_a_usable_time_have_no_part_in_a_match(spark: SparkSession)
     def found(within: str) -> list[tuple[Any, ...]]:
         pattern = Pattern([ONE, Step("none", "amount = 5", absent=True)], within, strict=True)
         query = PatternQuery(pattern, ("who",), "at", ("id",))
-        shown = matches_of(frame_of(spark, rows), query).selectExpr(
+        shown = matches_of(frame_of(spark, rows, DDL), query).selectExpr(
             "rows[0].id", "CAST(due_at AS STRING)"
         )
         return sorted(map(tuple, shown.collect()))

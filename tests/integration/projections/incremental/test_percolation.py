@@ -12,6 +12,7 @@ import pytest
 from projections.definition.operators.standing_query import Percolation
 from projections.errors import ViewQueryError
 from projections.incremental.analysis.strategy import Keyed
+from tests.support.frames import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,8 +141,8 @@ def view_of(spark: SparkSession, how: Percolation) -> Derivation:
 
 def frames(spark: SparkSession, documents: Any, queries: Any) -> dict[str, DataFrame]:
     return {
-        "documents": spark.createDataFrame(list(documents), DOCUMENTS),
-        "queries": spark.createDataFrame(list(queries), QUERIES),
+        "documents": frame_of(spark, documents, DOCUMENTS),
+        "queries": frame_of(spark, queries, QUERIES),
     }
 
 

@@ -14,6 +14,7 @@ from projections.definition.operators.time_bounds import of_pattern, of_window
 from projections.definition.operators.windows import Session, Sliding, keys_of
 from tests.integration.projections.incremental.test_pattern_matching import PATTERNS
 from tests.oracles.event_rows import ABSURD, DDL, NIGHT, Row, declared
+from tests.support.frames import frame_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +98,7 @@ class Stored:
         self.rows = {self.key(row): tuple(row) for row in rows}
 
     def frame(self, like: DataFrame) -> DataFrame:
-        return self._spark.createDataFrame(list(self.rows.values()), like.schema)
+        return frame_of(self._spark, self.rows.values(), like.schema)
 
     def take(self, outcome: DataFrame) -> None:
         given = outcome.collect()
@@ -121,16 +122,16 @@ def test_what_is_kept_from_where_changes_reach_is_what_the_query_gives_over_all_
     view, extent = of_kind(spark, kind)
     random = Random(kind)  # noqa: S311  # chance that can be repeated
     table, unpublished = Table(random), list[Row]()
-    every = view.definition({"events": spark.createDataFrame(list(table.rows.values()), DDL)})
+    every = view.definition({"events": frame_of(spark, table.rows.values(), DDL)})
     stored, there = Stored(spark, view, every.collect()), 0
 
     for step in range(STEPS):
         unpublished += table.change()
-        rows = spark.createDataFrame(list(table.rows.values()), DDL)
+        rows = frame_of(spark, table.rows.values(), DDL)
         every = view.definition({"events": rows})
         before = stored.frame(every)
         few_max = random.choice([500, 0])  # groups as literals, or by a join
-        groups = touched(extent, spark.createDataFrame(unpublished, DDL), before, few_max)
+        groups = touched(extent, frame_of(spark, unpublished, DDL), before, few_max)
         stored.take(onward(view, extent, rows, groups, before))
         groups.release()
         if step != 1:  # at one boundary the job ends before it is published: it comes again
@@ -146,8 +147,8 @@ def test_where_nothing_with_a_time_has_changed_nothing_is_written(spark: SparkSe
     from projections.incremental.spark.recompute_suffix import touched
 
     view, extent = of_kind(spark, OF_ALL)
-    rows = spark.createDataFrame([Row(1, "a", 1, NIGHT, None)], DDL)
+    rows = frame_of(spark, [Row(1, "a", 1, NIGHT, None)], DDL)
     stored = view.definition({"events": rows})
 
     for changes in ([], [Row(2, "a", 1, None, None)]):
-        assert 0 == touched(extent, spark.createDataFrame(changes, DDL), stored).count
+        assert 0 == touched(extent, frame_of(spark, changes, DDL), stored).count

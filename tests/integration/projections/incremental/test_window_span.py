@@ -11,6 +11,7 @@ from projections.definition.operators.time_bounds import span_of
 from projections.definition.operators.windows import keys_of
 from tests.oracles.event_rows import DDL, NIGHT, Row, declared
 from tests.oracles.event_windows import ALL, WINDOWS
+from tests.support.frames import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ def test_rows_of_windows_that_do_not_change_are_not_read(
     window = WINDOWS[kind]
     start = NIGHT + timedelta(minutes=10)
     rows = [Row(n, "p", 1, start + timedelta(minutes=15 * n), None) for n in range(2_000)]
-    table = spark.createDataFrame(rows, DDL)
+    table = frame_of(spark, rows, DDL)
     view = declared(spark, window.select("events", ("who",), ALL, ""), keys_of(window, ("who",)))
     changes = {"events": table.where("id BETWEEN 500 AND 501")}
     keys = gathered(spark, affected(view, changes, {"events": table}, {"events": table}), few_max)
