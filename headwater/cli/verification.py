@@ -79,7 +79,9 @@ def verify(
         own = [name for name in wanted if name in project.views]
         return gather(platform, own, store, budget=budget)
 
-    done = for_each(options.platforms(wanted), compared)
+    which = ", ".join(wanted) or "all views"
+    with stderr.status(f"[dim]comparing {escape(which)} with the source"):
+        done = for_each(options.platforms(wanted), compared)
     reports = list(done.results.values())
     whole = VerificationReport(
         [each for report in reports for each in report.reports],

@@ -16,6 +16,7 @@ from cdc.table import TableName
 from cdc.topic_names import TopicNames, metric_name
 from foundation.suggestion import did_you_mean
 from headwater.errors import UsageError
+from projections.definition.column_names import reserved, untabular
 from projections.definition.search_options import unsearchable
 from projections.definition.views import EVENT_TABLES, OUTBOX, Store
 
@@ -254,7 +255,7 @@ class _Looker:
         reason = next(self._reasons(relation), None)
         if reason is not None:
             return choice.without(reason)
-        return self._without_search(replace(choice, escaped_topic=self._escaped(table)))
+        return self._within_stores(replace(choice, escaped_topic=self._escaped(table)))
 
     def _escaped(self, table: TableName) -> bool:
         """Whether the usual topic of a table is another table's, or one of the outbox."""
@@ -264,14 +265,23 @@ class _Looker:
         self._taken.add(topic)
         return False
 
-    def _without_search(self, choice: Choice) -> Choice:
-        """Keeps a table out of search if the engine cannot have a field of a column's name."""
-        name = unsearchable(self._described[choice.table].by_name)
-        if name is None:
-            return choice
-        kept = tuple(store for store in choice.to if store is not Store.SEARCH)
-        note = f"not in search: the engine cannot index a column named {name!r}"
-        return replace(choice, to=kept, notes=(*choice.notes, note))
+    def _within_stores(self, choice: Choice) -> Choice:
+        """Keeps a table out of the stores that cannot have a column of its names."""
+        columns = self._described[choice.table].by_name
+        if (name := reserved(columns)) is not None:
+            return choice.without(
+                f"has a column {name}, a name that is reserved",
+                "mirror it without the column: except_column_list of view.mirror",
+            )
+        refusals = {}
+        if (found := untabular(columns)) is not None:
+            refusals[Store.TABLE] = f"not in the warehouse: {found[1]}"
+        if (name := unsearchable(columns)) is not None:
+            refusals[Store.SEARCH] = (
+                f"not in search: the engine cannot index a column named {name!r}"
+            )
+        kept = tuple(store for store in choice.to if store not in refusals)
+        return replace(choice, to=kept, notes=(*choice.notes, *refusals.values()))
 
     def checked(self, choices: dict[TableName, Choice], checks: Iterable[Check]) -> list[Check]:
         """Leaves out what cannot be captured; returns what keeps the whole source from it."""
@@ -324,7 +334,7 @@ def _sized(choices: list[Choice], wanted: TableSelection, disk_free_bytes: int) 
     for choice in sorted(choices, key=lambda each: each.size_bytes):
         if not choice.to:
             continue
-        smaller = replace(choice, to=_WAREHOUSE) if choice.size_bytes >= LARGE_BYTES else choice
+        smaller = _out_of_memory(choice, wanted) if choice.size_bytes >= LARGE_BYTES else choice
         if smaller.disk_bytes > left_bytes and not wanted.names(choice.table):
             smaller = choice.without(
                 "is too large for the disk of this machine",
@@ -333,6 +343,17 @@ def _sized(choices: list[Choice], wanted: TableSelection, disk_free_bytes: int) 
         left_bytes -= smaller.disk_bytes
         found[choice.table] = smaller
     return list(found.values())
+
+
+def _out_of_memory(choice: Choice, wanted: TableSelection) -> Choice:
+    if Store.TABLE in choice.to:
+        return replace(choice, to=_WAREHOUSE)
+    if wanted.names(choice.table):
+        return choice
+    return choice.without(
+        "is too large for search and the cache, and the warehouse cannot have its columns",
+        "name it in --tables to mirror it all the same, or rename a column",
+    )
 
 
 def _matches(pattern: str, table: TableName) -> bool:

@@ -47,6 +47,14 @@ class ModuleNames:
         return next(each for each in (f"{prefix}_{name}", *numbered) if each not in self.bound)
 
 
+_WHY: Final = {
+    (Store.TABLE,): "Large: in the warehouse alone",
+    (Store.TABLE, Store.CACHE): "Search cannot index a column's name",
+    (Store.SEARCH, Store.CACHE): "The warehouse cannot have a column's name",
+    (Store.CACHE,): "The cache alone can have a column's name",
+}
+"""Why tables are mirrored to some stores only, by these stores."""
+
 ALONE: Final = ModuleNames()
 """For a module that has no other declarations."""
 
@@ -136,9 +144,7 @@ def _by_stores(
         yield "The latest row of every key, in warehouse, search and cache", None, usual
     for to in sorted({choice.to for choice in survey.mirrored if len(choice.to) < len(Store)}):
         chosen = [choice for choice in survey.mirrored if choice.to == to]
-        large = to == (Store.TABLE,)
-        why = "Large: in the warehouse alone" if large else "Search cannot index a column's name"
-        yield why, tuple(map(str, to)), chosen
+        yield _WHY[to], tuple(map(str, to)), chosen
 
 
 def _mirror(name: str, table: str, to: Sequence[str] | None) -> list[str]:

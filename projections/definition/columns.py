@@ -16,6 +16,12 @@ HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current", "recorded_from", "rec
 HISTORY_BOOKKEEPING = ("_recorded_version", "_last_version", "_last_at")
 """Columns of a history for internal use."""
 
+HISTORY_CHANGE_COLUMNS = ("_at", "_sequence", "_live", "_commit", "_inserted")
+"""Columns that the log of a history's changes has in addition to those of its table."""
+
+INTERNAL_PREFIX: Final = "_headwater_"
+"""Prefix of columns that exist only within a store or during a computation."""
+
 BEGUN_COLUMN = "_headwater_begun"
 """For a mirror that records insert times: version of the key's newest known insert or delete.
 """

@@ -23,6 +23,7 @@ from cdc.values import UNCHANGED_MARKS
 from projections.archive.rebuilding.columnar_rows import ColumnarDecoder
 from projections.archive.rebuilding.row_times import newest_of
 from projections.changes.record import stated_epoch
+from projections.definition.columns import INTERNAL_PREFIX
 from projections.planning.key_forms import one_form
 from projections.stores.delta.arrow import deletes_schema, table_schema
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from projections.changes.task_outcome import BlockedKeys
     from projections.planning.view_plan import ViewPlan
 
-_KEY: Final = "_key"
-_COMMITTED: Final = "_committed"
+_KEY: Final = f"{INTERNAL_PREFIX}key"
+_COMMITTED: Final = f"{INTERNAL_PREFIX}committed"
 _NULL: Final = b"null"
 _READ: Final = "r"
 _OPERATIONS: Final = frozenset(("c", "u", "d", _READ))

@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING
 from cdc.table import ColumnKind, TableSchema
 from cdc.topic_names import TopicNames
 from projections.definition.cache_options import DEFAULT_OPTIONS, CacheOptions
+from projections.definition.column_names import refuse_reserved, refuse_untabular
 from projections.definition.columns import (
-    BEGUN_COLUMN,
-    DELETED_FIELD,
-    HISTORY_BOOKKEEPING,
-    HISTORY_COLUMNS,
     ROW_ID_COLUMN,
-    VERSION_COLUMN,
 )
 from projections.definition.event_rows import KEY, STORED, EventForm
 from projections.definition.expectations.checker import Inspection, types_of
@@ -298,9 +294,8 @@ def _plan_events(
             f"view {view.name}: {error.message}", detail=error.detail, hint=error.hint
         ) from None
     schema = TableSchema(EVENTS, form.columns, (KEY,))
-    _refuse_reserved(view.name, schema)
     _refuse_taken(view, schema)
-    _check_search(view, schema)
+    _check_columns(view, schema)
     plan = EventsPlan(form, tables)
     bound = ViewPlan(
         view.name,
@@ -319,13 +314,6 @@ def _plan_events(
     return replace(bound, shapes=_shapes(bound, histories))
 
 
-def _refuse_reserved(name: str, schema: TableSchema) -> None:
-    own = {VERSION_COLUMN, DELETED_FIELD, ROW_ID_COLUMN, BEGUN_COLUMN}
-    reserved = own & set(schema.by_name)
-    if reserved:
-        raise PlanError(f"view {name}: column {min(reserved)} is reserved")
-
-
 def _field_names(columns: Iterable[Column], nested: Mapping[str, Nested]) -> Iterator[str]:
     for column in columns:
         yield column.name
@@ -333,7 +321,10 @@ def _field_names(columns: Iterable[Column], nested: Mapping[str, Nested]) -> Ite
             yield from _field_names(inner.columns, inner.inner)
 
 
-def _check_search(view: View, schema: TableSchema) -> None:
+def _check_columns(view: View, schema: TableSchema, *, history: bool = False) -> None:
+    refuse_reserved(view.name, schema.by_name)
+    if Store.TABLE in view.to:
+        refuse_untabular(view.name, [*schema.by_name, *dict(view.times)], history=history)
     view.search.check(view.name, schema)
     if Store.SEARCH in view.to:
         refuse_unsearchable(view.name, schema.by_name)
@@ -357,9 +348,8 @@ def _plan(
     if table is None:
         raise PlanError(f"view {view.name}: source has no table {view.table}")
     schema = _without_left_out(view, table)
-    _refuse_reserved(view.name, schema)
     _refuse_taken(view, table)
-    _check_search(view, schema)
+    _check_columns(view, schema, history=view.history is not None)
     if view.keys and set(view.keys) != set(schema.key):
         raise PlanError(
             f"view {view.name}: keys are not the key of {view.table}",
@@ -413,8 +403,6 @@ def _history(
             f"view {name}: {schema.table} has no key",
             hint="add a primary key to the table: a history needs a key",
         )
-    if reserved := sorted({*HISTORY_COLUMNS, *HISTORY_BOOKKEEPING} & schema.by_name.keys()):
-        raise PlanError(f"view {name}: column {reserved[0]} is reserved in a history")
     sequence_by = said.sequence_by
     named = {*(said.tracked or ()), *said.untracked}
     if sequence_by is not None:

@@ -26,7 +26,7 @@ NAMES: Final = (
     "Orders", "ORDERS", "заказ", "товар", "表", "naïve", "a b", "a.b", ".x", "x.", 'say "hi"',
     "a:b", "a,b", "pay$id", "(id)", "a;b", "a\\b", "100%", "%s", "{}", "[0]", "a|b", "it's", "-x",
     "x" * 63, "é" * 31, "😀", "\\N", "null", "id", "*", "a/b", "?", "^a$", "(?i)x", "tab\tx",
-    "new\nline",
+    "new\nline", "`", "a`b",
 )  # fmt: skip
 """Any that Postgres takes."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from projections.definition.column_names import untabular
+from projections.definition.columns import ROW_ID_COLUMN
 from projections.errors import ViewQueryError
 from projections.incremental.analysis.pruning import anchors
 from projections.incremental.analysis.query_plan import kinds_of, read_plan
@@ -147,6 +149,13 @@ def _require_columns(columns: Sequence[str], keys: Sequence[str]) -> None:
             "two columns of a view have one name",
             detail=f"columns: {', '.join(twice)}",
             hint="give them different names with AS",
+        )
+    found = untabular(name for name in columns if name != ROW_ID_COLUMN)
+    if found is not None:
+        raise ViewQueryError(
+            f"a view cannot have a column {found[0]}",
+            detail=found[1],
+            hint="give it another name with AS",
         )
     missing = [name for name in keys if name not in columns]
     if missing or not keys:

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from projections.common.fault import FaultError
+from projections.definition.columns import INTERNAL_PREFIX
 from projections.definition.operators.measures import quoted
 from projections.definition.operators.windows import Sliding, micros, timed
 from projections.errors import DerivationError, ProjectionError, ViewQueryError
@@ -58,6 +59,15 @@ LOOKUPS_MAX: Final = 50_000_000
 """Most look-ups in an episode: about a minute's work, some twenty for each of so many rows. Most
 patterns need one or two for each step; only several comparisons of one step can need any number."""
 
+_EVENT: Final = f"{INTERNAL_PREFIX}event"
+_EVENTS: Final = f"{INTERNAL_PREFIX}events"
+_MATCH: Final = f"{INTERNAL_PREFIX}match"
+_MATCHES: Final = f"{INTERNAL_PREFIX}matches"
+_FIRST: Final = f"{INTERNAL_PREFIX}first"
+_ROW_AT: Final = f"{INTERNAL_PREFIX}at"
+_ROW_NUMBER: Final = f"{INTERNAL_PREFIX}number"
+_BEFORE: Final = f"{INTERNAL_PREFIX}before"
+
 _NUMBER: Final = "number"
 _TIME: Final = "time"
 
@@ -86,8 +96,8 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
     rows_max = min(ROWS_MAX, heap_bytes // ROW_BYTES)
     groups = (
         _together(_fitting(frame, query), query, rows_max)
-        .groupBy(*by, "_first")
-        .agg(fn.sort_array(fn.collect_list("_event")).alias("_events"))
+        .groupBy(*by, _FIRST)
+        .agg(fn.sort_array(fn.collect_list(_EVENT)).alias(_EVENTS))
     )
     limits = Limits(
         rows_max,
@@ -95,15 +105,15 @@ def matches_of(frame: DataFrame, query: PatternQuery, view: str = "") -> DataFra
         LOOKUPS_MAX,
         _refusal(query, view, f"{LOOKUPS_MAX:,} lookups"),
     )
-    matches = _finder(query.pattern, limits, groups)("_events").alias("_matches")
-    rows = groups.select(*by, matches).select(*by, fn.explode("_matches").alias("_match"))
+    matches = _finder(query.pattern, limits, groups)(_EVENTS).alias(_MATCHES)
+    rows = groups.select(*by, matches).select(*by, fn.explode(_MATCHES).alias(_MATCH))
     return rows.select(
         *by,
-        fn.col("_match.rows")[0]["at"].alias("match_start"),
-        fn.element_at("_match.rows", -1)["at"].alias("match_end"),
-        fn.col("_match.number").alias("match_number"),
-        fn.timestamp_micros("_match.due").alias("due_at"),
-        fn.col("_match.rows").alias("rows"),
+        fn.col(f"{_MATCH}.rows")[0]["at"].alias("match_start"),
+        fn.element_at(f"{_MATCH}.rows", -1)["at"].alias("match_end"),
+        fn.col(f"{_MATCH}.number").alias("match_number"),
+        fn.timestamp_micros(f"{_MATCH}.due").alias("due_at"),
+        fn.col(f"{_MATCH}.rows").alias("rows"),
     )
 
 
@@ -128,7 +138,7 @@ def _fitting(frame: DataFrame, query: PatternQuery) -> DataFrame:
         wanted = wanted.where(query.where)
     if not query.pattern.strict:  # otherwise a row that fits no step ends a match
         wanted = wanted.where(" OR ".join(f"({step.where})" for step in query.pattern.steps))
-    return wanted.select(*(fn.col(quoted(name)) for name in query.by), event.alias("_event"))
+    return wanted.select(*(fn.col(quoted(name)) for name in query.by), event.alias(_EVENT))
 
 
 def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
@@ -137,16 +147,16 @@ def _together(rows: DataFrame, query: PatternQuery, rows_max: int) -> DataFrame:
     Rows beyond the limit get NULL and are not collected; one more than the limit is kept as
     evidence.
     """
-    at, before, number = fn.col("_at"), fn.col("_before"), fn.col("_number")
+    at, before, number = fn.col(_ROW_AT), fn.col(_BEFORE), fn.col(_ROW_NUMBER)
     order = Window.partitionBy(*(fn.col(quoted(name)) for name in query.by)).orderBy(at)
-    numbered = rows.withColumn("_at", fn.col(f"_event.{AT}")).withColumns(
-        {"_number": fn.row_number().over(order), "_before": fn.lag(at).over(order)}
+    numbered = rows.withColumn(_ROW_AT, fn.col(f"{_EVENT}.{AT}")).withColumns(
+        {_ROW_NUMBER: fn.row_number().over(order), _BEFORE: fn.lag(at).over(order)}
     )
     apart = (at - before) > micros(query.pattern.within)
     begins = fn.when(fn.coalesce(apart, fn.lit(True)), number)  # NULL for the first row
-    first = numbered.withColumn("_first", fn.max(begins).over(order))
-    event = fn.when(number - fn.col("_first") <= rows_max, fn.col("_event"))
-    return first.withColumn("_event", event).drop("_at", "_number", "_before")
+    first = numbered.withColumn(_FIRST, fn.max(begins).over(order))
+    event = fn.when(number - fn.col(_FIRST) <= rows_max, fn.col(_EVENT))
+    return first.withColumn(_EVENT, event).drop(_ROW_AT, _ROW_NUMBER, _BEFORE)
 
 
 def _comparable(frame: DataFrame, name: str) -> Column:
@@ -165,7 +175,7 @@ def _kind(frame: DataFrame, name: str) -> str:
 
 def _finder(pattern: Pattern, limits: Limits, groups: DataFrame) -> Any:
     """Returns the search as a Spark function that exchanges Arrow batches."""
-    events: Any = groups.schema["_events"].dataType
+    events: Any = groups.schema[_EVENTS].dataType
     listed = events.elementType[LISTED].dataType
     row = StructType([StructField("step", StringType()), *listed.fields])
     match = StructType(

@@ -14,6 +14,7 @@ from projections.common.file_lock import WriterLock
 from projections.definition.columns import DELETED_FIELD, VERSION_COLUMN
 from projections.errors import DuplicateKeyError, SinkUnavailableError
 from projections.stores.delta import key_equality
+from projections.stores.delta.merge_columns import assignments
 from projections.stores.delta.table_format import (
     CONFIGURATION,
     FEED,
@@ -140,6 +141,7 @@ class DerivedTable:
         schema = schema_of(table)
         set_limits(table, schema)
         gone = f's."{DELETED_FIELD}"'
+        every = assignments(name for name in rows.column_names if name != DELETED_FIELD)
         (
             table.merge(
                 rows,
@@ -152,8 +154,8 @@ class DerivedTable:
                 writer_properties=writing(schema),
             )
             .when_matched_delete(gone)
-            .when_matched_update_all(f"NOT {gone}", except_cols=[DELETED_FIELD])
-            .when_not_matched_insert_all(f"NOT {gone}", except_cols=[DELETED_FIELD])
+            .when_matched_update(every, f"NOT {gone}")
+            .when_not_matched_insert(every, f"NOT {gone}")
             .execute()
         )
         maintain(table, self._path.parent, self._view)
@@ -179,11 +181,11 @@ class DerivedTable:
     def _require_unique(self, rows: pa.Table) -> None:
         live = rows.filter(pc.invert(rows[DELETED_FIELD])).select(list(self._keys))
         counted = live.append_column(_COUNT, pa.array([1] * live.num_rows, pa.int64()))
-        groups = counted.group_by(list(self._keys)).aggregate([(_COUNT, "sum")])
-        several = groups.filter(pc.greater(groups[f"{_COUNT}_sum"], 1))
+        groups = key_equality.grouped(counted, self._keys, [(_COUNT, "sum")])
+        several = groups.filter(pc.greater(groups[_COUNT], 1))
         if several.num_rows:
             example: dict[str, Any] = several.slice(0, 1).to_pylist()[0]
-            count = example.pop(f"{_COUNT}_sum")
+            count = example.pop(_COUNT)
             raise DuplicateKeyError(
                 f"the key of the view {self._view} does not identify its rows",
                 detail=f"keys: {', '.join(self._keys)}; one of them has {count} rows",

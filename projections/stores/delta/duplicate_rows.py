@@ -12,7 +12,7 @@ from projections.changes.row_change import RowChange
 from projections.definition.columns import VERSION_COLUMN
 from projections.stores.delta import key_equality
 from projections.stores.delta.arrow import keys_table
-from projections.stores.delta.key_equality import quoted
+from projections.stores.delta.merge_columns import quoted
 from projections.stores.delta.table_format import HOOKS, writing
 from projections.stores.delta.view_tables import having, keys_of
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from projections.stores.delta.merge_columns import quoted
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 def condition(rows: pa.Table, names: Iterable[str]) -> str:
@@ -28,14 +30,35 @@ def condition(rows: pa.Table, names: Iterable[str]) -> str:
     return " AND ".join(f"({_equal(rows, name)})" for name in names)
 
 
-def quoted(name: str) -> str:
-    """Returns a column name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def values(table: pa.Table, names: Iterable[str]) -> list[tuple[object, ...]]:
     """Returns the key of each row; equal keys are equal and have equal hashes."""
     return list(zip(*(_values(table.column(name)) for name in names), strict=True))
+
+
+def grouped(
+    table: pa.Table, names: Sequence[str], totals: Sequence[tuple[str, str]] = ()
+) -> pa.Table:
+    """Groups rows by their keys.
+
+    Args:
+        table: The rows.
+        names: The columns of the key.
+        totals: Other columns, each with an aggregate function of Arrow.
+
+    Returns:
+        The columns of the key, and the totals under the names of their columns.
+    """
+    # Arrow reads a name that begins with a dot as a path
+    keys = [str(number) for number in range(len(names))]
+    values = [f"of {name}" for name, _ in totals]
+    columns = [table.column(name) for name in (*names, *(name for name, _ in totals))]
+    numbered = pa.Table.from_arrays(columns, names=[*keys, *values])
+    hows = [(value, how) for value, (_, how) in zip(values, totals, strict=True)]
+    made = numbered.group_by(keys).aggregate(hows)
+    return pa.Table.from_arrays(
+        [made.column(key) for key in keys] + [made.column(f"{value}_{how}") for value, how in hows],
+        names=[*names, *(name for name, _ in totals)],
+    )
 
 
 def among(column: pa.ChunkedArray, wanted: pa.Array) -> pa.ChunkedArray:

@@ -32,7 +32,7 @@ from projections.stores.delta.arrow import (
 )
 from projections.stores.delta.duplicate_rows import delete_duplicates
 from projections.stores.delta.exact_changes import newest_of_keys, of_base, parted, places_of
-from projections.stores.delta.key_equality import quoted
+from projections.stores.delta.merge_columns import assignments, quoted
 from projections.stores.delta.schema_migration import reshape
 from projections.stores.delta.small_table import BYTES_MAX, merged, small_rows
 from projections.stores.delta.table_format import (
@@ -313,13 +313,13 @@ class TableSink(ViewTables):
         if (current := small_rows(plan, table, schema, self._small_bytes)) is not None:
             return self._overwritten(plan, name, current, gone, None)
         newer = f's."{VERSION_COLUMN}" > t."{VERSION_COLUMN}"'
-        merger = self._merger(table, plan, gone)
+        every, merger = assignments(gone.column_names), self._merger(table, plan, gone)
         merger = (
             first_commit.remembering(merger, newer)
             if plan.inserted_at
-            else merger.when_matched_update_all(newer)
+            else merger.when_matched_update(every, newer)
         )
-        metrics = merger.when_not_matched_insert_all().execute()
+        metrics = merger.when_not_matched_insert(every).execute()
         maintain(table, self._root, name)
         return int(metrics["num_target_rows_inserted"] + metrics["num_target_rows_updated"])
 
@@ -370,7 +370,7 @@ class TableSink(ViewTables):
         merger = merger.when_matched_delete(f's."{_DELETED}" AND {newer}')
         metrics = (
             _updating(merger, plan, newer)
-            .when_not_matched_insert_all(f'NOT s."{_DELETED}"', except_cols=[_DELETED])
+            .when_not_matched_insert(assignments(rows.column_names), f'NOT s."{_DELETED}"')
             .execute()
         )
         maintain(table, self._root, plan.name)
@@ -444,12 +444,12 @@ def _updating(merger: Any, plan: ViewPlan, newer: str) -> Any:
     """
     upserted = f'NOT s."{_DELETED}"'
     times = [quoted(name) for name, _ in plan.times]
-    every = {quoted(name): f"s.{quoted(name)}" for name in table_schema(plan).names}
+    every = assignments(table_schema(plan).names)
     if plan.inserted_at:
         at = [quoted(name) for name in plan.inserted_at]
         return first_commit.updating(merger, every, at, f"{upserted} AND {newer}")
     if plan.events is None or not times:
-        return merger.when_matched_update_all(f"{upserted} AND {newer}", except_cols=[_DELETED])
+        return merger.when_matched_update(every, f"{upserted} AND {newer}")
     earlier = {name: _earlier(name) for name in times}
     first = {n: f"CASE WHEN {sooner} THEN s.{n} ELSE t.{n} END" for n, sooner in earlier.items()}
     return merger.when_matched_update(every | first, f"{upserted} AND {newer}").when_matched_update(

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from msgspec import structs
 
 from cdc.values import encoder
+from projections.stores.delta import key_equality
 from projections.stores.delta.history.arrow import COMMIT, HistoryForm
 from projections.stores.delta.history.states import history
 from projections.stores.delta.history.tables import having, needs_recompute, progress_of
@@ -82,7 +83,7 @@ class HistoryCheck:
         changed = changes.to_pyarrow_dataset().to_table(columns=[*names, COMMIT])
         changed = changed.filter(pc.less_equal(changed.column(COMMIT), through)).select(names)
         known = pa.concat_tables([changed, states.to_pyarrow_dataset().to_table(columns=names)])
-        return self._form.keys_in(known.group_by(names).aggregate([]))
+        return self._form.keys_in(key_equality.grouped(known, names))
 
     def _part(
         self, states: DeltaTable, changes: DeltaTable, part: set[TableKey]

@@ -36,6 +36,7 @@ from projections.stores.delta.history.tables import (
     sweeps_of,
     transaction,
 )
+from projections.stores.delta.merge_columns import assignments
 from projections.stores.delta.schema_migration import loses, reshape
 from projections.stores.delta.table_format import HOOKS, maintain, writing
 from projections.stores.delta.table_sink import TableSink
@@ -311,6 +312,7 @@ class HistorySink(TableSink):
             )
             maintain(table, self._root, form.plan.name)
             return
+        every = assignments(rows.column_names)
         rows = rows.append_column(GONE, pa.array([False] * rows.num_rows, pa.bool_()))
         if gone:
             removed = form.gone_table(gone)
@@ -332,8 +334,8 @@ class HistorySink(TableSink):
                 writer_properties=writing(form.states_schema),
             )
             .when_matched_delete(f's."{GONE}"')
-            .when_matched_update_all(f'NOT s."{GONE}"', except_cols=[GONE])
-            .when_not_matched_insert_all(f'NOT s."{GONE}"', except_cols=[GONE])
+            .when_matched_update(every, f'NOT s."{GONE}"')
+            .when_not_matched_insert(every, f'NOT s."{GONE}"')
             .execute()
         )
         maintain(table, self._root, form.plan.name)

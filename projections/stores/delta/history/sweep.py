@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 
 from cdc.position import VERSION_LSN_BITS, epoch_of
 from projections.changes.row_change import read
-from projections.definition.columns import VERSION_COLUMN
+from projections.definition.columns import INTERNAL_PREFIX, VERSION_COLUMN
+from projections.stores.delta import key_equality
 from projections.stores.delta.history.arrow import INSERTED, LIVE, reported
 from projections.stores.delta.history.states import HistoryChange
 
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 _EVEN: Final = ~1
 """Versions of two changes of one key never differ only in the last bit, except for a completed
 change and its own copy. The last bit is therefore free to store what a change reports."""
+
+_BEFORE, _AFTER, _READ, _LATER, _MOVED = (
+    f"{INTERNAL_PREFIX}{name}" for name in ("before", "after", "read", "later", "moved")
+)
 
 
 class HistorySweep(NamedTuple):
@@ -142,14 +147,14 @@ def ended(
     if not parts:
         return set()
     known = _by_key(pa.concat_tables(parts), keys)
-    before, after = known.column("before"), known.column("after")
+    before, after = known.column(_BEFORE), known.column(_AFTER)
     earlier = [s for s in sweeps if s.version < sweep.version and (s.logged or not sweep.logged)]
     floor = max((s.version for s in earlier), default=0)
     set_back = (s.version for s in sweeps if s.version < sweep.version and s.at_us > sweep.at_us)
     moved_end = pc.fill_null(pc.less(before, max(set_back, default=0)), False)
-    moves = pc.or_(known.column("moved"), moved_end)
+    moves = pc.or_(known.column(_MOVED), moved_end)
     if form.rule.by_sequence:
-        moves = pc.or_(moves, known.column("later"))
+        moves = pc.or_(moves, known.column(_LATER))
     changed = pc.or_(moves, pc.fill_null(pc.greater(before, floor), False))
     gone = pc.and_(_flag(before), changed)
     if sweep.logged:
@@ -159,7 +164,7 @@ def ended(
         if truncate is not None:
             before_it = pc.less(after, truncate.version)
             after = pc.if_else(before_it, after, pa.scalar(None, pa.int64()))
-        unread = pc.and_(pc.is_null(after), pc.invert(known.column("read")))
+        unread = pc.and_(pc.is_null(after), pc.invert(known.column(_READ)))
         amid = _amid(sweep, truncate)
         gone = pc.and_(gone, _flag(after) if amid else pc.or_(unread, _flag(after)))
     return set(form.keys_in(known.filter(gone)))
@@ -193,21 +198,21 @@ def _gone(
 def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
     """Returns what each change reports of its key.
 
-    Columns: `before` (last change before the sweep), `after` (first one after it), `read` (the read
-    has a row), `later` (a change after it), `moved` (one before it has a later time).
+    Columns: `_BEFORE` (last change before the sweep), `_AFTER` (first one after it), `_READ` (the
+    read has a row), `_LATER` (a change after it), `_MOVED` (one before it has a later time).
     """
     version, none = rows.column(VERSION_COLUMN), pa.scalar(None, pa.int64())
     older = pc.less_equal(version, sweep.version)
     here = pc.equal(pc.shift_right(version, VERSION_LSN_BITS), sweep.epoch)
     reported_here = pc.and_(pc.invert(older), pc.and_(here, pc.is_valid(reported(rows))))
     reports = {
-        "before": pc.if_else(older, _with(version, rows.column(LIVE)), none),
-        "after": pc.if_else(
+        _BEFORE: pc.if_else(older, _with(version, rows.column(LIVE)), none),
+        _AFTER: pc.if_else(
             reported_here, _with(version, pc.fill_null(reported(rows), False)), none
         ),
-        "read": pc.equal(version, sweep.version + 1),
-        "later": pc.invert(older),
-        "moved": pc.and_(older, pc.greater(rows.column("_at").cast(pa.int64()), sweep.at_us)),
+        _READ: pc.equal(version, sweep.version + 1),
+        _LATER: pc.invert(older),
+        _MOVED: pc.and_(older, pc.greater(rows.column("_at").cast(pa.int64()), sweep.at_us)),
     }
     for name, column in reports.items():
         rows = rows.append_column(name, column)
@@ -216,11 +221,9 @@ def _report_of(rows: pa.Table, sweep: HistorySweep) -> pa.Table:
 
 def _by_key(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Returns the combined entries of each key."""
-    parts = [("before", "max"), ("after", "min")]
-    parts += [(name, "any") for name in ("read", "later", "moved")]
-    grouped = rows.group_by(list(keys)).aggregate(parts)
-    names = {f"{name}_{how}": name for name, how in parts}
-    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names])
+    parts = [(_BEFORE, "max"), (_AFTER, "min")]
+    parts += [(name, "any") for name in (_READ, _LATER, _MOVED)]
+    return key_equality.grouped(rows, keys, parts)
 
 
 def _with(version: pa.ChunkedArray, flag: pa.ChunkedArray) -> pa.ChunkedArray:

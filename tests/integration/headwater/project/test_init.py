@@ -53,6 +53,8 @@ CREATE TABLE parts (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (a
 CREATE TABLE parts_2026 PARTITION OF parts FOR VALUES FROM ('2026-01-01') TO ('2027-01-01');
 CREATE TABLE dotted (id int PRIMARY KEY, b text, "b.c" text, "x." text, ".y" text);
 CREATE TABLE own (_id int PRIMARY KEY, _source text);
+CREATE TABLE feed (id int PRIMARY KEY, _change_type text, "c.d" text);
+CREATE TABLE versioned (id int PRIMARY KEY, _version int);
 CREATE TABLE "we""ird
 name\\x" (id int PRIMARY KEY);
 INSERT INTO sales.orders SELECT generate_series(1, 5000); ANALYZE sales.orders;
@@ -95,7 +97,9 @@ def test_what_init_writes_for_a_strange_database_passes_doctor(
     (declared_source,) = declared.sources.values()
     assert {TableName("public", "товар")} == declared_source.escaped_topics
     assert {"public.events", "public.__EFMigrationsHistory", '"acme.com".orders'} < tables
-    left_out = {"public.koan", "public.visits", "public.audit", "public.scratch", "public.nothing"}
+    left_out = {
+        f"public.{name}" for name in ("koan", "visits", "audit", "scratch", "nothing", "versioned")
+    }
     assert not tables & {*left_out, "public.echo"}
     said = err + (tmp_path / "view" / "views.py").read_text()
     assert all(2 == said.count(table) for table in [*left_out, "public.echo"])
@@ -103,7 +107,9 @@ def test_what_init_writes_for_a_strange_database_passes_doctor(
     assert "public.dotted not in search: the engine cannot index a column named 'b.c'" in err
     stores = {view.table.name: view.to for view in declared.views.values()}
     without_search = {table for table, to in stores.items() if Store.SEARCH not in to}
-    assert {"dotted", "own"} == without_search
+    assert {"dotted", "own", "feed"} == without_search
+    assert (Store.CACHE,) == tuple(stores["feed"])
+    assert "public.feed not in the warehouse: column _change_type is reserved" in err
     password = psycopg.conninfo.conninfo_to_dict(strange)["password"]
     assert password not in said
 
@@ -155,7 +161,7 @@ def test_a_dry_run_shows_choices_and_views_and_writes_nothing(
     assert (0, []) == (code, list(tmp_path.iterdir()))
     assert 'view.mirror("events", shop["public.events"])' in out
     assert "public.visits: has no primary key" in err
-    assert "first load: 23 tables, about" in err
+    assert "first load: 24 tables, about" in err
     assert "not mirrored sales.orders: left out by --exclude" in err
 
 

@@ -382,6 +382,15 @@ def test_a_query_without_its_keys_is_refused(spark: SparkSession, keys: tuple[st
         analysed(spark, "SELECT id FROM orders", *keys)
 
 
+@pytest.mark.parametrize("name", ["ID", "_deleted", "_version", "_change_type", "_headwater_x"])
+def test_a_query_with_columns_that_its_table_cannot_have_is_refused(
+    spark: SparkSession, name: str
+) -> None:
+    with pytest.raises(ViewQueryError, match=f"cannot have a column {name}") as refused:
+        analysed(spark, f"SELECT id, id AS {name} FROM orders", "id")  # noqa: S608
+    assert "AS" in str(refused.value.hint)
+
+
 def test_a_key_that_is_not_unique_is_named_and_its_example_is_kept_out_of_the_text(
     spark: SparkSession,
 ) -> None:

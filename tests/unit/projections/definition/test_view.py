@@ -335,6 +335,32 @@ def test_a_history_needs_a_key_and_names_of_its_own() -> None:
         plan_of(TableSchema(PRICES.table, (*PRICES.columns, reserved), ("id",)), scd=2)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("_version", "column _version is reserved"),
+        ("_headwater_gone", "column _headwater_gone is reserved"),
+        ("_Version", "column _Version is reserved in a table"),
+        ("_change_type", "column _change_type is reserved in a table"),
+        ("ID", "the warehouse does not distinguish columns id and ID"),
+        ("VALID_TO", "column VALID_TO is reserved in a history"),
+        ("_live", "column _live is reserved in a history"),
+    ],
+)
+def test_columns_that_a_store_cannot_have_are_refused_there(name: str, said: str) -> None:
+    columns = (*PRICES.columns, Column(name, ColumnKind.TEXT, "text"))
+    table = TableSchema(PRICES.table, columns, ("id",))
+    only_of_history = said.endswith("history")
+
+    with pytest.raises(PlanError, match=said) as refused:
+        plan_of(table, scd=2 if only_of_history else 1)
+    assert f"except_column_list=['{name}']" in str(refused.value.hint)
+    if only_of_history:
+        assert name in plan_of(table).schema.by_name
+    elif said != f"column {name} is reserved":
+        assert name in plan_of(table, to=["search", "cache"]).schema.by_name
+
+
 def test_a_view_by_a_function_is_found_again_in_its_module_wherever_it_is_sent(
     tmp_path: Path,
 ) -> None:
