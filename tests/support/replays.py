@@ -19,7 +19,7 @@ from projections.archive.rebuilding import keyed_fill, task_ranges
 from projections.archive.rebuilding.engine import TaskEngine
 from projections.archive.rebuilding.own_tasks import OwnTasks
 from projections.archive.task import ReplayOptions, ReplayState, ReplayTarget
-from projections.changes.row_change import RowChange
+from projections.changes.row_change import _LENT, RowChange
 from projections.changes.task_outcome import BlockedKeys
 from projections.common.throttle import Pace
 from projections.stores.delta.arrow import keys_table
@@ -182,11 +182,12 @@ class ReplayedTables(ABC):
         """Opens the store."""
 
     @abstractmethod
-    def left(self, but: Collection[object] = ()) -> Any:
+    def left(self, but: Collection[object] | None = None) -> Any:
         """What is there.
 
         Args:
-            but: Keys without which it is.
+            but: Keys without which it is, and without what depends on where batches end; None for
+                all that is there.
         """
 
     def waiting(self) -> set[object]:
@@ -219,20 +220,24 @@ class Tables(ReplayedTables):
     def sink(self) -> Sink:
         return TableSink(self._root)
 
-    def left(self, but: Collection[object] = ()) -> Any:
+    def left(self, but: Collection[object] | None = None) -> Any:
         """Rows with their versions, what is remembered of deletes, settings and schema."""
         (key,) = self.plan.keys
         live, gone = self._table(), self._table(".deleted")
         rows, deletes = (
-            sorted(self._rows(table, but), key=lambda row: row[key]) for table in (live, gone)
+            sorted(self._rows(table, but or ()), key=lambda row: row[key]) for table in (live, gone)
         )
+        if (
+            but is not None
+        ):  # a snapshot row that came late completes a change in its own batch only
+            rows = [{**row, "_version": row["_version"] & ~_LENT} for row in rows]
         return rows, deletes, live.metadata().configuration, live.schema()
 
 
 class LiveTables(Tables):
     """The newest rows of a view, and the deletes of keys that have none."""
 
-    def left(self, but: Collection[object] = ()) -> Any:
+    def left(self, but: Collection[object] | None = None) -> Any:
         """Rows with their versions, and what is remembered of deletes of other keys."""
         rows, deletes, *_ = super().left(but)
         (key,) = self.plan.keys
@@ -248,13 +253,13 @@ class HistoryTables(ReplayedTables):
     def sink(self) -> Sink:
         return HistorySink(self._root)
 
-    def left(self, but: Collection[object] = ()) -> Any:
+    def left(self, but: Collection[object] | None = None) -> Any:
         """States and changes, sweeps, and schemas."""
         states, changes = self._table(), self._table(".changes")
         rows, known = (
             sorted(
                 repr({name: value for name, value in row.items() if name != "_commit"})
-                for row in self._rows(table, but)
+                for row in self._rows(table, but or ())
             )
             for table in (states, changes)
         )
