@@ -1,7 +1,8 @@
-"""Changes as a table has them: which of them have an exact form there, and which are the newest."""
+"""Changes as a table has them: which have an exact form there, and which have the same key."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,24 +19,26 @@ if TYPE_CHECKING:
     from projections.planning.view_plan import ViewPlan
 
 
-def newest_of_keys(plan: ViewPlan, changes: list[RowChange]) -> list[RowChange]:
-    """Keeps the newest change of each key, which may come in two forms, such as `4.5` and `4.50`.
+def one_of_each_key(plan: ViewPlan, changes: Sequence[RowChange]) -> list[Sequence[RowChange]]:
+    """Divides changes into parts with one change of each key, the older ones first.
 
-    That is so around a change of the scale of a `numeric` column. Other keys have one change each,
-    also those of a `numeric` that is stored as text: there, each form is a key of its own.
+    A key may come in two forms, such as `4.5` and `4.50`, around a change of the scale of a
+    `numeric` column. The newer change may lack unchanged values, and the time of the row's insert,
+    so it is written after the older one. Other keys have one change each, also those of a `numeric`
+    that is stored as text: there, each form is a key of its own.
     """
     schema = deletes_schema(plan)
     if not any(pa.types.is_decimal(schema.field(name).type) for name in plan.keys):
-        return changes
-    newest: dict[tuple[object, ...], RowChange] = {}
-    others = []
-    for change, place in zip(changes, keys_of(plan, keys_table(plan, changes)), strict=True):
-        seen = newest.get(place)
-        if not change.version:
-            others.append(change)
-        elif seen is None or change.version > seen.version:
-            newest[place] = change
-    return [*newest.values(), *others]
+        return [changes]
+    parts: list[list[RowChange]] = []
+    count: Counter[tuple[object, ...]] = Counter()
+    ordered = sorted(changes, key=lambda change: change.version)
+    for change, place in zip(ordered, keys_of(plan, keys_table(plan, ordered)), strict=True):
+        if count[place] == len(parts):
+            parts.append([])
+        parts[count[place]].append(change)
+        count[place] += 1
+    return [*parts] or [changes]
 
 
 def places_of(

@@ -31,7 +31,7 @@ from projections.stores.delta.arrow import (
     table_schema,
 )
 from projections.stores.delta.duplicate_rows import delete_duplicates
-from projections.stores.delta.exact_changes import newest_of_keys, of_base, parted, places_of
+from projections.stores.delta.exact_changes import of_base, one_of_each_key, parted, places_of
 from projections.stores.delta.merge_columns import assignments, quoted
 from projections.stores.delta.schema_migration import reshape
 from projections.stores.delta.small_table import BYTES_MAX, merged, small_rows
@@ -192,11 +192,17 @@ class TableSink(ViewTables):
     def _apply(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         try:
             return self._write(plan, changes)
-        except UnholdableValueError:  # conversion precedes every write
+        except UnholdableValueError:  # what was written already is not written again
             held, refused = parted(plan, changes)
             return self._write(plan, held) + Applied(refused=tuple(refused))
 
     def _write(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
+        applied = Applied()
+        for part in one_of_each_key(plan, changes):
+            applied += self._write_part(plan, part)
+        return applied
+
+    def _write_part(self, plan: ViewPlan, changes: Sequence[RowChange]) -> Applied:
         floor, loaded = self._number(plan, FLOOR), self._number(plan, LOADED)
         taken = [
             # a change without a version only reports its row's insert
@@ -204,7 +210,6 @@ class TableSink(ViewTables):
             for c in changes
             if not c.version or (c.version >= floor and c.version != loaded)
         ]
-        taken = newest_of_keys(plan, taken)
         deletes = [change for change in taken if change.row is None]
         upserts, refused = self._complete(plan, [c for c in taken if c.row is not None])
         remembered, written, size = (

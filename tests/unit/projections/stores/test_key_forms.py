@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as replace_change
 
 from cdc.table import Column, ColumnKind, TableName, TableSchema
 from projections.changes.row_change import RowChange
@@ -68,3 +69,28 @@ def test_copies_of_one_change_in_both_forms_are_one_row(tmp_path: Path) -> None:
     sink.apply(PLAN, [of_price("4.5", 7, "same"), of_price("4.50", 7, "same")])
 
     assert 1 == sink._table("prices").to_pyarrow_table().num_rows
+
+
+def test_the_time_of_an_insert_in_the_other_form_is_kept(tmp_path: Path) -> None:
+    inserted = replace_change(of_price("4.5", 8, "old"), begun=8, begun_at_us=3)
+    sink = TableSink(tmp_path)
+    sink.prepare(TIMED)
+
+    sink.apply(TIMED, [of_price("4.50", 16, "new"), inserted])
+
+    (row,) = sink._table("prices").to_pyarrow_table().to_pylist()
+    assert ("new", 16, 3) == (row["note"], row["_version"], row["came_at"].microsecond)
+
+
+def test_unchanged_values_are_those_of_the_other_form(tmp_path: Path) -> None:
+    sink = TableSink(tmp_path)
+    sink.prepare(PLAN)
+    sink.apply(PLAN, [of_price("4.5", 8, "first")])
+    partial = RowChange(
+        (Decimal("4.50"),), 24, {"price": Decimal("4.50"), "note": None}, 5, ("note",)
+    )
+
+    applied = sink.apply(PLAN, [partial, of_price("4.5", 16, "second")])
+
+    (row,) = sink._table("prices").to_pyarrow_table().to_pylist()
+    assert ("second", 24, ()) == (row["note"], row["_version"], applied.refused)
