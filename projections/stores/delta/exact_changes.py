@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 def one_of_each_key(plan: ViewPlan, changes: Sequence[RowChange]) -> list[Sequence[RowChange]]:
     """Divides changes into parts with one change of each key, the older ones first.
 
-    A key may come in two forms, such as `4.5` and `4.50`, around a change of the scale of a
-    `numeric` column. The newer change may lack unchanged values, and the time of the row's insert,
-    so it is written after the older one. Other keys have one change each, also those of a `numeric`
-    that is stored as text: there, each form is a key of its own.
+    A key may come in two forms: `0` and `-0` of a float, or `4.5` and `4.50` around a change of the
+    scale of a `numeric` column. The newer change may lack unchanged values, and the time of the
+    row's insert, so it is written after the older one. Other keys have one change each, also those
+    of a `numeric` that is stored as text: there, each form is a key of its own.
     """
     schema = deletes_schema(plan)
-    if not any(pa.types.is_decimal(schema.field(name).type) for name in plan.keys):
+    types = [schema.field(name).type for name in plan.keys]
+    if not any(pa.types.is_decimal(each) or pa.types.is_floating(each) for each in types):
         return [changes]
     parts: list[list[RowChange]] = []
     count: Counter[tuple[object, ...]] = Counter()
-    ordered = sorted(changes, key=lambda change: change.version)
+    # an update from one form to the other is a delete and an insert of one version: the row stays
+    ordered = sorted(changes, key=lambda change: (change.version, change.row is None))
     for change, place in zip(ordered, keys_of(plan, keys_table(plan, ordered)), strict=True):
         if count[place] == len(parts):
             parts.append([])

@@ -186,3 +186,14 @@ def test_states_of_a_history_are_found_by_floats(tmp_path: Path, other: str) -> 
     assert [key_of(float(each)) for each in ("1.5", "NaN") if each != other] == now
     states = DeltaTable(str(tmp_path / "things")).to_pyarrow_table()
     assert 4 == states.num_rows
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["delete first", "insert first"])
+def test_a_row_whose_key_becomes_negative_zero_stays(tmp_path: Path, order: int) -> None:
+    sink = TableSink(tmp_path)
+    sink.prepare(FLOAT)
+    sink.apply(FLOAT, [change(0.0, 1, "a"), change(1.5, 1, "other")])
+
+    sink.apply(FLOAT, [change(0.0, 2, None), change(-0.0, 2, "b")][::order])
+
+    assert {0.0: "b", 1.5: "other"} == {row["id"]: row["note"] for row in sink.documents(FLOAT)}

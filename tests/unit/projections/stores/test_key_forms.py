@@ -94,3 +94,19 @@ def test_unchanged_values_are_those_of_the_other_form(tmp_path: Path) -> None:
 
     (row,) = sink._table("prices").to_pyarrow_table().to_pylist()
     assert ("second", 24, ()) == (row["note"], row["_version"], applied.refused)
+
+
+@pytest.mark.parametrize("plan", [PLAN, TIMED], ids=["plain", "timed"])
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["merged", "whole"])
+@pytest.mark.parametrize("order", [1, -1], ids=["delete first", "insert first"])
+def test_a_row_whose_key_takes_the_other_form_stays(
+    tmp_path: Path, plan: ViewPlan, small_bytes: int, order: int
+) -> None:
+    sink = TableSink(tmp_path, small_bytes=small_bytes)
+    sink.prepare(plan)
+    sink.apply(plan, [of_price("4.5", 8, "old"), of_price("1.00", 8, "other")])
+
+    sink.apply(plan, [of_price("4.5", 16, None), of_price("4.50", 16, "new")][::order])
+
+    rows = sink._table("prices").to_pyarrow_table().sort_by("price").to_pylist()
+    assert ["other", "new"] == [row["note"] for row in rows]
