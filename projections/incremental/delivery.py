@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -288,19 +288,29 @@ def last_changes(feed: pa.Table, keys: tuple[str, ...]) -> tuple[pa.Table, pa.Ta
     Returns:
         The present rows, and the keys of deleted ones.
     """
-    last: dict[tuple[Any, ...], tuple[int, bool, int]] = {}
-    changes = feed.select([*keys, _TYPE, _COMMIT]).to_pylist()
-    for place, change in enumerate(changes):
-        if change[_TYPE] == "update_preimage":
-            continue
-        key = tuple(change[name] for name in keys)
-        # a commit that replaces a row lists the old one as deleted
-        candidate = change[_COMMIT], change[_TYPE] != "delete", place
+    last: dict[tuple[object, ...], tuple[int, bool, int]] = {}
+    described = feed.select([_TYPE, _COMMIT]).to_pylist()
+    for place, (key, change) in enumerate(zip(_names(feed, keys), described, strict=True)):
+        # a commit that replaces a row lists the old one as deleted, or as the row before an update,
+        # whose key has another form if `0.0` became `-0.0`
+        present = change[_TYPE] not in {"delete", "update_preimage"}
+        candidate = change[_COMMIT], present, place
         last[key] = max(candidate, last.get(key, (-1, False, 0)))
     there = [place for _, present, place in last.values() if present]
     gone = [place for _, present, place in last.values() if not present]
     columns = [name for name in feed.column_names if name not in (_TYPE, _COMMIT, VERSION_COLUMN)]
     return _rows_at(feed.select(columns), there), _rows_at(feed.select(list(keys)), gone)
+
+
+def _names(rows: pa.Table, keys: Sequence[str]) -> list[tuple[object, ...]]:
+    """Returns each row's key as stores tell keys apart: NaN equals itself, and -0.0 is not 0.0."""
+    columns = [rows.column(name) for name in keys]
+    floating = [pa.types.is_floating(each.type) for each in columns]
+    names = (
+        (each.cast(pa.string()) if is_float else each).to_pylist()
+        for each, is_float in zip(columns, floating, strict=True)
+    )
+    return list(zip(*names, strict=True))
 
 
 def _rows_at(rows: pa.Table, places: list[int]) -> pa.Table:

@@ -33,6 +33,11 @@ class _View:
     floor: int = 0
 
 
+def _named(key: tuple[object, ...]) -> tuple[object, ...]:
+    """Returns a key as stores tell keys apart: NaN equals itself, and -0.0 is not 0.0."""
+    return tuple(repr(value) if isinstance(value, float) else value for value in key)
+
+
 class MemorySink:
     """Keeps version and row of every key; a delete's row is None.
 
@@ -53,19 +58,19 @@ class MemorySink:
         before = dict(view.rows)
         total = Applied()
         for change in changes:
-            if max(before.get(change.key, (0, None))[0], view.floor - 1) >= change.version:
+            if max(before.get(_named(change.key), (0, None))[0], view.floor - 1) >= change.version:
                 total += Applied(stale=1)
                 continue
             row, own_version = change.row, change.version
             if row is not None and change.unchanged_columns:
-                version, stored = before.get(change.base or change.key, (0, None))
+                version, stored = before.get(_named(change.base or change.key), (0, None))
                 if stored is None or not may_complete(change, version):
                     error = missing_values(plan.schema, change.unchanged_columns)
                     total += Applied(refused=(Refused(change, error),))
                     continue
                 row = {**row, **{name: stored[name] for name in change.unchanged_columns}}
                 own_version = completed_version(change, version)
-            view.rows[change.key] = own_version, row
+            view.rows[_named(change.key)] = own_version, row
             total += Applied(deleted=1) if row is None else Applied(upserted=1)
         return total
 
@@ -73,13 +78,13 @@ class MemorySink:
         """Looks the keys up; see `Sink.versions`."""
         view = self.views.setdefault(plan.name, _View())
         floor = max(0, view.floor - 1)
-        return [max(floor, view.rows.get(change.key, (0, None))[0]) for change in changes]
+        return [max(floor, view.rows.get(_named(change.key), (0, None))[0]) for change in changes]
 
     def stored(self, plan: ViewPlan, keys: Sequence[tuple[object, ...]]) -> list[StoredKey]:
         """Looks the keys up; see `Sink.stored`."""
         view = self.views.setdefault(plan.name, _View())
         encode, floor = encoder(plan.schema), max(0, view.floor - 1)
-        found = (view.rows.get(key, (0, None)) for key in keys)
+        found = (view.rows.get(_named(key), (0, None)) for key in keys)
         return [
             StoredKey(max(floor, version), () if row is None else (encode(row),))
             for version, row in found

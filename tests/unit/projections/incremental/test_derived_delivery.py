@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
         ),
     ]
 )
+DELETED = pa.field("_deleted", pa.bool_())
 VIEW = DerivedView("documents", ("id",), frozenset(Store), ("orders",), "SELECT 1")
 PLAN = derived_plan(VIEW, "shop", SCHEMA)
 
@@ -61,7 +62,7 @@ class Kept:
     def write(self, number: int, *changes: dict[str, Any], replaces_all: bool = False) -> None:
         if replaces_all:
             self.rows.clear()
-        schema = SCHEMA.append(pa.field("_deleted", pa.bool_()))
+        schema = SCHEMA.append(DELETED)
         rows = [{"_deleted": False, **change} for change in changes]
         for row in rows:
             if row["_deleted"]:
@@ -145,6 +146,38 @@ def test_a_store_has_what_the_table_has_however_often_and_late_it_is_given(
         assert kept.documents == stored(sink)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_float_key_has_one_document_in_whatever_form_it_comes(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)  # noqa: S311
+    schema = pa.schema([("reading", pa.float64()), ("count", pa.int64())])
+    view = DerivedView("by_reading", ("reading",), frozenset(Store), ("o",), "SELECT 1")
+    plan, sink = derived_plan(view, "shop", schema), MemorySink()
+    table, given = DerivedTable(tmp_path, view.name, view.keys), schema.append(DELETED)
+    table.write(given.empty_table(), 10, replaces_all=True)
+    rows: dict[str, tuple[float | None, int]] = {}
+    at: int | None = None
+
+    for number in range(11, 18):
+        for _ in range(chance.randint(1, 3)):
+            keys = chance.sample([float("nan"), chance.choice([0.0, -0.0]), 1.5, None], 2)
+            changed = [(key, chance.randint(0, 9), chance.random() < 0.4) for key in keys]
+            for key, count, deleted in changed:
+                one = "0" if key == 0 else str(key)  # -0.0 replaces 0.0
+                rows.pop(one, None)
+                if not deleted:
+                    rows[one] = key, count
+            written = [dict(zip(given.names, row, strict=True)) for row in changed]
+            table.write(pa.Table.from_pylist(written, schema=given), number)
+        version = DeltaTable(str(tmp_path / view.name)).version()
+        DerivedDelivery(tmp_path, plan, version, number, at).deliver(sink)
+        at = version
+
+        found = [(row["reading"], row["count"]) for row in sink.documents(plan)]
+        assert sorted(map(repr, rows.values())) == sorted(
+            repr((float(key) if key == "NaN" else key, count)) for key, count in found
+        )
+
+
 def test_all_rows_given_anew_leave_nothing_older(tmp_path: Path) -> None:
     kept, sink = Kept(tmp_path), MemorySink()
     kept.write(10, {"id": 1}, {"id": 2}, replaces_all=True)
@@ -175,7 +208,7 @@ def test_a_key_that_is_null_has_a_name_of_its_own(tmp_path: Path) -> None:
     table = DerivedTable(tmp_path, view.name, view.keys)
     statuses = [None, "None", "null", r"\N"]
     rows = [{"status": status, "orders": 1, "_deleted": False} for status in statuses]
-    given = schema.append(pa.field("_deleted", pa.bool_()))
+    given = schema.append(DELETED)
     table.write(pa.Table.from_pylist(rows, schema=given), 10, replaces_all=True)
     version = DeltaTable(str(tmp_path / view.name)).version()
     form = DocumentForm(plan)
