@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from cdc.errors import SchemaMismatchError, ValueDecodeError
 from cdc.table import Column, ColumnKind, TableSchema
+from foundation.json_floats import float_json
 
 Json = str | int | float | bool | None
 
@@ -314,12 +314,6 @@ def _numeric_text(value: Any) -> str:
     return format(value, "f") if value.is_finite() else str(value)
 
 
-def _float_word(value: Any) -> Json:
-    if math.isfinite(value):
-        return float(value)
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _datetime_text(value: Any) -> str:
     return str(value.isoformat(timespec="microseconds"))
 
@@ -368,7 +362,7 @@ for any other form; the values are then decoded one by one."""
 
 _ENCODERS: Final[Mapping[ColumnKind, Callable[[Any], Json]]] = {
     ColumnKind.NUMERIC: _numeric_text,
-    ColumnKind.FLOAT: _float_word,
+    ColumnKind.FLOAT: float_json,
     ColumnKind.DATE: lambda value: str(value.isoformat()),
     ColumnKind.TIME: _datetime_text,
     ColumnKind.TIMESTAMP: _datetime_text,

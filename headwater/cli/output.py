@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from foundation.json_floats import with_float_texts
 from headwater.cli.hints import completed
 
 if TYPE_CHECKING:
@@ -50,7 +51,14 @@ def counted(count: int, noun: str) -> str:
 
 def print_json(document: object) -> None:
     """Prints the one JSON document of a `--json` answer."""
-    json.dump(document, sys.stdout, default=str, ensure_ascii=False, indent=2)
+    json.dump(
+        with_float_texts(document),
+        sys.stdout,
+        default=str,
+        ensure_ascii=False,
+        allow_nan=False,
+        indent=2,
+    )
     sys.stdout.write("\n")
 
 

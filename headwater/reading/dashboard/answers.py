@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from foundation.json_floats import with_float_texts
 from headwater.errors import HeadwaterError
 from headwater.reading import sql as reading_sql
 from headwater.reading.sql import ReadTable
@@ -149,7 +150,7 @@ def _shown(answer: pa.Table | HeadwaterError) -> dict[str, Any]:
         return {"error": error}
     try:
         rows = [list(row.values()) for row in answer.slice(0, ROWS_MAX).to_pylist()]
-        written = orjson.dumps(rows, default=_plain)
+        written = orjson.dumps(with_float_texts(rows), default=_plain)
     except Exception as error:  # noqa: BLE001  # whatever a value is, other panels are shown
         return _shown(_unshown(error))
     return {

@@ -54,10 +54,11 @@ export function number({ rows, unit }) {
 
 export function bars({ rows, unit }) {
   const list = element("dl", undefined, "bars");
-  const most = Math.max(...rows.map((row) => Math.abs(row[1] ?? 0)), 0) || 1;
+  const length = (value) => (typeof value === "number" ? Math.abs(value) : 0); // NaN is a text here
+  const most = Math.max(...rows.map((row) => length(row[1])), 0) || 1;
   for (const [name, value] of rows.slice(0, BARS_SHOWN)) {
     const bar = element("div", undefined, value < 0 ? "bar below" : "bar");
-    bar.style.width = `${(100 * Math.abs(value ?? 0)) / most}%`;
+    bar.style.width = `${(100 * length(value)) / most}%`;
     const cell = element("dd");
     cell.append(bar);
     const label = element("dt", shown(name));

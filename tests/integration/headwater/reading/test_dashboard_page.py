@@ -34,6 +34,10 @@ SHOP = Dashboard(
         Rows("Names", "SELECT name, orders FROM names ORDER BY name"),
         Rows("Nobody", "SELECT name FROM names WHERE false"),
         Rows("Wrong", "SELECT name FROM no_such_view"),
+        Bars(
+            "Floats",
+            "SELECT * FROM (VALUES ('a', 'Infinity'::double), ('b', 2), ('c', 1)) AS f(name, x)",
+        ),
     ),
 )
 SECTION = "[...document.querySelectorAll('section')].find((each) => each.innerText.startsWith({}))"
@@ -69,7 +73,7 @@ def page(warehouse: Warehouse, browser: Browser) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser.size(1300, 900)
         browser.open(server.url)
-        browser.await_true("document.querySelectorAll('section').length === 6")
+        browser.await_true("document.querySelectorAll('section').length === 7")
         yield server.url
         server.shutdown()
     browser.open("about:blank")
@@ -100,6 +104,15 @@ def test_each_panel_is_drawn_from_its_answer(browser: Browser) -> None:
     assert widths[0] > 100 * widths[1] > 0
     assert "nothing yet" in text(browser, "Nobody")
     assert "no view is named no_such_view" in text(browser, "Wrong")
+
+
+@pytest.mark.usefixtures("page")
+def test_a_bar_of_infinity_has_no_length_and_leaves_the_others_theirs(browser: Browser) -> None:
+    bars = f"{SECTION.format(repr('Floats'))}.querySelectorAll('.bar')"
+    widths = browser.run(f"return [...{bars}].map((each) => each.style.width)")
+
+    assert ["0%", "100%", "50%"] == widths
+    assert "Infinity" in text(browser, "Floats")
 
 
 @pytest.mark.usefixtures("page")

@@ -104,6 +104,23 @@ def test_a_row_is_told_whatever_its_columns_are(
     assert seen[3] == {"id": 3, "amount": 500, "due_at": None} | dict.fromkeys(alert_view.more)
 
 
+def test_floats_that_json_does_not_have_are_told_apart_and_as_text(
+    alert_spec: AlertSpec, alert_view: View
+) -> None:
+    weights = (float("nan"), float("inf"), float("-inf"), None, 0.5)
+    texts = {"NaN": "NaN", "Infinity": "Infinity", "-Infinity": "-Infinity", r"\N": None}
+    alert_view.more = {"weight": pa.float64(), "weights": pa.list_(pa.float64())}
+    rows = [{"amount": 500, "weight": each, "weights": [each, 1]} for each in weights]
+    alert_view.publish(*rows)
+
+    key, now = ("weight",), datetime.now(UTC)
+    found = evaluator.matching_rows(alert_view.tables, SOURCE, alert_spec.alerts[0], key, now)
+
+    assert found is not None
+    told = {name: row["weights"][0] for name, row in found.rows(found.until.keys()).items()}
+    assert texts | {"0.5": 0.5} == told
+
+
 def test_a_condition_may_ask_for_the_time_and_hold_before_it_is_told(
     alert_spec: AlertSpec, alert_view: View, alert_connection: Connection, alert_receiver: Receiver
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from deltalake import write_deltalake
 from cdc.lsn import Lsn
 from headwater import runtime
 from headwater.cli import main
-from headwater.cli.output import counted, print_error
+from headwater.cli.output import counted, print_error, print_json
 from headwater.cli.verification import VerificationReport, present
 from headwater.errors import UnhealthyError, UsageError
 from headwater.platform import platform
@@ -105,6 +106,16 @@ def test_an_example_is_shown_to_whoever_asked(
         assert ["7", "[red]"] == json.loads(shown.out)["error"]["example"]
     else:
         assert "7, [red]" in shown.err
+
+
+def test_an_answer_for_programs_has_only_numbers_that_json_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_json([{"reading": math.nan, "readings": [math.inf, 1.5]}])
+
+    assert [{"reading": "NaN", "readings": ["Infinity", 1.5]}] == json.loads(
+        capsys.readouterr().out
+    )
 
 
 def test_a_verification_shows_examples_of_what_is_wrong(

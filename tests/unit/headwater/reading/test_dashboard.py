@@ -104,6 +104,14 @@ def test_panels_are_answered_and_a_wrong_one_says_why(warehouse: Warehouse) -> N
     assert "HW-Q002" == panels["Written"]["error"]["code"]
 
 
+def test_nan_and_infinities_are_shown_as_text_and_not_as_missing(warehouse: Warehouse) -> None:
+    floats = "SELECT * FROM (VALUES ('NaN'::double), ('-Infinity'::double), (NULL)) AS f(x)"
+
+    panels = told(Answers(Dashboard("Shop", (Rows("F", floats),)), warehouse.tables, "shop"))
+
+    assert [["NaN"], ["-Infinity"], [None]] == panels["F"]["rows"]
+
+
 def test_a_value_that_cannot_be_written_costs_its_own_panel_alone(warehouse: Warehouse) -> None:
     year_10000 = pa.array([253_402_300_800_000_000] * 2, pa.timestamp("us", "UTC"))
     warehouse.lsn = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -116,6 +117,15 @@ def test_a_key_tells_rows_tables_sources_and_positions_apart_and_shows_no_value(
     with pytest.raises(EffectKeyError):
         change_key("mail", "shop", changes.add(3, None))
     assert change_key("mail", "shop", changes.add(4, None, operation=Operation.TRUNCATE))
+
+
+def test_a_key_tells_floats_apart_that_json_does_not_have():
+    changes = MadeChanges()
+    values = (float("nan"), float("inf"), float("-inf"), None, 1.5)
+    rows = [replace(changes.add(1), key={"id": value}) for value in values]
+
+    assert len(values) == len({change_key("mail", "shop", each) for each in rows})
+    assert change_key("mail", "shop", rows[0]) == change_key("mail", "shop", rows[0])
 
 
 def test_while_the_dependency_is_away_changes_wait_without_an_attempt():
