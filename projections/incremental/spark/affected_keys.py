@@ -135,6 +135,6 @@ def _bounds(row: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
 
 def _among(name: str, keys: AffectedKeys, values: Any) -> Column:
     """Returns the condition that a column has one of the values, or NULL if that is affected."""
-    column: Any = fn.col(name)
+    column: Any = fn.col(quoted(name))
     among = fn.lit(False) if values.isEmpty() else Column(column._jc.isInCollection(values))  # noqa: SLF001
     return column.isNull() | among if name in keys.nulls else among

@@ -1,4 +1,4 @@
-"""The difference between a whole result and the stored rows."""
+"""The difference between a whole result and the stored rows, and keys that several rows have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from projections.definition.columns import DELETED_FIELD
+from projections.definition.operators.measures import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 ROW: Final = "_headwater_row"
 STORED: Final = "_headwater_stored"
 EQUAL: Final = "_headwater_equal"
+IS: Final = "_headwater_is_"
+WAS: Final = "_headwater_was_"
+COUNT: Final = "_headwater_count"
 
 
 def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -39,7 +43,7 @@ def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Da
     gone = fn.col(ROW).isNull()
     return pairs.where(~fn.col(EQUAL)).select(
         *(
-            fn.when(gone, fn.col(f"_was_{name}")).otherwise(fn.col(ROW)[name]).alias(name)
+            fn.when(gone, fn.col(quoted(f"{WAS}{name}"))).otherwise(fn.col(ROW)[name]).alias(name)
             if name in keys
             else fn.col(ROW)[name].alias(name)
             for name in columns
@@ -51,14 +55,23 @@ def differences(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Da
 def pairs_of(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Returns each row of a result beside the stored row of its key, and whether they are equal."""
     columns = result.columns
-    row = fn.struct(*columns)
-    now = result.select(*(fn.col(n).alias(f"_is_{n}") for n in keys), row.alias(ROW))
-    was = stored.select(*(fn.col(n).alias(f"_was_{n}") for n in keys), row.alias(STORED))
-    same_key = reduce(and_, (fn.col(f"_is_{n}").eqNullSafe(fn.col(f"_was_{n}")) for n in keys))
+    row = fn.struct(*map(quoted, columns))
+    now = result.select(*(fn.col(quoted(n)).alias(f"{IS}{n}") for n in keys), row.alias(ROW))
+    was = stored.select(*(fn.col(quoted(n)).alias(f"{WAS}{n}") for n in keys), row.alias(STORED))
+    same_key = reduce(
+        and_,
+        (fn.col(quoted(f"{IS}{n}")).eqNullSafe(fn.col(quoted(f"{WAS}{n}"))) for n in keys),
+    )
     equal: Column = fn.col(ROW).isNotNull() & fn.col(STORED).isNotNull()
     for field in result.schema:
         equal &= alike(field)
     return now.join(was, same_key, "full_outer").withColumn(EQUAL, equal)
+
+
+def doubled_keys(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Returns the keys that several rows have, and in `COUNT` how many."""
+    counted = rows.groupBy(*map(quoted, keys)).agg(fn.count("*").alias(COUNT))
+    return counted.where(fn.col(COUNT) > 1)
 
 
 def alike(field: StructField) -> Column:

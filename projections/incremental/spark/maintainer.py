@@ -26,7 +26,8 @@ from projections.incremental.expectation_filter import ExpectationFilter
 from projections.incremental.spark.affected_keys import gathered
 from projections.incremental.spark.analysis import analyse, keyed
 from projections.incremental.spark.derived_writer import WRITTEN_DDL, DerivedWriter
-from projections.incremental.spark.full_diff import differences
+from projections.incremental.spark.full_diff import differences, doubled_keys
+from projections.incremental.spark.map_in_arrow import map_in_arrow
 from projections.incremental.spark.pattern_matching import matches_of
 from projections.incremental.spark.percolator import percolated
 from projections.incremental.spark.pruned_inputs import near
@@ -304,7 +305,7 @@ class DerivedMaintainer:
         stored = versions.session.read.format("delta").load(path)
         if not set(self.view.keys) <= set(stored.columns):
             return False  # the table is then written completely
-        return stored.groupBy(*self.view.keys).count().where("count > 1").head() is not None
+        return doubled_keys(stored, self.view.keys).head() is not None
 
     def _kept(self, derivation: Derivation, changed: set[str]) -> Derivation:
         """Returns the strategy for a change of these inputs.
@@ -381,7 +382,7 @@ class DerivedMaintainer:
             self.driver_token,
             self._origin,
         )
-        for row in rows.coalesce(1).mapInArrow(writer.write, WRITTEN_DDL).collect():
+        for row in map_in_arrow(rows.coalesce(1), writer.write, WRITTEN_DDL).collect():
             self.failed.update(row["failed"])
 
     def _analysis(self, versions: TableVersions, new: Mapping[str, DataFrame]) -> Derivation:
@@ -412,7 +413,7 @@ class DerivedMaintainer:
         if not expectations:
             return result
         expectation_filter = ExpectationFilter(self.view.name, expectations)
-        return result.mapInArrow(expectation_filter.passing, result.schema)
+        return map_in_arrow(result, expectation_filter.passing, result.schema)
 
 
 def number_of(version: PublishedVersion) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from projections.incremental.analysis.ranges import Range, ValueRanges
     from projections.incremental.spark.analysis import Derivation
 
+_NEAR: Final = "_headwater_near_"
 _FIRST_US: Final = -62_135_596_800_000_000  # the year 1
 _LAST_US: Final = 253_402_300_799_999_999  # the end of 9999
 """Times that can be written; a range beyond them is unbounded."""
@@ -75,11 +76,11 @@ class PrunedInputs:
             changes: Changed rows of each input.
         """
         name = self.anchor.name
-        identity = [fn.col(quoted(of)).alias(f"_near_{by}") for by, of in self.by.items()]
+        identity = [fn.col(quoted(of)).alias(f"{_NEAR}{by}") for by, of in self.by.items()]
         rows = new[name].select(*identity)
         if name in changes:
             rows = rows.unionAll(changes[name].select(*identity))
-        alike = (fn.col(quoted(by)).eqNullSafe(fn.col(f"_near_{by}")) for by in self.by)
+        alike = (fn.col(quoted(by)).eqNullSafe(fn.col(quoted(f"{_NEAR}{by}"))) for by in self.by)
         # the keys are few, but the near rows may be many
         near_keys = rows.join(fn.broadcast(keys), reduce(lambda one, two: one & two, alike))
         return near_keys.select(*map(quoted, keys.columns))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from projections.incremental.spark.pruned_inputs import PrunedInputs
 
 _PRESENT: Final = "_headwater_present"
+_WAS: Final = "_headwater_was_"
+_WANTED: Final = "_headwater_wanted_"
 
 
 def affected(
@@ -78,7 +80,7 @@ def affected(
         collect(place, use)
     keys = [catalyst.frame(each).toDF(*strategy.by) for each in (plans, far) if each]
     if not keys:  # Spark removed the changed input from the plan: it does not affect the result
-        return derivation.definition(new).select(*strategy.by).where(fn.lit(False))
+        return derivation.definition(new).select(*map(quoted, strategy.by)).where(fn.lit(False))
     if nearby is not None and far:
         keys[-1] = nearby.anchored(keys[-1], new, changes)
     return reduce(DataFrame.unionAll, keys)
@@ -139,7 +141,7 @@ def within(
     if not all(isinstance(each, TimestampType) for each in times):
         return inputs
     first, last = keys.bounds[span.start]
-    time = fn.col(quoted(span.time))
+    time = _column(span.time)
     since = time >= fn.lit(first) - fn.lit(span.before)
     until = time < fn.lit(last) + fn.lit(span.after)
     return {**inputs, name: inputs[name].where(since & until)}
@@ -169,16 +171,16 @@ def outcome(
         return replaced(derivation, among(stored(), keys), present)
     if keys.count and keys.values is not None:
         return _unless_there(derivation, keys, present)
-    before = keys.frame.select(*(fn.col(name).alias(f"_was_{name}") for name in derivation.keys))
-    alike = same((f"_was_{name}", name) for name in derivation.keys)
+    before = keys.frame.select(*(_column(name).alias(f"{_WAS}{name}") for name in derivation.keys))
+    alike = same((f"{_WAS}{name}", name) for name in derivation.keys)
     present = present.withColumn(_PRESENT, fn.lit(True))
     joined = before.join(present, alike, "left_outer")
     gone = fn.col(_PRESENT).isNull()
     return joined.select(
         *(
-            fn.when(gone, fn.col(f"_was_{name}")).otherwise(fn.col(name)).alias(name)
+            fn.when(gone, _column(f"{_WAS}{name}")).otherwise(_column(name)).alias(name)
             if name in derivation.keys
-            else fn.col(name)
+            else _column(name)
             for name in derivation.columns
         ),
         gone.alias(DELETED_FIELD),
@@ -191,7 +193,7 @@ def _unless_there(derivation: Derivation, keys: AffectedKeys, present: DataFrame
     A join would cost another Spark job, and half as much time again.
     """
     given = {field.name: field.dataType for field in present.schema}
-    known = {name: fn.col(name) for name in derivation.keys}
+    known = {name: _column(name) for name in derivation.keys}
     before = keys.frame.select(
         *(known.get(name, fn.lit(None)).cast(given[name]).alias(name) for name in given),
         fn.lit(None).cast("boolean").alias(DELETED_FIELD),
@@ -224,7 +226,7 @@ def _confined(rows: DataFrame, own: Mapping[str, str], keys: AffectedKeys) -> Da
     there = [name for name in keys.frame.columns if name in own]
     if not there:
         return rows
-    wanted = keys.frame.select(*(fn.col(name) for name in there))
+    wanted = keys.frame.select(*map(quoted, there))
     if len(there) < len(keys.frame.columns):
         wanted = wanted.distinct()
     return _semi(rows, keys.held(wanted), [(name, own[name]) for name in there])
@@ -237,11 +239,15 @@ def _restricted(result: DataFrame, keys: AffectedKeys) -> DataFrame:
 
 def _semi(rows: DataFrame, keys: DataFrame, pairs: Sequence[tuple[str, str]]) -> DataFrame:
     """Returns rows whose values are among those of keys, including NULL."""
-    wanted = keys.select(*(fn.col(key).alias(f"_wanted_{key}") for key, _ in pairs))
-    alike = same((f"_wanted_{key}", name) for key, name in pairs)
+    wanted = keys.select(*(_column(key).alias(f"{_WANTED}{key}") for key, _ in pairs))
+    alike = same((f"{_WANTED}{key}", name) for key, name in pairs)
     return rows.join(wanted, alike, "left_semi")
 
 
 def same(pairs: Iterable[tuple[str, str]]) -> Column:
     """Returns the condition that columns have the same values, NULL equal to NULL."""
-    return reduce(and_, (fn.col(one).eqNullSafe(fn.col(two)) for one, two in pairs))
+    return reduce(and_, (_column(one).eqNullSafe(_column(two)) for one, two in pairs))
+
+
+def _column(name: str) -> Column:
+    return fn.col(quoted(name))

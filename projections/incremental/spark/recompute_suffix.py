@@ -30,6 +30,7 @@ _SINCE: Final = "_headwater_since"
 _START: Final = "_headwater_start"
 _END: Final = "_headwater_end"
 _BEGIN: Final = "_headwater_begin"
+_WANTED: Final = "_headwater_wanted_"
 
 
 def touched(
@@ -144,8 +145,8 @@ def _wanted(groups: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def _renamed(by: Sequence[str]) -> list[Column]:
-    return [fn.col(quoted(name)).alias(f"_wanted_{name}") for name in by]
+    return [fn.col(quoted(name)).alias(f"{_WANTED}{name}") for name in by]
 
 
 def _of_group(by: Sequence[str]) -> Column:
-    return same((f"_wanted_{name}", name) for name in by) if by else fn.lit(True)
+    return same((f"{_WANTED}{name}", name) for name in by) if by else fn.lit(True)

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as fn
 
+from projections.definition.operators.measures import quoted
 from projections.errors import DuplicateKeyError
-from projections.incremental.spark.full_diff import EQUAL, ROW, STORED, alike, pairs_of
+from projections.incremental.spark.full_diff import (
+    COUNT,
+    EQUAL,
+    IS,
+    ROW,
+    STORED,
+    WAS,
+    alike,
+    doubled_keys,
+    pairs_of,
+)
 from projections.verification.report import KeyVerdict
 
 if TYPE_CHECKING:
@@ -45,7 +56,7 @@ def counted(result: DataFrame, stored: DataFrame, keys: Sequence[str]) -> Counts
     """
     lacks, had = fn.col(ROW).isNull(), fn.col(STORED).isNotNull()
     both = had & ~lacks
-    key = fn.struct(*(fn.col(f"_is_{name}") for name in keys))
+    key = fn.struct(*(quoted(f"{IS}{name}") for name in keys))
     numbers = [fn.count(fn.when(each, True)) for each in (had, ~had, lacks, both & ~fn.col(EQUAL))]
     pairs = pairs_of(result, stored, keys)
     row = pairs.agg(
@@ -84,7 +95,7 @@ def wrong(
     lacks, had = fn.col(ROW).isNull(), fn.col(STORED).isNotNull()
     pairs = pairs_of(result, stored, keys)
     now, was = (
-        [fn.col(f"{side}{name}").alias(name) for name in keys] for side in ("_is_", "_was_")
+        [fn.col(quoted(f"{side}{name}")).alias(name) for name in keys] for side in (IS, WAS)
     )
     unlike = fn.array_compact(
         fn.array(
@@ -95,7 +106,7 @@ def wrong(
         )
     )
     none = fn.array().cast("array<string>")
-    twice = pairs.where(had & ~lacks).groupBy(*now).count().where("count > 1")
+    twice = doubled_keys(pairs.where(had & ~lacks).select(*now), keys)
     kinds = {
         KeyVerdict.MISSING: (counts.missing, pairs.where(~had).select(*now, none.alias(EQUAL))),
         KeyVerdict.EXTRA: (
@@ -106,7 +117,10 @@ def wrong(
             counts.different,
             pairs.where(had & ~lacks & ~fn.col(EQUAL)).select(*now, unlike.alias(EQUAL)),
         ),
-        KeyVerdict.DUPLICATED: (counts.duplicated, twice.select(*keys, none.alias(EQUAL))),
+        KeyVerdict.DUPLICATED: (
+            counts.duplicated,
+            twice.select(*map(quoted, keys), none.alias(EQUAL)),
+        ),
     }
     there = [verdict for verdict, (count, _) in kinds.items() if count]
     by_verdict: list[list[Wrong]] = []
@@ -130,8 +144,8 @@ def require_unique(rows: DataFrame, keys: Sequence[str], view: str) -> None:
     Raises:
         DuplicateKeyError: Two rows or more share a key.
     """
-    copies = rows.groupBy(*keys).agg(fn.count("*").alias("copies")).where("copies > 1")
-    duplicate = copies.select(*(fn.col(name).cast("string") for name in keys), "copies").head()
+    texts = (fn.col(quoted(name)).cast("string") for name in keys)
+    duplicate = doubled_keys(rows, keys).select(*texts, COUNT).head()
     if duplicate is None:
         return
     *example, count = duplicate

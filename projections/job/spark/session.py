@@ -85,6 +85,8 @@ _CONF = {
     # each call on a column would tell the JVM where in our code it was made: ten calls for one
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
+    # the older classes of Java skip 5 to 14 October 1582, where their calendar changes
+    "spark.sql.datetime.java8API.enabled": "true",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
